@@ -1,0 +1,181 @@
+//! The garbage collector: objects whose owners are gone, and deletions that wait for dependents.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use super::REACTION;
+use crate::api::{DeleteOptions, Propagation};
+use crate::cluster::Local;
+use crate::object::{self, has_finalizer, is_deleting, is_true, items, name, namespace, set, text, uid};
+
+const FOREGROUND: &str = "foregroundDeletion";
+const ORPHAN: &str = "orphan";
+
+pub(super) async fn run(api: Local) {
+    let mut seen = api.cluster().state().store.revision();
+    let mut collections = all_collections(&api);
+    loop {
+        let names: Vec<&str> = collections.iter().map(String::as_str).collect();
+        let mut changes = api.follow(&names);
+        // Between two followings nothing is lost: the log is read from where it was left.
+        if !work(&api, &mut seen) {
+            changes.next().await;
+            sleep(REACTION).await;
+        }
+        collections = all_collections(&api);
+    }
+}
+
+/// Every collection that can hold an owner or a dependent, those of later CRDs included.
+fn all_collections(api: &Local) -> BTreeSet<String> {
+    api.cluster().state().resources().map(|r| r.collection().into_owned()).collect()
+}
+
+/// Looks at what changed since the last time; whether anything was done.
+fn work(api: &Local, seen: &mut u64) -> bool {
+    let changes: Vec<_> = {
+        let state = api.cluster().state();
+        let changes = state.store.since(*seen).cloned().collect();
+        *seen = state.store.revision();
+        changes
+    };
+    let mut look_at: Vec<Arc<Value>> = Vec::new();
+    let mut owners_gone = BTreeSet::new();
+    for change in changes {
+        match (&change.before, &change.after) {
+            (Some(before), None) => {
+                owners_gone.insert(uid(before).to_owned());
+            }
+            (before, Some(after)) => {
+                let owners = |o: &Value| o["metadata"].get("ownerReferences").cloned();
+                let adopted = owners(after).is_some() && before.as_ref().is_none_or(|b| owners(b) != owners(after));
+                let going = is_deleting(after) && (has_finalizer(after, FOREGROUND) || has_finalizer(after, ORPHAN));
+                if adopted || going {
+                    look_at.push(after.clone());
+                }
+            }
+            (None, None) => {}
+        }
+    }
+    if !owners_gone.is_empty() {
+        look_at.extend(everything(api).into_iter().filter(|o| owner_uids(o).any(|u| owners_gone.contains(u))));
+        // A deletion in the foreground waits for its last dependent.
+        look_at.extend(everything(api).into_iter().filter(|o| is_deleting(o) && has_finalizer(o, FOREGROUND)));
+    }
+    let mut done = false;
+    for object in look_at {
+        done |= tend(api, &object);
+    }
+    done
+}
+
+fn everything(api: &Local) -> Vec<Arc<Value>> {
+    let state = api.cluster().state();
+    let collections: Vec<String> = state.store.collections().cloned().collect();
+    collections.iter().flat_map(|c| state.store.all(c).map(|(_, o)| o.clone()).collect::<Vec<_>>()).collect()
+}
+
+fn owner_uids(object: &Value) -> impl Iterator<Item = &str> {
+    items(object, "metadata.ownerReferences").iter().map(|r| text(r, "uid"))
+}
+
+fn dependents(api: &Local, owner: &Value) -> Vec<Arc<Value>> {
+    let id = uid(owner);
+    everything(api).into_iter().filter(|o| owner_uids(o).any(|u| u == id)).collect()
+}
+
+/// Does what an object needs done now.
+fn tend(api: &Local, stale: &Value) -> bool {
+    let Some(object) = current(api, stale) else { return false };
+    if is_deleting(&object) && has_finalizer(&object, ORPHAN) {
+        for dependent in dependents(api, &object) {
+            forget_owners(api, &dependent, &[uid(&object).to_owned()]);
+        }
+        return drop_finalizer(api, &object, ORPHAN);
+    }
+    if is_deleting(&object) && has_finalizer(&object, FOREGROUND) {
+        return delete_dependents_first(api, &object);
+    }
+    let references = items(&object, "metadata.ownerReferences");
+    let (there, gone): (Vec<&Value>, Vec<&Value>) = references.iter().partition(|r| owner_is_there(api, r, &object));
+    if references.is_empty() || gone.is_empty() {
+        return false;
+    }
+    if there.is_empty() {
+        return !is_deleting(&object) && delete(api, &object, Propagation::Background);
+    }
+    let gone: Vec<String> = gone.iter().map(|r| text(r, "uid").to_owned()).collect();
+    forget_owners(api, &object, &gone)
+}
+
+fn delete_dependents_first(api: &Local, owner: &Value) -> bool {
+    let all = dependents(api, owner);
+    let id = uid(owner);
+    let blocks = |o: &&Arc<Value>| {
+        items(o, "metadata.ownerReferences").iter().any(|r| text(r, "uid") == id && is_true(r, "blockOwnerDeletion"))
+    };
+    if all.iter().find(blocks).is_none() {
+        return drop_finalizer(api, owner, FOREGROUND);
+    }
+    let mut done = false;
+    for dependent in all.iter().filter(|d| !is_deleting(d)) {
+        done |= delete(api, dependent, Propagation::Foreground);
+    }
+    done
+}
+
+fn current(api: &Local, object: &Value) -> Option<Arc<Value>> {
+    let state = api.cluster().state();
+    let resource = state.resource_of(text(object, "apiVersion"), text(object, "kind"))?;
+    let found = state.get(&resource, namespace(object), name(object)).ok()?;
+    (uid(&found) == uid(object)).then_some(found)
+}
+
+/// An owner of an unknown kind is given the benefit of the doubt, as by the real collector, which retries.
+fn owner_is_there(api: &Local, reference: &Value, dependent: &Value) -> bool {
+    let state = api.cluster().state();
+    let Some(resource) = state.resource_of(text(reference, "apiVersion"), text(reference, "kind")) else { return true };
+    let home = if resource.namespaced { namespace(dependent) } else { "" };
+    let found = state.get(&resource, home, text(reference, "name"));
+    found.is_ok_and(|owner| uid(&owner) == text(reference, "uid"))
+}
+
+fn delete(api: &Local, object: &Value, propagation: Propagation) -> bool {
+    let cluster = api.cluster();
+    let caller = crate::api::Caller::new("generic-garbage-collector", cluster.clock().now());
+    let mut state = cluster.state();
+    let Some(resource) = state.resource_of(text(object, "apiVersion"), text(object, "kind")) else { return false };
+    let options = DeleteOptions {
+        uid: Some(uid(object).to_owned()),
+        propagation: Some(propagation),
+        ..DeleteOptions::default()
+    };
+    state.delete(&resource, (namespace(object), name(object)), &options, &caller).is_ok()
+}
+
+fn forget_owners(api: &Local, object: &Value, owners: &[String]) -> bool {
+    let forget = |object: &mut Value| {
+        let kept: Vec<Value> = items(object, "metadata.ownerReferences")
+            .iter()
+            .filter(|r| !owners.iter().any(|o| o == text(r, "uid")))
+            .cloned()
+            .collect();
+        if kept.is_empty() {
+            object::take(object, "metadata.ownerReferences");
+        } else {
+            set(object, "metadata.ownerReferences", json!(kept));
+        }
+    };
+    api.change(object, None, forget).is_ok()
+}
+
+fn drop_finalizer(api: &Local, object: &Value, finalizer: &str) -> bool {
+    let drop = |object: &mut Value| {
+        let kept: Vec<Value> = items(object, "metadata.finalizers").iter().filter(|f| *f != finalizer).cloned().collect();
+        set(object, "metadata.finalizers", json!(kept));
+    };
+    api.change(object, None, drop).is_ok()
+}

@@ -1,0 +1,258 @@
+//! Kubelets: they register their Nodes, renew their Leases, and run the Pods that are bound to them.
+//!
+//! All kubelets of a cluster are driven by one task, so that two hundred of them do not wake up for each other's pods.
+
+mod node;
+mod pod;
+mod runner;
+
+pub use runner::{End, Job, Runner, Shell};
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::cluster::{Cluster, Local};
+use crate::object::{is_deleting, text, uid};
+use crate::store::Change;
+use node::Machine;
+use pod::Work;
+
+/// What a machine is when it joins.
+#[derive(Clone, Debug, Default)]
+pub struct NodeSpec {
+    /// Its name.
+    pub name: String,
+    /// Its zone; none if empty.
+    pub zone: String,
+    /// Labels besides those that every node has.
+    pub labels: BTreeMap<String, String>,
+    /// Taints that it registers with.
+    pub taints: Vec<Value>,
+    /// `spec.providerID`; none if empty.
+    pub provider_id: String,
+}
+
+/// What a kubelet says that is not so.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lie {
+    /// The status of its Ready condition, whatever is true.
+    pub ready: Option<bool>,
+    /// The exit code of every container, without running it.
+    pub exit_code: Option<i32>,
+    /// Labels that it gives itself.
+    pub labels: BTreeMap<String, String>,
+}
+
+enum Command {
+    Join(NodeSpec),
+    PowerOff(String),
+    PowerOn(String),
+    Reboot(String, Duration),
+    Lie(String, Lie),
+}
+
+/// The hand on the switches of all machines.
+#[derive(Clone)]
+pub struct Kubelets {
+    commands: mpsc::UnboundedSender<Command>,
+    _task: Arc<Task>,
+}
+
+struct Task(JoinHandle<()>);
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Kubelets {
+    /// Kubelets that run containers with this runner; no machines yet.
+    #[must_use]
+    pub fn start(cluster: &Cluster, seed: u64, runner: Arc<dyn Runner>) -> Self {
+        let (commands, inbox) = mpsc::unbounded_channel();
+        let floor = Floor {
+            api: cluster.local("kubelet"),
+            runner,
+            random: fastrand::Rng::with_seed(seed),
+            machines: BTreeMap::new(),
+            timers: BTreeMap::new(),
+        };
+        Self { commands, _task: Arc::new(Task(tokio::spawn(floor.run(inbox)))) }
+    }
+
+    /// A machine boots and registers.
+    pub fn join(&self, spec: NodeSpec) {
+        self.send(Command::Join(spec));
+    }
+
+    /// A machine loses its power: nothing more is heard of it, and its containers are gone.
+    pub fn power_off(&self, node: &str) {
+        self.send(Command::PowerOff(node.to_owned()));
+    }
+
+    /// A machine boots again, under a new boot id.
+    pub fn power_on(&self, node: &str) {
+        self.send(Command::PowerOn(node.to_owned()));
+    }
+
+    /// A machine goes down and comes back after a while.
+    pub fn reboot(&self, node: &str, down_for: Duration) {
+        self.send(Command::Reboot(node.to_owned(), down_for));
+    }
+
+    /// A kubelet begins to lie, or stops to.
+    pub fn lie(&self, node: &str, lie: Lie) {
+        self.send(Command::Lie(node.to_owned(), lie));
+    }
+
+    fn send(&self, command: Command) {
+        // The task lives as long as this handle.
+        let _ = self.commands.send(command);
+    }
+}
+
+/// Where all machines stand.
+struct Floor {
+    api: Local,
+    runner: Arc<dyn Runner>,
+    random: fastrand::Rng,
+    machines: BTreeMap<String, Machine>,
+    timers: BTreeMap<(Instant, String), Timer>,
+}
+
+#[derive(Clone, Copy)]
+enum Timer {
+    Heartbeat,
+    Boot,
+}
+
+/// How often a kubelet renews its lease.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+
+impl Floor {
+    async fn run(mut self, mut inbox: mpsc::UnboundedReceiver<Command>) {
+        let mut pods = self.api.follow(&["pods"]);
+        loop {
+            let next = self.timers.first_key_value().map(|((at, _), _)| *at);
+            let timer = async {
+                match next {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                command = inbox.recv() => match command {
+                    Some(command) => self.obey(command),
+                    None => return,
+                },
+                () = timer => self.on_timer(),
+                changes = pods.next() => changes.iter().for_each(|change| self.on_pod(change)),
+            }
+        }
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Join(spec) => {
+                let name = spec.name.clone();
+                self.machines.insert(name.clone(), Machine::new(spec));
+                self.boot(&name);
+            }
+            Command::PowerOff(name) => self.switch_off(&name),
+            Command::PowerOn(name) => {
+                if self.machines.get(&name).is_some_and(|m| !m.is_on) {
+                    self.boot(&name);
+                }
+            }
+            Command::Reboot(name, down_for) => {
+                if self.machines.contains_key(&name) {
+                    self.switch_off(&name);
+                    self.timers.insert((Instant::now() + down_for, name), Timer::Boot);
+                }
+            }
+            Command::Lie(name, lie) => {
+                if let Some(machine) = self.machines.get_mut(&name) {
+                    machine.lie = lie;
+                    if machine.is_on {
+                        machine.report_status(&self.api);
+                    }
+                }
+            }
+        }
+    }
+
+    fn switch_off(&mut self, name: &str) {
+        if let Some(machine) = self.machines.get_mut(name) {
+            self.api.cluster().trace().line(|| format!("machine {name} goes down"));
+            machine.is_on = false;
+            machine.pods.clear();
+        }
+        self.timers.retain(|(_, n), _| n != name);
+    }
+
+    fn boot(&mut self, name: &str) {
+        let boot_id = format!("{:032x}", self.random.u128(..));
+        let stagger = Duration::from_millis(self.random.u64(0..10_000));
+        let Some(machine) = self.machines.get_mut(name) else { return };
+        self.api.cluster().trace().line(|| format!("machine {name} boots as {boot_id}"));
+        machine.boot(&self.api, boot_id);
+        self.timers.insert((Instant::now() + stagger, name.to_owned()), Timer::Heartbeat);
+        let bound = self.api.all("pods").into_iter().filter(|p| text(p, "spec.nodeName") == name);
+        for pod in bound.collect::<Vec<_>>() {
+            self.start(&pod, true);
+        }
+    }
+
+    fn on_timer(&mut self) {
+        let Some(((_, name), timer)) = self.timers.pop_first() else { return };
+        match timer {
+            Timer::Boot => self.boot(&name),
+            Timer::Heartbeat => {
+                if let Some(machine) = self.machines.get_mut(&name).filter(|m| m.is_on) {
+                    machine.heartbeat(&self.api);
+                    self.timers.insert((Instant::now() + HEARTBEAT, name), Timer::Heartbeat);
+                }
+            }
+        }
+    }
+
+    fn on_pod(&mut self, change: &Change) {
+        match (&change.before, &change.after) {
+            (_, Some(pod)) => {
+                let node = text(pod, "spec.nodeName");
+                let Some(machine) = self.machines.get_mut(node).filter(|m| m.is_on) else { return };
+                match machine.pods.get(uid(pod)) {
+                    Some(work) if is_deleting(pod) => work.stop(),
+                    Some(_) => {}
+                    None => self.start(pod, false),
+                }
+            }
+            (Some(pod), None) => {
+                if let Some(machine) = self.machines.get_mut(text(pod, "spec.nodeName")) {
+                    machine.pods.remove(uid(pod));
+                }
+            }
+            (None, None) => {}
+        }
+    }
+
+    /// Takes a pod on. After a boot, what had been running before is found dead.
+    fn start(&mut self, pod: &Arc<Value>, after_boot: bool) {
+        let latency = Duration::from_millis(self.random.u64(50..800));
+        let Some(machine) = self.machines.get_mut(text(pod, "spec.nodeName")) else { return };
+        let lie = machine.lie.exit_code;
+        let zone = machine.spec.zone.clone();
+        let work = Work::start(&self.api, &self.runner, pod, zone, latency, after_boot, lie);
+        if is_deleting(pod) {
+            work.stop();
+        }
+        machine.pods.insert(uid(pod).to_owned(), work);
+    }
+}

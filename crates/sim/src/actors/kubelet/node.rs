@@ -1,0 +1,148 @@
+//! One machine and the Node that it keeps up to date.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::pod::Work;
+use super::{Lie, NodeSpec};
+use crate::clock::{micro_time, time};
+use crate::cluster::Local;
+use crate::object::{is_deleting, items, name, set, set_condition, text, uid};
+
+const LEASES: &str = "coordination.k8s.io/leases";
+
+pub(super) struct Machine {
+    pub(super) spec: NodeSpec,
+    pub(super) is_on: bool,
+    pub(super) lie: Lie,
+    pub(super) pods: BTreeMap<String, Work>,
+    boot_id: String,
+    /// A kubelet registers when it starts, and never again: a Node that is deleted under it stays away.
+    node_uid: String,
+}
+
+impl Machine {
+    pub(super) fn new(spec: NodeSpec) -> Self {
+        Self {
+            spec,
+            is_on: false,
+            lie: Lie::default(),
+            pods: BTreeMap::new(),
+            boot_id: String::new(),
+            node_uid: String::new(),
+        }
+    }
+
+    pub(super) fn boot(&mut self, api: &Local, boot_id: String) {
+        self.is_on = true;
+        let rebooted = !self.boot_id.is_empty();
+        self.boot_id = boot_id;
+        let node = match api.get("nodes", "", &self.spec.name) {
+            Some(node) => node,
+            None => match api.create("v1", "Node", "", self.registration()) {
+                Ok(node) => node,
+                Err(_) => return,
+            },
+        };
+        uid(&node).clone_into(&mut self.node_uid);
+        if rebooted {
+            self.announce_reboot(api, &node);
+        }
+        self.heartbeat(api);
+        self.report_status(api);
+    }
+
+    fn registration(&self) -> Value {
+        let mut labels = self.spec.labels.clone();
+        for (key, value) in
+            [("kubernetes.io/hostname", self.spec.name.as_str()), ("kubernetes.io/os", "linux"), ("kubernetes.io/arch", "amd64")]
+        {
+            labels.entry(key.to_owned()).or_insert_with(|| value.to_owned());
+        }
+        if !self.spec.zone.is_empty() {
+            labels.insert("topology.kubernetes.io/zone".into(), self.spec.zone.clone());
+        }
+        let mut spec = json!({"taints": self.spec.taints});
+        if !self.spec.provider_id.is_empty() {
+            spec["providerID"] = json!(self.spec.provider_id);
+        }
+        json!({"metadata": {"name": self.spec.name, "labels": labels}, "spec": spec})
+    }
+
+    /// The node as its kubelet sees it.
+    pub(super) fn report_status(&self, api: &Local) {
+        let Some(node) = api.get("nodes", "", &self.spec.name).filter(|n| uid(n) == self.node_uid) else { return };
+        let now = time(api.cluster().clock().now());
+        let capacity = json!({"cpu": "4", "memory": "16Gi", "pods": "110", "ephemeral-storage": "100Gi"});
+        let ready = self.lie.ready.unwrap_or(true);
+        let _ = api.change(&node, Some("status"), |node| {
+            set(node, "status.capacity", capacity.clone());
+            set(node, "status.allocatable", capacity);
+            set(node, "status.addresses", json!([{"type": "Hostname", "address": self.spec.name}]));
+            set(node, "status.nodeInfo", json!({
+                "bootID": self.boot_id, "machineID": self.spec.name, "systemUUID": self.spec.name,
+                "kernelVersion": "6.18.0", "osImage": "Nodekeeper Sim", "containerRuntimeVersion": "sim://1",
+                "kubeletVersion": "v1.36.4", "kubeProxyVersion": "", "operatingSystem": "linux", "architecture": "amd64",
+            }));
+            let ok = ["MemoryPressure", "DiskPressure", "PIDPressure"].map(|kind| {
+                json!({"type": kind, "status": "False", "reason": "KubeletHasSufficient", "lastHeartbeatTime": now})
+            });
+            let ready = if ready {
+                json!({"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "kubelet is posting ready status", "lastHeartbeatTime": now})
+            } else {
+                json!({"type": "Ready", "status": "False", "reason": "KubeletNotReady", "message": "container runtime network not ready", "lastHeartbeatTime": now})
+            };
+            for condition in ok.into_iter().chain([ready]) {
+                set_condition(node, condition, &now);
+            }
+            for (key, value) in &self.lie.labels {
+                node["metadata"]["labels"][key] = json!(value);
+            }
+        });
+    }
+
+    /// Renews the lease; and the status, where somebody else declared this node silent.
+    pub(super) fn heartbeat(&self, api: &Local) {
+        let now = micro_time(api.cluster().clock().now());
+        let node = api.get("nodes", "", &self.spec.name).filter(|n| uid(n) == self.node_uid);
+        match api.get(LEASES, "kube-node-lease", &self.spec.name).filter(|l| !is_deleting(l)) {
+            Some(lease) => {
+                let _ = api.change(&lease, None, |lease| {
+                    set(lease, "spec.renewTime", json!(now));
+                    if items(lease, "metadata.ownerReferences").is_empty()
+                        && let Some(node) = &node
+                    {
+                        set(lease, "metadata.ownerReferences", owned_by(node));
+                    }
+                });
+            }
+            None => {
+                let mut lease = json!({"metadata": {"name": self.spec.name, "namespace": "kube-node-lease"},
+                    "spec": {"holderIdentity": self.spec.name, "leaseDurationSeconds": 40, "renewTime": now}});
+                if let Some(node) = &node {
+                    set(&mut lease, "metadata.ownerReferences", owned_by(node));
+                }
+                let _ = api.create("coordination.k8s.io/v1", "Lease", "kube-node-lease", lease);
+            }
+        }
+        let reported = node.as_ref().map(|n| crate::object::condition_status(n, "Ready") == "Unknown");
+        if reported == Some(true) {
+            self.report_status(api);
+        }
+    }
+
+    fn announce_reboot(&self, api: &Local, node: &Value) {
+        let now = time(api.cluster().clock().now());
+        let event = json!({"metadata": {"generateName": format!("{}.", name(node)), "namespace": "default"},
+            "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": name(node), "uid": text(node, "metadata.uid")},
+            "type": "Warning", "reason": "Rebooted", "count": 1, "firstTimestamp": now, "lastTimestamp": now,
+            "message": format!("Node {} has been rebooted, boot id: {}", name(node), self.boot_id),
+            "source": {"component": "kubelet", "host": name(node)}});
+        let _ = api.create("v1", "Event", "default", event);
+    }
+}
+
+fn owned_by(node: &Value) -> Value {
+    json!([{"apiVersion": "v1", "kind": "Node", "name": name(node), "uid": uid(node)}])
+}

@@ -1,0 +1,81 @@
+//! How containers run: in process here, as real processes elsewhere.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use serde_json::Value;
+
+use crate::cluster::Cluster;
+use crate::object::{items, text};
+
+/// A container to run.
+#[derive(Clone)]
+pub struct Job {
+    /// The cluster it runs in.
+    pub cluster: Cluster,
+    /// The node it runs on.
+    pub node: String,
+    /// The zone of that node.
+    pub zone: String,
+    /// Its pod.
+    pub pod: Arc<Value>,
+    /// Its entry in the pod's spec.
+    pub container: Value,
+}
+
+/// How a container ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It exited, and left this in its termination message file.
+    Exit {
+        /// The exit code.
+        code: i32,
+        /// The termination message, whole; the kubelet cuts it.
+        message: String,
+    },
+    /// It took more memory than it may.
+    OutOfMemory,
+    /// Its image is not to be had, so it never began.
+    NoImage,
+}
+
+/// Runs containers.
+pub trait Runner: Send + Sync {
+    /// Runs one container to its end. Dropping the future kills it.
+    fn run(&self, job: Job) -> BoxFuture<'static, End>;
+}
+
+/// Understands a handful of commands: `true`, `false`, `exit N`, `sleep SECONDS`, `resolve` (asks the simulated DNS),
+/// `oom`. Images whose name contains `missing` cannot be pulled. Everything else runs until it is killed.
+#[derive(Debug)]
+pub struct Shell;
+
+impl Runner for Shell {
+    fn run(&self, job: Job) -> BoxFuture<'static, End> {
+        Box::pin(async move {
+            if text(&job.container, "image").contains("missing") {
+                return End::NoImage;
+            }
+            let words: Vec<&str> = ["command", "args"]
+                .iter()
+                .flat_map(|list| items(&job.container, list))
+                .filter_map(Value::as_str)
+                .collect();
+            let exit = |code: i32, message: &str| End::Exit { code, message: message.to_owned() };
+            match words.as_slice() {
+                ["true"] => exit(0, ""),
+                ["false"] => exit(1, ""),
+                ["exit", code, message @ ..] => exit(code.parse().unwrap_or(1), &message.join(" ")),
+                ["sleep", seconds] => {
+                    tokio::time::sleep(Duration::from_secs(seconds.parse().unwrap_or(0))).await;
+                    exit(0, "")
+                }
+                ["resolve"] if job.cluster.network().resolves(&job.node, &job.zone) => exit(0, "resolved"),
+                ["resolve"] => exit(1, "no answer"),
+                ["oom"] => End::OutOfMemory,
+                _ => std::future::pending().await,
+            }
+        })
+    }
+}

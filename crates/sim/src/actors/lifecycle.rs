@@ -1,0 +1,227 @@
+//! Node lifecycle: silent kubelets, taints by condition, eviction by taint, pods without a node.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::placement::{Stay, may_stay};
+use super::{REACTION, Timing};
+use crate::clock::time;
+use crate::cluster::Local;
+use crate::kinds::{NOT_READY, UNREACHABLE, UNSCHEDULABLE};
+use crate::object::{
+    condition, condition_status, is_deleting, is_true, items, name, set, set_condition, text, uid,
+};
+
+const LEASES: &str = "coordination.k8s.io/leases";
+
+/// The last sign of life of a node, and when it was seen: by our clock, because the node's may be wrong.
+struct Sign {
+    node: String,
+    text: String,
+    seen: Instant,
+}
+
+pub(super) async fn run(api: Local, timing: Timing) {
+    let mut changes = api.follow(&["nodes"]);
+    let mut signs: BTreeMap<String, Sign> = BTreeMap::new();
+    let mut next_look = Instant::now();
+    loop {
+        if Instant::now() >= next_look {
+            next_look = Instant::now() + timing.node_monitor_period;
+            find_silent(&api, &mut signs, timing);
+        }
+        for node in api.all("nodes") {
+            keep_annotated(&api, &node);
+            keep_tainted(&api, &node);
+        }
+        if timeout_at(next_look, changes.next()).await.is_ok() {
+            sleep(REACTION).await;
+            changes.drain();
+        }
+    }
+}
+
+fn find_silent(api: &Local, signs: &mut BTreeMap<String, Sign>, timing: Timing) {
+    let nodes = api.all("nodes");
+    signs.retain(|id, _| nodes.iter().any(|n| uid(n) == id));
+    for node in nodes {
+        let renewed = api.get(LEASES, "kube-node-lease", name(&node));
+        let renewed = renewed.as_ref().map_or("", |l| text(l, "spec.renewTime"));
+        let ready = condition(&node, "Ready");
+        let beat = ready.map_or("", |c| text(c, "lastHeartbeatTime"));
+        // A Ready that somebody else wrote as Unknown is no sign of life; that we wrote it ourselves least of all.
+        let status = Some(condition_status(&node, "Ready")).filter(|s| *s != "Unknown").unwrap_or_default();
+        let life = format!("{renewed} {beat} {status}");
+        let sign = signs.entry(uid(&node).to_owned()).or_insert_with(|| Sign {
+            node: name(&node).to_owned(),
+            text: life.clone(),
+            seen: Instant::now(),
+        });
+        if sign.text != life {
+            (sign.text, sign.seen) = (life, Instant::now());
+        }
+        let grace = if ready.is_some() { timing.node_monitor_grace } else { timing.node_startup_grace };
+        if sign.seen.elapsed() > grace && condition_status(&node, "Ready") != "Unknown" {
+            sign.text = format!("{renewed} {beat} ");
+            declare_unknown(api, &node);
+            mark_pods_not_ready(api, &sign.node);
+        }
+    }
+}
+
+fn declare_unknown(api: &Local, node: &Value) {
+    let now = time(api.cluster().clock().now());
+    let _ = api.change(node, Some("status"), |node| {
+        for kind in ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"] {
+            let beat = condition(node, kind).map_or(Value::Null, |c| c["lastHeartbeatTime"].clone());
+            let unknown = json!({"type": kind, "status": "Unknown", "reason": "NodeStatusUnknown",
+                "message": "Kubelet stopped posting node status.", "lastHeartbeatTime": beat});
+            set_condition(node, unknown, &now);
+        }
+    });
+}
+
+fn mark_pods_not_ready(api: &Local, node: &str) {
+    let now = time(api.cluster().clock().now());
+    for pod in pods_of(api, node) {
+        if condition_status(&pod, "Ready") == "True" {
+            let not_ready = json!({"type": "Ready", "status": "False"});
+            let _ = api.change(&pod, Some("status"), |pod| set_condition(pod, not_ready, &now));
+        }
+    }
+}
+
+fn pods_of(api: &Local, node: &str) -> Vec<Arc<Value>> {
+    api.all("pods").into_iter().filter(|p| text(p, "spec.nodeName") == node).collect()
+}
+
+fn keep_annotated(api: &Local, node: &Value) {
+    const TTL: &str = "node.alpha.kubernetes.io/ttl";
+    if node["metadata"].get("annotations").and_then(|a| a.get(TTL)).is_none() {
+        let _ = api.change(node, None, |node| node["metadata"]["annotations"][TTL] = json!("0"));
+    }
+}
+
+/// The taints that follow from conditions and cordons, and no others.
+fn keep_tainted(api: &Local, node: &Value) {
+    let wanted: Vec<(&str, &str)> = match condition_status(node, "Ready") {
+        "True" => vec![],
+        "False" => vec![(NOT_READY, "NoSchedule"), (NOT_READY, "NoExecute")],
+        "Unknown" => vec![(UNREACHABLE, "NoSchedule"), (UNREACHABLE, "NoExecute")],
+        // Not reported yet: what admission put on it stays.
+        _ => return keep_cordon_taint(api, node),
+    };
+    set_taints(api, node, &[NOT_READY, UNREACHABLE], &wanted);
+    keep_cordon_taint(api, node);
+}
+
+fn keep_cordon_taint(api: &Local, node: &Value) {
+    let wanted: &[(&str, &str)] =
+        if is_true(node, "spec.unschedulable") { &[(UNSCHEDULABLE, "NoSchedule")] } else { &[] };
+    set_taints(api, node, &[UNSCHEDULABLE], wanted);
+}
+
+/// Makes the taints with these keys exactly the wanted ones; all others stay as they are.
+fn set_taints(api: &Local, node: &Value, keys: &[&str], wanted: &[(&str, &str)]) {
+    let now = time(api.cluster().clock().now());
+    let is_ours = |taint: &Value| keys.contains(&text(taint, "key"));
+    let is_wanted = |taint: &Value| wanted.contains(&(text(taint, "key"), text(taint, "effect")));
+    let current = items(node, "spec.taints");
+    let missing = |t: &&(&str, &str)| !current.iter().any(|c| (text(c, "key"), text(c, "effect")) == **t);
+    let right = current.iter().all(|t| !is_ours(t) || is_wanted(t)) && !wanted.iter().any(|t| missing(&t));
+    if right {
+        return;
+    }
+    let _ = api.change(node, None, |node| {
+        let mut taints = items(node, "spec.taints").to_vec();
+        taints.retain(|t| !is_ours(t) || is_wanted(t));
+        for (key, effect) in wanted {
+            if !taints.iter().any(|t| text(t, "key") == *key && text(t, "effect") == *effect) {
+                taints.push(json!({"key": key, "effect": effect, "timeAdded": now}));
+            }
+        }
+        set(node, "spec.taints", json!(taints));
+    });
+}
+
+/// Deletes pods that do not tolerate a `NoExecute` taint of their node, at once or when their toleration is over.
+pub(super) async fn evict(api: Local) {
+    let mut changes = api.follow(&["nodes", "pods"]);
+    let mut since: BTreeMap<String, Instant> = BTreeMap::new();
+    loop {
+        let due = evict_due(&api, &mut since);
+        match due {
+            Some(due) => drop(timeout_at(due, changes.next()).await),
+            None => drop(changes.next().await),
+        }
+        sleep(REACTION).await;
+        changes.drain();
+    }
+}
+
+/// Evicts whose time is over; the next time that somebody's is.
+fn evict_due(api: &Local, since: &mut BTreeMap<String, Instant>) -> Option<Instant> {
+    let is_hard = |n: &Arc<Value>| items(n, "spec.taints").iter().any(|t| text(t, "effect") == "NoExecute");
+    let tainted: BTreeMap<String, Arc<Value>> =
+        api.all("nodes").into_iter().filter(is_hard).map(|n| (name(&n).to_owned(), n)).collect();
+    if tainted.is_empty() {
+        since.clear();
+        return None;
+    }
+    let (mut next, mut pending) = (None, Vec::new());
+    for pod in api.all("pods") {
+        let Some(node) = tainted.get(text(&pod, "spec.nodeName")).filter(|_| !is_deleting(&pod)) else { continue };
+        let wait = match may_stay(&pod, node) {
+            Stay::ForEver => continue,
+            Stay::No => Duration::ZERO,
+            Stay::Seconds(seconds) => Duration::from_secs(seconds.unsigned_abs()),
+        };
+        pending.push(uid(&pod).to_owned());
+        let due = *since.entry(uid(&pod).to_owned()).or_insert_with(Instant::now) + wait;
+        if due <= Instant::now() {
+            disrupt(api, &pod, "DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint");
+            let _ = api.delete(&pod, None);
+        } else {
+            next = Some(next.map_or(due, |n: Instant| n.min(due)));
+        }
+    }
+    since.retain(|id, _| pending.contains(id));
+    next
+}
+
+fn disrupt(api: &Local, pod: &Value, reason: &str, message: &str) {
+    let now = time(api.cluster().clock().now());
+    let target = json!({"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message});
+    let _ = api.change(pod, Some("status"), |pod| set_condition(pod, target, &now));
+}
+
+/// Removes pods whose node is gone for good, and pods that were deleted before they had one.
+pub(super) async fn collect_pods(api: Local, timing: Timing) {
+    let mut missing: BTreeMap<String, Instant> = BTreeMap::new();
+    loop {
+        sleep(timing.pod_gc_period).await;
+        let nodes: Vec<String> = api.all("nodes").iter().map(|n| name(n).to_owned()).collect();
+        let pods = api.all("pods");
+        missing.retain(|node, _| !nodes.contains(node) && pods.iter().any(|p| text(p, "spec.nodeName") == node));
+        for pod in &pods {
+            let node = text(pod, "spec.nodeName");
+            if node.is_empty() || nodes.iter().any(|n| n == node) {
+                continue;
+            }
+            let gone_since = *missing.entry(node.to_owned()).or_insert_with(Instant::now);
+            if gone_since.elapsed() >= timing.pod_gc_quarantine {
+                disrupt(&api, pod, "DeletionByPodGC", "PodGC: node no longer exists");
+                let _ = api.change(pod, Some("status"), |pod| {
+                    if !matches!(text(pod, "status.phase"), "Succeeded" | "Failed") {
+                        set(pod, "status.phase", json!("Failed"));
+                    }
+                });
+                let _ = api.delete(pod, Some(0));
+            }
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Who works in the cluster besides the API server: each small, each separate, each through the API's own rules.
+
+mod garbage;
+pub mod kubelet;
+mod lifecycle;
+mod namespaces;
+pub mod placement;
+mod scheduler;
+
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+
+use crate::cluster::Cluster;
+
+/// How fast the controllers are. The defaults are those of a real controller manager.
+#[derive(Clone, Copy, Debug)]
+pub struct Timing {
+    /// How often nodes are looked at.
+    pub node_monitor_period: Duration,
+    /// How long a kubelet may be silent before its node is Unknown.
+    pub node_monitor_grace: Duration,
+    /// How long a node may take to report for the first time.
+    pub node_startup_grace: Duration,
+    /// How often pods without a node are looked for.
+    pub pod_gc_period: Duration,
+    /// How long a node must be gone before its pods are.
+    pub pod_gc_quarantine: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            node_monitor_period: Duration::from_secs(5),
+            node_monitor_grace: Duration::from_secs(50),
+            node_startup_grace: Duration::from_secs(60),
+            pod_gc_period: Duration::from_secs(20),
+            pod_gc_quarantine: Duration::from_secs(40),
+        }
+    }
+}
+
+/// The controllers at work, until this is dropped.
+#[must_use = "the controllers stop when this is dropped"]
+pub struct Actors(JoinSet<()>);
+
+impl Actors {
+    /// How many are at work; fewer than started means that one of them died.
+    #[must_use]
+    pub fn at_work(&mut self) -> usize {
+        while self.0.try_join_next().is_some() {}
+        self.0.len()
+    }
+}
+
+/// Starts scheduler, node lifecycle, garbage collector and namespace controller.
+pub fn start(cluster: &Cluster, timing: Timing) -> Actors {
+    let mut actors = JoinSet::new();
+    actors.spawn(scheduler::run(cluster.local("kube-scheduler")));
+    actors.spawn(lifecycle::run(cluster.local("node-controller"), timing));
+    actors.spawn(lifecycle::evict(cluster.local("taint-eviction-controller")));
+    actors.spawn(lifecycle::collect_pods(cluster.local("pod-garbage-collector"), timing));
+    actors.spawn(garbage::run(cluster.local("generic-garbage-collector")));
+    actors.spawn(namespaces::run(cluster.local("namespace-controller")));
+    Actors(actors)
+}
+
+/// The time between seeing something and acting on it.
+const REACTION: Duration = Duration::from_millis(5);

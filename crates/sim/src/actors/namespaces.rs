@@ -1,0 +1,87 @@
+//! Namespaces: what a new one gets, what becomes of an old one's content. And the objects of a CRD that is deleted.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use super::REACTION;
+use crate::cluster::Local;
+use crate::object::{has_finalizer, is_deleting, items, name, namespace, set, text};
+
+const DEFINITIONS: &str = "apiextensions.k8s.io/customresourcedefinitions";
+/// Holds a CRD until its objects are gone.
+const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
+
+pub(super) async fn run(api: Local) {
+    loop {
+        let everything = all_collections(&api);
+        let names: Vec<&str> = everything.iter().map(String::as_str).collect();
+        let mut changes = api.follow(&names);
+        for space in api.all("namespaces") {
+            if is_deleting(&space) { empty(&api, &space) } else { furnish(&api, &space) }
+        }
+        for definition in api.all(DEFINITIONS) {
+            retire(&api, &definition);
+        }
+        // Only what empties a namespace or a CRD, or makes one, is of interest here.
+        while !changes.next().await.iter().any(|c| {
+            c.after.is_none() || c.before.is_none() || matches!(c.collection.as_str(), "namespaces" | DEFINITIONS)
+        }) {}
+        sleep(REACTION).await;
+    }
+}
+
+fn all_collections(api: &Local) -> Vec<String> {
+    api.cluster().state().resources().filter(|r| !r.is_view()).map(|r| r.collection().into_owned()).collect()
+}
+
+fn furnish(api: &Local, space: &Value) {
+    let home = name(space);
+    if api.get("serviceaccounts", home, "default").is_none() {
+        let _ = api.create("v1", "ServiceAccount", home, json!({"metadata": {"name": "default"}}));
+    }
+    if api.get("configmaps", home, "kube-root-ca.crt").is_none() {
+        let map = json!({"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": ""}});
+        let _ = api.create("v1", "ConfigMap", home, map);
+    }
+}
+
+fn empty(api: &Local, space: &Value) {
+    let content: Vec<Arc<Value>> = all_collections(api)
+        .iter()
+        .flat_map(|collection| api.all(collection))
+        .filter(|object| namespace(object) == name(space))
+        .collect();
+    for object in content.iter().filter(|o| !is_deleting(o)) {
+        let _ = api.delete(object, None);
+    }
+    // Pods of dead kubelets hold a real namespace too.
+    if content.is_empty() {
+        let _ = api.change(space, Some("finalize"), |space| set(space, "spec.finalizers", json!([])));
+    }
+}
+
+fn retire(api: &Local, definition: &Value) {
+    if !is_deleting(definition) {
+        if !has_finalizer(definition, CLEANUP) {
+            let _ = api.change(definition, None, |d| {
+                let mut finalizers = items(d, "metadata.finalizers").to_vec();
+                finalizers.push(json!(CLEANUP));
+                set(d, "metadata.finalizers", json!(finalizers));
+            });
+        }
+        return;
+    }
+    let collection = format!("{}/{}", text(definition, "spec.group"), text(definition, "spec.names.plural"));
+    let objects = api.all(&collection);
+    for object in objects.iter().filter(|o| !is_deleting(o)) {
+        let _ = api.delete(object, None);
+    }
+    if objects.is_empty() && has_finalizer(definition, CLEANUP) {
+        let _ = api.change(definition, None, |d| {
+            let kept: Vec<Value> = items(d, "metadata.finalizers").iter().filter(|f| *f != CLEANUP).cloned().collect();
+            set(d, "metadata.finalizers", json!(kept));
+        });
+    }
+}

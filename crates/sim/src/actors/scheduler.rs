@@ -1,0 +1,80 @@
+//! The scheduler: the emptiest node that a pod may be on. Resources are not counted.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use super::{REACTION, placement};
+use crate::api::Caller;
+use crate::clock::time;
+use crate::cluster::Local;
+use crate::object::{condition, is_deleting, items, name, namespace, number, set_condition, text, uid};
+
+pub(super) async fn run(api: Local) {
+    let mut changes = api.follow(&["pods", "nodes"]);
+    loop {
+        place_all(&api);
+        changes.next().await;
+        sleep(REACTION).await;
+        changes.drain();
+    }
+}
+
+fn place_all(api: &Local) {
+    let pods = api.all("pods");
+    let mut waiting: Vec<&Arc<Value>> = pods.iter().filter(|p| is_waiting(p)).collect();
+    if waiting.is_empty() {
+        return;
+    }
+    waiting.sort_by_key(|p| (-number(p, "spec.priority").unwrap_or(0), text(p, "metadata.creationTimestamp"), name(p)));
+    let nodes = api.all("nodes");
+    let mut load: BTreeMap<&str, usize> = BTreeMap::new();
+    for pod in pods.iter().filter(|p| !matches!(text(p, "status.phase"), "Succeeded" | "Failed")) {
+        *load.entry(text(pod, "spec.nodeName")).or_default() += 1;
+    }
+    for pod in waiting {
+        let fitting = nodes.iter().filter(|n| placement::fits(pod, n));
+        match fitting.min_by_key(|n| (load.get(name(n)).copied().unwrap_or(0), name(n))) {
+            Some(node) => {
+                *load.entry(name(node)).or_default() += 1;
+                bind(api, pod, name(node));
+            }
+            None => report(api, pod, &nodes),
+        }
+    }
+}
+
+fn is_waiting(pod: &Value) -> bool {
+    text(pod, "spec.nodeName").is_empty()
+        && !is_deleting(pod)
+        && text(pod, "spec.schedulerName") == "default-scheduler"
+        && items(pod, "spec.schedulingGates").is_empty()
+}
+
+fn bind(api: &Local, pod: &Value, node: &str) {
+    let cluster = api.cluster();
+    let caller = Caller::new("kube-scheduler", cluster.clock().now());
+    let mut state = cluster.state();
+    let Some(resource) = state.resource("", "v1", "pods") else { return };
+    let binding = json!({"metadata": {"uid": uid(pod)}, "target": {"kind": "Node", "name": node}});
+    // A pod that is gone or was bound by somebody else needs no place any more.
+    let _ = state.bind(&resource, (namespace(pod), name(pod)), &binding, &caller);
+}
+
+/// Says on the pod why it has no node, once.
+fn report(api: &Local, pod: &Value, nodes: &[Arc<Value>]) {
+    let repelled = nodes.iter().filter(|n| placement::repelled_by(pod, n).is_some()).count();
+    let count = nodes.len();
+    let message = format!(
+        "0/{count} nodes are available: {repelled} node(s) had untolerated taint(s), {} node(s) didn't match Pod's node affinity/selector.",
+        count - repelled
+    );
+    if condition(pod, "PodScheduled").is_some_and(|c| text(c, "message") == message) {
+        return;
+    }
+    let now = time(api.cluster().clock().now());
+    let new = json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message});
+    let _ = api.change(pod, Some("status"), |pod| set_condition(pod, new, &now));
+}

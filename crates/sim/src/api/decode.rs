@@ -1,0 +1,206 @@
+//! From the bytes of a body to an object in normal form: what Go's decoder checks, drops and leaves out.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::{Value, json};
+
+use super::status::ApiError;
+use crate::object::take;
+
+/// Maps that Go leaves out when they are empty. An empty object elsewhere (`emptyDir: {}`) means something.
+const OMITTED_WHEN_EMPTY: &[&str] = &[
+    "labels", "annotations", "data", "binaryData", "nodeSelector", "matchLabels", "limits", "requests", "capacity",
+    "allocatable",
+];
+const QUANTITIES: &[&str] = &["limits", "requests", "capacity", "allocatable"];
+
+/// Drops what Go's encoder would not write: nulls, empty lists and some empty maps.
+pub fn normalize(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            map.retain(|key, child| {
+                normalize(child);
+                match child {
+                    Value::Null => false,
+                    Value::Array(list) => !list.is_empty(),
+                    Value::Object(inner) => !inner.is_empty() || !OMITTED_WHEN_EMPTY.contains(&key.as_str()),
+                    _ => true,
+                }
+            });
+        }
+        Value::Array(list) => list.iter_mut().for_each(normalize),
+        _ => {}
+    }
+}
+
+/// Drops the empty parts of the metadata of a custom resource, whose other parts belong to its schema.
+pub fn normalize_metadata(object: &mut Value) {
+    if let Some(metadata) = object.get_mut("metadata") {
+        normalize(metadata);
+    }
+}
+
+/// Every quantity must be one: `100m`, `1.5Gi`, `2e3`.
+pub fn check_quantities(value: &Value) -> Result<(), ApiError> {
+    let bad = |text: &str| ApiError::bad_request(format!("quantities must match the regular expression of a quantity, found {text:?}"));
+    match value {
+        Value::Object(map) => map.iter().try_for_each(|(key, child)| match child.as_object() {
+            Some(quantities) if QUANTITIES.contains(&key.as_str()) => {
+                let mut texts = quantities.values().filter_map(Value::as_str);
+                texts.find(|t| !is_quantity(t)).map_or(Ok(()), |t| Err(bad(t)))
+            }
+            _ => check_quantities(child),
+        }),
+        Value::Array(list) => list.iter().try_for_each(check_quantities),
+        _ => Ok(()),
+    }
+}
+
+fn is_quantity(text: &str) -> bool {
+    let number = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let end = number.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(number.len());
+    let (digits, suffix) = number.split_at(end);
+    let exponent = suffix.strip_prefix(['e', 'E']).is_some_and(|e| e.parse::<i32>().is_ok());
+    let known = ["", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+    digits.chars().any(|c| c.is_ascii_digit()) && digits.matches('.').count() < 2 && (exponent || known.contains(&suffix))
+}
+
+/// The paths that decoding lost.
+pub fn lost_fields(before: &Value, after: &Value) -> Vec<String> {
+    let mut lost = Vec::new();
+    compare(before, after, "", &mut lost);
+    lost
+}
+
+fn compare(before: &Value, after: &Value, path: &str, lost: &mut Vec<String>) {
+    match (before, after) {
+        (Value::Object(before), Value::Object(after)) => {
+            for (key, value) in before {
+                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                match after.get(key) {
+                    Some(kept) => compare(value, kept, &path, lost),
+                    None if value.is_null() => {}
+                    None => lost.push(path),
+                }
+            }
+        }
+        (Value::Array(before), Value::Array(after)) => {
+            for (i, (b, a)) in before.iter().zip(after).enumerate() {
+                compare(b, a, &format!("{path}[{i}]"), lost);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The fields that a JSON document names twice, which an ordinary parser does not tell.
+pub fn duplicate_fields(json: &[u8]) -> Vec<String> {
+    let mut found = Duplicates::default();
+    // A document that does not parse was refused before.
+    let _ = serde_json::Deserializer::from_slice(json).deserialize_any(Walk { path: String::new(), found: &mut found });
+    found.0
+}
+
+#[derive(Default)]
+struct Duplicates(Vec<String>);
+
+struct Walk<'d> {
+    path: String,
+    found: &'d mut Duplicates,
+}
+
+impl<'de> serde::de::DeserializeSeed<'de> for Walk<'_> {
+    type Value = ();
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Walk<'_> {
+    type Value = ();
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any JSON")
+    }
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        let mut i = 0;
+        while list.next_element_seed(Walk { path: format!("{}[{i}]", self.path), found: self.found })?.is_some() {
+            i += 1;
+        }
+        Ok(())
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let mut seen = BTreeSet::new();
+        while let Some(key) = map.next_key::<String>()? {
+            let path = if self.path.is_empty() { key.clone() } else { format!("{}.{key}", self.path) };
+            if !seen.insert(key) {
+                self.found.0.push(path.clone());
+            }
+            map.next_value_seed(Walk { path, found: self.found })?;
+        }
+        Ok(())
+    }
+}
+
+/// A refusal of fields that a strict client did not mean to send.
+pub fn refuse_fields(kind: &str, version: &str, unknown: &[String], duplicate: &[String]) -> Result<(), ApiError> {
+    let unknown = unknown.iter().map(|f| format!("unknown field \"{f}\""));
+    let duplicate = duplicate.iter().map(|f| format!("duplicate field \"{f}\""));
+    let all: Vec<String> = unknown.chain(duplicate).collect();
+    if all.is_empty() {
+        return Ok(());
+    }
+    let list = all.join(", ");
+    let message = format!("{kind} in version \"{version}\" cannot be handled as a {kind}: strict decoding error: {list}");
+    Err(ApiError::bad_request(message))
+}
+
+/// Metadata of custom resources has no type of its own here that would check it.
+pub fn check_metadata(object: &mut Value) -> Result<(), ApiError> {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+    let metadata = take(object, "metadata").unwrap_or_else(|| json!({}));
+    let metadata: ObjectMeta =
+        serde_json::from_value(metadata).map_err(|e| ApiError::bad_request(format!("invalid metadata: {e}")))?;
+    object["metadata"] = serde_json::to_value(metadata).unwrap_or_default();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn duplicate_fields_are_found_at_any_depth() {
+        assert_eq!(duplicate_fields(br#"{"a":1,"b":{"c":1,"c":2},"d":[{"e":1},{"e":1,"e":null}],"a":2}"#), ["b.c", "d[1].e", "a"]);
+        assert!(duplicate_fields(br#"{"a":{"b":"x"},"c":[1.5,true,-1]}"#).is_empty());
+    }
+
+    #[test]
+    fn quantities_are_told_from_other_text() {
+        for good in ["1", "100m", "1.5Gi", "2e3", "-1", "0.5", ".5", "4Ei"] {
+            assert!(is_quantity(good), "{good}");
+        }
+        for bad in ["", "many", "1 Gi", "1.2.3", "Gi", "1gi"] {
+            assert!(!is_quantity(bad), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! The API server: requests in, objects and errors out. Everything here is synchronous and has no clock of its own.
+
+mod bind;
+mod decode;
+mod delete;
+mod discovery;
+mod patch;
+mod read;
+mod request;
+pub mod schema;
+mod selector;
+pub mod status;
+mod table;
+mod watch;
+mod write;
+
+pub use decode::{duplicate_fields, refuse_fields};
+pub use delete::{DeleteOptions, Deleted, Propagation};
+pub use request::{Query, Request, Verb};
+pub use table::Shape;
+pub use watch::{Next, Watch};
+pub use write::Edit;
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::kinds;
+use crate::resources::{Resource, builtin};
+use crate::store::Store;
+use status::ApiError;
+
+/// Who asks, when, and how seriously.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    /// A name for the trace and for the invariants.
+    pub who: String,
+    /// The server's time.
+    pub now: Timestamp,
+    /// Check everything, change nothing.
+    pub dry_run: bool,
+    /// Refuse unknown fields.
+    pub strict: bool,
+}
+
+impl Caller {
+    /// Somebody who means it.
+    #[must_use]
+    pub fn new(who: &str, now: Timestamp) -> Self {
+        Self { who: who.to_owned(), now, dry_run: false, strict: false }
+    }
+}
+
+/// The whole state of the API server: what is stored and what is served.
+pub struct State {
+    /// The objects.
+    pub store: Store,
+    resources: Vec<Arc<Resource>>,
+    random: fastrand::Rng,
+}
+
+impl State {
+    /// An empty cluster; uids and generated names come from the seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        let resources = builtin().into_iter().map(Arc::new).collect();
+        Self { store: Store::new(), resources, random: fastrand::Rng::with_seed(seed) }
+    }
+
+    /// Everything that is served.
+    pub fn resources(&self) -> impl Iterator<Item = &Arc<Resource>> {
+        self.resources.iter()
+    }
+
+    /// The resource at a path.
+    #[must_use]
+    pub fn resource(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Resource>> {
+        let found = self.resources.iter().find(|r| r.group == group && r.version == version && r.plural == plural);
+        found.cloned()
+    }
+
+    /// The resource of an `apiVersion` and a `kind`.
+    #[must_use]
+    pub fn resource_of(&self, api_version: &str, kind: &str) -> Option<Arc<Resource>> {
+        self.resources.iter().find(|r| r.kind == kind && r.api_version() == api_version).cloned()
+    }
+
+    /// The resource that stores a collection.
+    #[must_use]
+    pub fn resource_in(&self, collection: &str) -> Option<Arc<Resource>> {
+        self.resources.iter().find(|r| !r.is_view() && r.collection() == collection).cloned()
+    }
+
+    /// Serves what the stored CRDs define, after one of them changed.
+    fn reload_definitions(&mut self) {
+        let definitions: Vec<Arc<Value>> =
+            self.store.all("apiextensions.k8s.io/customresourcedefinitions").map(|(_, d)| d.clone()).collect();
+        self.resources.retain(|r| !r.is_custom());
+        let custom = definitions.iter().flat_map(|d| kinds::resource_of(d)).map(Arc::new);
+        self.resources.extend(custom);
+    }
+
+    fn new_uid(&mut self) -> String {
+        let n = self.random.u128(..);
+        let hex = format!("{n:032x}");
+        let variant = ['8', '9', 'a', 'b'][usize::from(self.random.u8(0..4))];
+        format!("{}-{}-4{}-{variant}{}-{}", &hex[..8], &hex[8..12], &hex[13..16], &hex[17..20], &hex[20..])
+    }
+
+    fn name_suffix(&mut self) -> String {
+        const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+        (0..5).map(|_| char::from(LETTERS[self.random.usize(..LETTERS.len())])).collect()
+    }
+
+    /// The stored object, or a 404.
+    pub fn get(&self, resource: &Resource, namespace: &str, name: &str) -> Result<Arc<Value>, ApiError> {
+        let found = self.store.get(&resource.collection(), &key(namespace, name));
+        found.cloned().ok_or_else(|| ApiError::not_found(resource, name))
+    }
+}
+
+/// How an object is filed: `name` or `namespace/name`.
+#[must_use]
+pub fn key(namespace: &str, name: &str) -> String {
+    if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") }
+}

@@ -1,0 +1,227 @@
+//! The three kinds of patch that clients send.
+
+use serde_json::{Map, Value};
+
+use super::status::ApiError;
+use crate::resources::{PRIMITIVE, Resource};
+
+/// Content types of patches that are understood.
+pub const TYPES: &[&str] = &[JSON, MERGE, STRATEGIC];
+const JSON: &str = "application/json-patch+json";
+const MERGE: &str = "application/merge-patch+json";
+const STRATEGIC: &str = "application/strategic-merge-patch+json";
+
+/// The object that a patch makes of another.
+pub fn apply(resource: &Resource, content_type: &str, object: &Value, body: &[u8]) -> Result<Value, ApiError> {
+    let malformed = |e: serde_json::Error| ApiError::bad_request(format!("error decoding patch: {e}"));
+    match content_type {
+        JSON => {
+            let operations: Vec<Value> = serde_json::from_slice(body).map_err(malformed)?;
+            let mut patched = object.clone();
+            for operation in operations {
+                apply_operation(&mut patched, operation).ok_or_else(ApiError::patch_failed)?;
+            }
+            Ok(patched)
+        }
+        MERGE => {
+            let patch: Map<String, Value> = serde_json::from_slice(body).map_err(malformed)?;
+            let mut patched = object.clone();
+            json_patch::merge(&mut patched, &Value::Object(patch));
+            Ok(patched)
+        }
+        STRATEGIC if !resource.is_custom() => {
+            let patch: Map<String, Value> = serde_json::from_slice(body).map_err(malformed)?;
+            let mut patched = object.clone();
+            merge_value(resource, &mut patched, Value::Object(patch), "")?;
+            Ok(patched)
+        }
+        _ if resource.is_custom() => Err(ApiError::unsupported_media_type(&[JSON, MERGE])),
+        _ => Err(ApiError::unsupported_media_type(TYPES)),
+    }
+}
+
+/// One operation of a JSON patch, with the leniencies of the real server's library; none where it fails.
+fn apply_operation(object: &mut Value, mut operation: Value) -> Option<()> {
+    let path = operation.get("path")?.as_str()?.to_owned();
+    let (parent, key) = path.rsplit_once('/').unwrap_or_default();
+    let key = key.replace("~1", "/").replace("~0", "~");
+    let missing = |object: &Value| {
+        object.pointer(parent).and_then(Value::as_object).is_some_and(|parent| !parent.contains_key(&key))
+    };
+    match operation.get("op")?.as_str()? {
+        // Absent is null.
+        "test" if missing(object) && operation.get("value").is_none_or(Value::is_null) => return Some(()),
+        "replace" if missing(object) => operation["op"] = "add".into(),
+        _ => {}
+    }
+    if matches!(operation["op"].as_str(), Some("add" | "replace" | "test")) && operation.get("value").is_none() {
+        operation["value"] = Value::Null;
+    }
+    // -1 is the last element.
+    if let Some(list) = object.pointer(parent).and_then(Value::as_array)
+        && let Ok(back) = key.parse::<i64>()
+        && back < 0
+    {
+        let index = i64::try_from(list.len()).ok()?.checked_add(back)?;
+        operation["path"] = format!("{parent}/{index}").into();
+    }
+    let operation: json_patch::PatchOperation = serde_json::from_value(operation).ok()?;
+    json_patch::patch(object, &[operation]).ok()
+}
+
+const DIRECTIVE: &str = "$patch";
+const RETAIN_KEYS: &str = "$retainKeys";
+const SET_ORDER: &str = "$setElementOrder/";
+const DELETE_PRIMITIVES: &str = "$deleteFromPrimitiveList/";
+
+fn merge_value(resource: &Resource, target: &mut Value, patch: Value, path: &str) -> Result<(), ApiError> {
+    match patch {
+        Value::Object(patch) => merge_object(resource, target, patch, path),
+        Value::Array(patch) => merge_list(resource, target, patch, path),
+        plain => {
+            *target = plain;
+            Ok(())
+        }
+    }
+}
+
+fn merge_object(
+    resource: &Resource,
+    target: &mut Value,
+    mut patch: Map<String, Value>,
+    path: &str,
+) -> Result<(), ApiError> {
+    match patch.remove(DIRECTIVE).as_ref().map(Value::as_str) {
+        None | Some(Some("merge")) => {}
+        Some(Some("replace")) => {
+            *target = Value::Object(patch);
+            return Ok(());
+        }
+        Some(Some("delete")) => {
+            *target = Value::Object(Map::new());
+            return Ok(());
+        }
+        Some(other) => {
+            return Err(ApiError::unclassified(&format!("Unknown patch type: {}", other.unwrap_or("not a string"))));
+        }
+    }
+    let target = crate::object::map(target);
+    if let Some(Value::Array(keep)) = patch.remove(RETAIN_KEYS) {
+        target.retain(|key, _| keep.iter().any(|k| k == key));
+    }
+    let mut orders = Vec::new();
+    for (key, value) in patch {
+        if let Some(list) = key.strip_prefix(SET_ORDER) {
+            orders.push((list.to_owned(), value));
+        } else if let Some(list) = key.strip_prefix(DELETE_PRIMITIVES) {
+            if let (Some(Value::Array(current)), Value::Array(gone)) = (target.get_mut(list), value) {
+                current.retain(|item| !gone.contains(item));
+            }
+        } else if value.is_null() {
+            target.remove(&key);
+        } else {
+            let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+            let is_new = !target.contains_key(&key);
+            let slot = target.entry(key).or_insert(Value::Null);
+            if is_new && value.is_object() {
+                *slot = Value::Object(Map::new());
+            }
+            merge_value(resource, slot, value, &path)?;
+        }
+    }
+    for (list, order) in orders {
+        let path = if path.is_empty() { list.clone() } else { format!("{path}.{list}") };
+        if let (Some(Value::Array(current)), Value::Array(order)) = (target.get_mut(&list), order) {
+            put_in_order(current, &order, resource.merge_key(&path).unwrap_or(PRIMITIVE));
+        }
+    }
+    Ok(())
+}
+
+fn merge_list(resource: &Resource, target: &mut Value, patch: Vec<Value>, path: &str) -> Result<(), ApiError> {
+    let Some(key) = resource.merge_key(path) else {
+        *target = Value::Array(patch);
+        return Ok(());
+    };
+    let replace = |item: &Value| item.get(DIRECTIVE).is_some_and(|d| d == "replace");
+    if patch.iter().any(replace) {
+        *target = Value::Array(patch.into_iter().filter(|item| !replace(item)).collect());
+        return Ok(());
+    }
+    if !target.is_array() {
+        *target = Value::Array(Vec::new());
+    }
+    let Value::Array(items) = target else { return Ok(()) };
+    let mut fresh_items = Vec::new();
+    for mut item in patch {
+        if key == PRIMITIVE {
+            if !items.contains(&item) {
+                fresh_items.push(item);
+            }
+            continue;
+        }
+        let Some(id) = item.get(key).cloned() else {
+            return Err(ApiError::unclassified(&format!("map: {item} does not contain declared merge key: {key}")));
+        };
+        if item.get(DIRECTIVE).is_some_and(|d| d == "delete") {
+            items.retain(|i| i.get(key) != Some(&id));
+        } else if let Some(existing) = items.iter_mut().find(|i| i.get(key) == Some(&id)) {
+            merge_value(resource, existing, item, path)?;
+        } else {
+            // A new element goes through the merge too, so that directives inside it do not stay in the object.
+            let mut fresh = Value::Object(Map::new());
+            let inner = std::mem::take(crate::object::map(&mut item));
+            merge_object(resource, &mut fresh, inner, path)?;
+            fresh_items.push(fresh);
+        }
+    }
+    // What is new stands before what was there, unless the patch gives an order.
+    items.splice(0..0, fresh_items);
+    Ok(())
+}
+
+/// Sorts elements by the order that the patch gives; those it does not name keep their place relative to each other, last.
+fn put_in_order(items: &mut [Value], order: &[Value], key: &str) {
+    let id = |v: &Value| if key == PRIMITIVE { Some(v.clone()) } else { v.get(key).cloned() };
+    let wanted: Vec<Option<Value>> = order.iter().map(id).collect();
+    items.sort_by_key(|item| wanted.iter().position(|w| *w == id(item)).unwrap_or(usize::MAX));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn strategic(plural: &str, object: &Value, patch: &Value) -> Value {
+        let resource = crate::resources::builtin().into_iter().find(|r| r.plural == plural).unwrap();
+        apply(&resource, STRATEGIC, object, patch.to_string().as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn taints_are_replaced_and_conditions_are_merged() {
+        let node = json!({"spec": {"taints": [{"key": "a"}, {"key": "b"}]},
+            "status": {"conditions": [{"type": "Ready", "status": "True"}, {"type": "Disk", "status": "False"}]}});
+        let patched = strategic("nodes", &node, &json!({"spec": {"taints": [{"key": "c"}]},
+            "status": {"conditions": [{"type": "Ready", "status": "False"}]}}));
+        assert_eq!(patched["spec"]["taints"], json!([{"key": "c"}]));
+        assert_eq!(
+            patched["status"]["conditions"],
+            json!([{"type": "Ready", "status": "False"}, {"type": "Disk", "status": "False"}])
+        );
+    }
+
+    #[test]
+    fn directives_delete_replace_and_order() {
+        let pod = json!({"metadata": {"finalizers": ["x", "y"]}, "spec": {"containers": [
+            {"name": "a", "env": [{"name": "K", "value": "1"}]}, {"name": "b"}]}});
+        let patched = strategic("pods", &pod, &json!({
+            "metadata": {"$deleteFromPrimitiveList/finalizers": ["x"], "finalizers": ["z"]},
+            "spec": {"$setElementOrder/containers": [{"name": "c"}, {"name": "a"}], "containers": [
+                {"name": "b", "$patch": "delete"}, {"name": "c"}, {"name": "a", "env": [{"name": "L", "value": "2"}]}]}}));
+        assert_eq!(patched["metadata"]["finalizers"], json!(["z", "y"]));
+        assert_eq!(
+            patched["spec"]["containers"],
+            json!([{"name": "c"}, {"name": "a", "env": [{"name": "L", "value": "2"}, {"name": "K", "value": "1"}]}])
+        );
+    }
+}

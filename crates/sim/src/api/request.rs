@@ -1,0 +1,244 @@
+//! From method and URL to what is asked of which resource.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::Method;
+use percent_encoding::percent_decode_str;
+
+use super::State;
+use super::status::ApiError;
+use crate::resources::Resource;
+
+/// What is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// One object.
+    Get,
+    /// A collection.
+    List,
+    /// The changes of a collection.
+    Watch,
+    /// A new object.
+    Create,
+    /// A whole object in place of another.
+    Update,
+    /// A change to an object.
+    Patch,
+    /// The end of an object.
+    Delete,
+    /// The end of all objects that are selected.
+    DeleteCollection,
+}
+
+impl Verb {
+    /// Whether it changes anything.
+    #[must_use]
+    pub fn is_write(self) -> bool {
+        !matches!(self, Self::Get | Self::List | Self::Watch)
+    }
+
+    /// The word that discovery and traces use.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "get",
+            Self::List => "list",
+            Self::Watch => "watch",
+            Self::Create => "create",
+            Self::Update => "update",
+            Self::Patch => "patch",
+            Self::Delete => "delete",
+            Self::DeleteCollection => "deletecollection",
+        }
+    }
+}
+
+/// The query parameters of a request.
+#[derive(Clone, Debug, Default)]
+pub struct Query(Vec<(String, String)>);
+
+impl Query {
+    /// Parses what stands behind the `?`.
+    #[must_use]
+    pub fn parse(query: &str) -> Self {
+        Self(form_urlencoded::parse(query.as_bytes()).into_owned().collect())
+    }
+
+    /// A parameter; the empty string where it is not given.
+    #[must_use]
+    pub fn text(&self, name: &str) -> &str {
+        self.0.iter().find(|(n, _)| n == name).map_or("", |(_, v)| v)
+    }
+
+    /// A flag, read as the API machinery reads it: anything but `false` and `0` is true (Python sends `True`).
+    #[must_use]
+    pub fn flag(&self, name: &str) -> bool {
+        let given = self.0.iter().find(|(n, _)| n == name);
+        given.is_some_and(|(_, v)| !v.eq_ignore_ascii_case("false") && v != "0")
+    }
+
+    /// A whole number.
+    pub fn number(&self, name: &str) -> Result<Option<i64>, ApiError> {
+        match self.text(name) {
+            "" => Ok(None),
+            given => given.parse().map(Some).map_err(|_| {
+                ApiError::bad_request(format!("{name}: {given:?} is not a whole number"))
+            }),
+        }
+    }
+}
+
+/// A request about a resource.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// What is asked.
+    pub verb: Verb,
+    /// Of which kind.
+    pub resource: Arc<Resource>,
+    /// In which namespace; empty for all of them, and for cluster-scoped kinds.
+    pub namespace: String,
+    /// Of which object.
+    pub name: Option<String>,
+    /// Of which part of it.
+    pub subresource: Option<String>,
+    /// How.
+    pub query: Query,
+    /// `Content-Type`, without parameters.
+    pub content_type: String,
+    /// `Accept`.
+    pub accept: String,
+    /// With what.
+    pub body: Bytes,
+    /// How far the cache has come that answers what may be old (`resourceVersion=0`); none where it is up to date.
+    pub cache_at: Option<u64>,
+}
+
+impl Request {
+    /// Reads a request; `None` where the path is not of the form of a resource's.
+    pub fn read(state: &State, request: &http::Request<Bytes>) -> Option<Result<Self, ApiError>> {
+        let path = Path::parse(request.uri().path())?;
+        let Some(resource) = state.resource(&path.group, &path.version, &path.resource) else {
+            return Some(Err(ApiError::no_such_path()));
+        };
+        let query = Query::parse(request.uri().query().unwrap_or_default());
+        let header = |name| request.headers().get(name).and_then(|v| v.to_str().ok()).unwrap_or_default();
+        let verb = match (request.method(), path.name.is_some()) {
+            (&Method::GET, false) if path.is_watch || query.flag("watch") => Verb::Watch,
+            (&Method::GET, true) => Verb::Get,
+            (&Method::GET, false) => Verb::List,
+            (&Method::POST, false) => Verb::Create,
+            // The only thing that is made below an object is the binding of a Pod.
+            (&Method::POST, true) if path.subresource.is_some() => Verb::Create,
+            (&Method::PUT, true) => Verb::Update,
+            (&Method::PATCH, true) => Verb::Patch,
+            (&Method::DELETE, true) => Verb::Delete,
+            (&Method::DELETE, false) => Verb::DeleteCollection,
+            _ => return Some(Err(ApiError::method_not_allowed())),
+        };
+        let in_namespace = path.namespace.is_some();
+        let misplaced = resource.namespaced != in_namespace
+            && (in_namespace || path.name.is_some() || verb.is_write());
+        if misplaced {
+            let error = if in_namespace { ApiError::no_such_path() } else { ApiError::method_not_allowed() };
+            return Some(Err(if path.name.is_some() { ApiError::no_such_path() } else { error }));
+        }
+        Some(Ok(Self {
+            verb,
+            resource,
+            namespace: path.namespace.unwrap_or_default(),
+            name: path.name,
+            subresource: path.subresource,
+            query,
+            content_type: header("content-type").split(';').next().unwrap_or_default().trim().to_owned(),
+            accept: header("accept").to_owned(),
+            body: request.body().clone(),
+            cache_at: None,
+        }))
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Path {
+    is_watch: bool,
+    group: String,
+    version: String,
+    namespace: Option<String>,
+    resource: String,
+    name: Option<String>,
+    subresource: Option<String>,
+}
+
+impl Path {
+    /// `/api/v1/…` and `/apis/GROUP/VERSION/…`, with or without `namespaces/NAME/` in front of the resource.
+    fn parse(path: &str) -> Option<Self> {
+        let decoded: Vec<String> = path
+            .trim_matches('/')
+            .split('/')
+            .map(|part| percent_decode_str(part).decode_utf8_lossy().into_owned())
+            .collect();
+        let parts: Vec<&str> = decoded.iter().map(String::as_str).collect();
+        let (group, version, rest) = match parts.as_slice() {
+            ["api", version, rest @ ..] => ("", *version, rest),
+            ["apis", group, version, rest @ ..] => (*group, *version, rest),
+            _ => return None,
+        };
+        // The old way to ask for a watch, which some clients still go.
+        let (is_watch, rest) = match rest {
+            ["watch", rest @ ..] => (true, rest),
+            rest => (false, rest),
+        };
+        let (namespace, rest) = match rest {
+            // `/namespaces/x/status` and `/namespaces/x/finalize` are parts of the Namespace itself.
+            ["namespaces", name, part @ ("status" | "finalize")] => (None, &["namespaces", name, part][..]),
+            ["namespaces", name, _, ..] => (Some((*name).to_owned()), &rest[2..]),
+            rest => (None, rest),
+        };
+        let (resource, name, subresource) = match rest {
+            [resource] => (*resource, None, None),
+            [resource, name] => (*resource, Some(*name), None),
+            [resource, name, subresource] => (*resource, Some(*name), Some(*subresource)),
+            _ => return None,
+        };
+        Some(Self {
+            is_watch,
+            group: group.to_owned(),
+            version: version.to_owned(),
+            namespace,
+            resource: resource.to_owned(),
+            name: name.map(str::to_owned),
+            subresource: subresource.map(str::to_owned),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_read_with_and_without_a_namespace() {
+        let path = |p| Path::parse(p).map(|p| (p.group, p.namespace, p.resource, p.name, p.subresource));
+        let s = |s: &str| Some(s.to_owned());
+        assert_eq!(path("/api/v1/nodes/n1/status"), Some((String::new(), None, "nodes".into(), s("n1"), s("status"))));
+        assert_eq!(
+            path("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1"),
+            Some(("coordination.k8s.io".into(), s("kube-node-lease"), "leases".into(), s("n1"), None))
+        );
+        assert_eq!(
+            path("/api/v1/namespaces/x/finalize"),
+            Some((String::new(), None, "namespaces".into(), s("x"), s("finalize")))
+        );
+        assert_eq!(path("/api/v1/namespaces/x"), Some((String::new(), None, "namespaces".into(), s("x"), None)));
+        assert_eq!(path("/version"), None);
+        assert_eq!(path("/api/v1"), None);
+    }
+
+    #[test]
+    fn flags_are_read_as_go_and_python_write_them() {
+        let query = Query::parse("watch=True&a=1&b=false&c=0&d=&labelSelector=x%3Dy%2Cz+in+(w)");
+        assert!(query.flag("watch") && query.flag("a") && query.flag("d"));
+        assert!(!query.flag("b") && !query.flag("c") && !query.flag("missing"));
+        assert_eq!(query.text("labelSelector"), "x=y,z in (w)");
+    }
+}

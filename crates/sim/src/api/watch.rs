@@ -1,0 +1,144 @@
+//! Watch: the log from a revision on, as one client asked to see it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::read::{Selection, query_version};
+use super::status::{ApiError, Cause};
+use super::{Request, Shape, State};
+use crate::object::set;
+use crate::resources::Resource;
+use crate::store::Change;
+
+/// What a watch has to say next.
+#[derive(Debug)]
+pub enum Next {
+    /// An event.
+    Event(Value),
+    /// The last event: the watch cannot go on.
+    Last(Value),
+    /// Nothing, until the collection changes.
+    Wait,
+}
+
+/// One client's place in the log.
+#[derive(Debug)]
+pub struct Watch {
+    selection: Selection,
+    resource: Arc<Resource>,
+    shape: Shape,
+    initial: VecDeque<Value>,
+    seen: u64,
+}
+
+impl Watch {
+    /// Begins a watch at the place that the request names.
+    pub fn begin(state: &State, request: &Request, now: Timestamp) -> Result<Self, ApiError> {
+        let query = &request.query;
+        let resource = request.resource.clone();
+        let selection = Selection::read(&resource, &request.namespace, query)?;
+        let shape = Shape::of(&request.accept, query, false)?;
+        let send_initial = initial_events_wanted(request)?;
+        let version = query_version(request)?.unwrap_or(0);
+        let current = state.store.revision();
+        let mut watch = Self { selection, resource, shape, initial: VecDeque::new(), seen: current };
+        if send_initial.unwrap_or(version == 0) {
+            if version > current {
+                return Err(ApiError::version_too_large(version, current));
+            }
+            let collection = watch.resource.collection().into_owned();
+            for (key, object) in state.store.all(&collection) {
+                if watch.selection.matches(key, object) {
+                    let event = watch.event("ADDED", object, None, now);
+                    watch.initial.push_back(event);
+                }
+            }
+            if send_initial == Some(true) {
+                let end = watch.bookmark(true);
+                watch.initial.push_back(end);
+            }
+        } else if version > 0 {
+            watch.seen = version;
+        }
+        Ok(watch)
+    }
+
+    /// The collection to wait for.
+    #[must_use]
+    pub fn collection(&self) -> String {
+        self.resource.collection().into_owned()
+    }
+
+    /// The next event after what was said before.
+    pub fn next(&mut self, state: &State, now: Timestamp) -> Next {
+        if let Some(event) = self.initial.pop_front() {
+            return Next::Event(event);
+        }
+        if self.seen < state.store.compacted() {
+            let message = format!("too old resource version: {} ({})", self.seen, state.store.compacted());
+            return Next::Last(json!({"type": "ERROR", "object": ApiError::expired(message).body()}));
+        }
+        let collection = self.resource.collection().into_owned();
+        for change in state.store.since(self.seen) {
+            self.seen = change.revision;
+            if change.collection == collection
+                && let Some(event) = self.show(change, now)
+            {
+                return Next::Event(event);
+            }
+        }
+        Next::Wait
+    }
+
+    /// A change as this client sees it: what leaves its selection is deleted for it, what enters is added.
+    fn show(&self, change: &Change, now: Timestamp) -> Option<Value> {
+        let selected = |o: &&Arc<Value>| self.selection.matches(&change.key, o);
+        let before = change.before.as_ref().filter(selected);
+        let after = change.after.as_ref().filter(selected);
+        match (before, after) {
+            (None, None) => None,
+            (None, Some(object)) => Some(self.event("ADDED", object, None, now)),
+            (Some(_), Some(object)) => Some(self.event("MODIFIED", object, None, now)),
+            (Some(object), None) => Some(self.event("DELETED", object, Some(change.revision), now)),
+        }
+    }
+
+    fn event(&self, kind: &str, object: &Value, revision: Option<u64>, now: Timestamp) -> Value {
+        let mut object = self.resource.from_stored(object.clone());
+        if let Some(revision) = revision {
+            set(&mut object, "metadata.resourceVersion", json!(revision.to_string()));
+        }
+        json!({"type": kind, "object": self.shape.one(&self.resource, object, now)})
+    }
+
+    /// A bookmark: everything up to here was sent.
+    #[must_use]
+    pub fn bookmark(&self, initial_end: bool) -> Value {
+        let mut object = json!({"kind": self.resource.kind, "apiVersion": self.resource.api_version(),
+            "metadata": {"resourceVersion": self.seen.to_string(), "creationTimestamp": null}});
+        if initial_end {
+            object["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+        }
+        json!({"type": "BOOKMARK", "object": self.shape.bookmark(object)})
+    }
+}
+
+fn initial_events_wanted(request: &Request) -> Result<Option<bool>, ApiError> {
+    let query = &request.query;
+    let refuse = |cause: Cause| Err(ApiError::invalid_options("ListOptions", &[cause]));
+    if query.text("sendInitialEvents").is_empty() {
+        if !query.text("resourceVersionMatch").is_empty() {
+            let detail = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
+            return refuse(Cause::forbidden("resourceVersionMatch", detail));
+        }
+        return Ok(None);
+    }
+    if query.text("resourceVersionMatch") != "NotOlderThan" {
+        let detail = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
+        return refuse(Cause::forbidden("resourceVersionMatch", detail));
+    }
+    Ok(Some(query.flag("sendInitialEvents")))
+}

@@ -1,0 +1,375 @@
+//! Create and update: what a client may say, what the server adds, what it refuses.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::status::{ApiError, Cause};
+use super::{Caller, State, decode, key};
+use crate::clock::time;
+use crate::kinds::{self, Scene};
+use crate::object::{self, at, copy, has_finalizer, is_deleting, items, number, set, take, text};
+use crate::resources::{Generation, Resource};
+
+/// Metadata that only the server writes.
+const SERVER_METADATA: &[&str] = &[
+    "metadata.uid",
+    "metadata.creationTimestamp",
+    "metadata.deletionTimestamp",
+    "metadata.deletionGracePeriodSeconds",
+    "metadata.generation",
+    "metadata.generateName",
+    "metadata.selfLink",
+];
+
+/// How an object is to change.
+pub enum Edit<'e> {
+    /// Into this one.
+    Put(Value),
+    /// By a patch of this content type.
+    Patch(&'e str, &'e [u8]),
+    /// By somebody inside the cluster.
+    With(Box<dyn FnOnce(&mut Value) + 'e>),
+}
+
+impl Edit<'_> {
+    fn apply(self, resource: &Resource, old: &Value) -> Result<Value, ApiError> {
+        let shown = || resource.from_stored(old.clone());
+        match self {
+            Self::Put(new) => Ok(new),
+            Self::Patch(content_type, body) => super::patch::apply(resource, content_type, &shown(), body),
+            Self::With(change) => {
+                let mut new = shown();
+                change(&mut new);
+                Ok(new)
+            }
+        }
+    }
+}
+
+impl State {
+    /// Makes an object.
+    pub fn create(
+        &mut self,
+        resource: &Resource,
+        namespace: &str,
+        body: Value,
+        caller: &Caller,
+    ) -> Result<Arc<Value>, ApiError> {
+        let mut new = self.read_body(resource, body, caller)?;
+        check_namespace(resource, &mut new, namespace)?;
+        if !matches!(text(&new, "metadata.resourceVersion"), "" | "0") {
+            return Err(ApiError::unclassified("resourceVersion should not be set on objects to be created"));
+        }
+        self.check_home(resource, namespace, object::name(&new))?;
+        for path in SERVER_METADATA.iter().filter(|p| **p != "metadata.generateName") {
+            take(&mut new, path);
+        }
+        self.give_name(resource, &mut new)?;
+        set(&mut new, "metadata.uid", json!(self.new_uid()));
+        set(&mut new, "metadata.creationTimestamp", json!(time(caller.now)));
+        if resource.generation != Generation::Never {
+            set(&mut new, "metadata.generation", json!(1));
+        }
+        if resource.has_status && !resource.keeps_status {
+            take(&mut new, "status");
+        }
+        resource.rules.default(&mut new);
+        let name = object::name(&new).to_owned();
+        // Validation of the object's form comes before admission looks at other objects.
+        self.refuse_if_invalid(resource, &new, None)?;
+        let scene = Scene { resource, store: &self.store, now: caller.now };
+        resource.rules.admit(&mut new, &scene)?;
+        let key = key(namespace, &name);
+        if self.store.get(&resource.collection(), &key).is_some() {
+            return Err(ApiError::already_exists(resource, &name));
+        }
+        Ok(self.commit(resource, &key, new, caller))
+    }
+
+    /// Changes an object.
+    pub fn update(
+        &mut self,
+        resource: &Resource,
+        (namespace, name): (&str, &str),
+        subresource: Option<&str>,
+        edit: Edit<'_>,
+        caller: &Caller,
+    ) -> Result<Arc<Value>, ApiError> {
+        let key = key(namespace, name);
+        let old = self.get(resource, namespace, name)?;
+        let is_patch = matches!(edit, Edit::Patch(..));
+        let body = edit.apply(resource, &old)?;
+        let mut new = self.read_body(resource, body, caller).map_err(|e| match e.code {
+            // What is a bad request in a body is a bad value when a patch made it.
+            400 if is_patch => ApiError::bad_patch(&e.message),
+            _ => e,
+        })?;
+        check_namespace(resource, &mut new, namespace)?;
+        check_identity(resource, &mut new, &old, name, is_patch)?;
+        let asked_deletion = at(&new, "metadata.deletionTimestamp").cloned();
+        if asked_deletion.is_some_and(|asked| Some(&asked) != at(&old, "metadata.deletionTimestamp")) {
+            let cause = Cause::invalid("metadata.deletionTimestamp", &new["metadata"]["deletionTimestamp"], "field is immutable");
+            return Err(ApiError::invalid(resource, name, &[cause]));
+        }
+        for path in SERVER_METADATA {
+            copy(&old, &mut new, path);
+        }
+        match subresource {
+            Some("status") => keep_all_but_status(resource, &mut new, &old),
+            _ if resource.has_status => copy(&old, &mut new, "status"),
+            _ => {}
+        }
+        resource.rules.default(&mut new);
+        if subresource != Some("finalize") {
+            resource.rules.carry_over(&mut new, &old);
+        }
+        self.refuse_if_invalid(resource, &new, Some(&old))?;
+        if generation_moves(resource, &new, &old) {
+            let next = number(&old, "metadata.generation").unwrap_or(0) + 1;
+            set(&mut new, "metadata.generation", json!(next));
+        }
+        copy(&old, &mut new, "metadata.resourceVersion");
+        if new == *old {
+            return Ok(old);
+        }
+        if is_released(&new) {
+            self.finish_deletion(resource, &key, caller);
+            return Ok(Arc::new(new));
+        }
+        Ok(self.commit(resource, &key, new, caller))
+    }
+
+    /// A body as an object of the resource, without what its type or schema does not know.
+    fn read_body(&self, resource: &Resource, mut body: Value, caller: &Caller) -> Result<Value, ApiError> {
+        if !body.is_object() {
+            return Err(ApiError::bad_request("the body of the request is not a JSON object"));
+        }
+        for (field, expected) in [("apiVersion", resource.api_version()), ("kind", resource.kind.to_string())] {
+            match body.get(field).and_then(Value::as_str) {
+                None | Some("") => set(&mut body, field, json!(expected)),
+                Some(found) if found == expected => {}
+                // The schema of a custom resource is asked about `kind` too late for a bad request.
+                Some(found) if resource.is_custom() && field == "kind" => {
+                    let cause = Cause::invalid("kind", &json!(found), &format!("must be {expected}"));
+                    let other = Resource::new(resource.group.clone(), resource.version.clone(), "", found.to_owned());
+                    return Err(ApiError::invalid(&other, object::name(&body), &[cause]));
+                }
+                Some(found) => {
+                    let message = format!(
+                        "the API version or kind in the data ({field}: {found}) does not match the expected one ({expected})"
+                    );
+                    return Err(ApiError::bad_request(message));
+                }
+            }
+        }
+        let wrong_type = |e: serde_json::Error| {
+            let (kind, version) = (&resource.kind, &resource.version);
+            let detail = format!("{kind} in version \"{version}\" cannot be handled as a {kind}: {e}");
+            ApiError::bad_request(detail)
+        };
+        let mut decoded = resource.decode(&body).map_err(wrong_type)?;
+        let unknown = if let Some(schema) = &resource.schema {
+            decode::check_metadata(&mut decoded)?;
+            decode::normalize_metadata(&mut decoded);
+            let unknown = schema.prune(&mut decoded);
+            schema.default(&mut decoded);
+            unknown
+        } else {
+            decode::check_quantities(&decoded)?;
+            let unknown = if caller.strict { decode::lost_fields(&body, &decoded) } else { Vec::new() };
+            decode::normalize(&mut decoded);
+            unknown
+        };
+        if caller.strict {
+            decode::refuse_fields(&resource.kind, &resource.version, &unknown, &[])?;
+        }
+        take(&mut decoded, "metadata.managedFields");
+        Ok(resource.to_stored(decoded))
+    }
+
+    fn give_name(&mut self, resource: &Resource, new: &mut Value) -> Result<(), ApiError> {
+        if !object::name(new).is_empty() {
+            return Ok(());
+        }
+        let base: String = text(new, "metadata.generateName").chars().take(58).collect();
+        if base.is_empty() {
+            let cause = Cause::required("metadata.name", "name or generateName is required");
+            return Err(ApiError::invalid(resource, "", &[cause]));
+        }
+        let namespace = object::namespace(new).to_owned();
+        // As on a real server, a collision is tried again a few times and is then the client's to solve.
+        for _ in 0..8 {
+            let name = format!("{base}{}", self.name_suffix());
+            set(new, "metadata.name", json!(name));
+            if self.store.get(&resource.collection(), &key(&namespace, &name)).is_none() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The namespace of a new object must be there and must stay.
+    fn check_home(&self, resource: &Resource, namespace: &str, name: &str) -> Result<(), ApiError> {
+        if !resource.namespaced {
+            return Ok(());
+        }
+        let Some(home) = self.store.get("namespaces", namespace) else {
+            let namespaces = self.resource("", "v1", "namespaces");
+            let error = |r: Arc<Resource>| ApiError::not_found(&r, namespace);
+            return Err(namespaces.map_or_else(ApiError::no_such_path, error));
+        };
+        if is_deleting(home) {
+            let detail = format!(
+                "unable to create new content in namespace {namespace} because it is being terminated"
+            );
+            let mut error = ApiError::forbidden(resource, name, &detail);
+            if let Some(details) = &mut error.details {
+                details["causes"] = json!([{"reason": "NamespaceTerminating", "field": "metadata.namespace",
+                    "message": format!("namespace {namespace} is being terminated")}]);
+            }
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    fn refuse_if_invalid(&self, resource: &Resource, new: &Value, old: Option<&Value>) -> Result<(), ApiError> {
+        let mut causes = kinds::validate_metadata(new);
+        if old.is_none()
+            && let Some(detail) = resource.rules.check_name(object::name(new))
+        {
+            causes.push(Cause::invalid("metadata.name", &json!(object::name(new)), detail));
+        }
+        causes.extend(resource.rules.validate(new));
+        if let Some(schema) = &resource.schema {
+            causes.extend(schema.validate(new));
+        }
+        if let Some(old) = old {
+            causes.extend(resource.rules.validate_update(new, old));
+            let added = items(new, "metadata.finalizers").iter().filter(|f| !f.as_str().is_some_and(|f| has_finalizer(old, f)));
+            let added: Vec<&str> = added.filter_map(Value::as_str).collect();
+            if is_deleting(old) && !added.is_empty() {
+                let detail = format!("no new finalizers can be added if the object is being deleted, found new finalizers {added:?}");
+                causes.push(Cause::forbidden("metadata.finalizers", &detail));
+            }
+        }
+        if causes.is_empty() { Ok(()) } else { Err(ApiError::invalid(resource, object::name(new), &causes)) }
+    }
+
+    /// Stores an object, unless this is only a rehearsal.
+    pub(super) fn commit(&mut self, resource: &Resource, key: &str, new: Value, caller: &Caller) -> Arc<Value> {
+        if caller.dry_run {
+            return Arc::new(new);
+        }
+        let stored = self.store.put(&resource.collection(), key, new, &caller.who, caller.now);
+        if resource.plural == "customresourcedefinitions" {
+            self.reload_definitions();
+        }
+        stored
+    }
+
+    /// Removes an object whose last hold is gone.
+    pub(super) fn finish_deletion(&mut self, resource: &Resource, key: &str, caller: &Caller) {
+        if caller.dry_run {
+            return;
+        }
+        self.store.remove(&resource.collection(), key, &caller.who, caller.now);
+        if resource.plural == "customresourcedefinitions" {
+            self.reload_definitions();
+        }
+    }
+}
+
+/// Whether nothing holds an object that is being deleted.
+fn is_released(object: &Value) -> bool {
+    is_deleting(object)
+        && items(object, "metadata.finalizers").is_empty()
+        && number(object, "metadata.deletionGracePeriodSeconds").unwrap_or(0) == 0
+        && (text(object, "kind") != "Namespace" || items(object, "spec.finalizers").is_empty())
+}
+
+fn check_namespace(resource: &Resource, new: &mut Value, namespace: &str) -> Result<(), ApiError> {
+    let given = object::namespace(new);
+    if !resource.namespaced {
+        if !given.is_empty() {
+            take(new, "metadata.namespace");
+        }
+        return Ok(());
+    }
+    if !given.is_empty() && given != namespace {
+        let message = "the namespace of the provided object does not match the namespace sent on the request";
+        return Err(ApiError::bad_request(message));
+    }
+    set(new, "metadata.namespace", json!(namespace));
+    Ok(())
+}
+
+/// Name, uid and resourceVersion of an update, which are also its guards.
+fn check_identity(
+    resource: &Resource,
+    new: &mut Value,
+    old: &Value,
+    name: &str,
+    is_patch: bool,
+) -> Result<(), ApiError> {
+    let given = object::name(new).to_owned();
+    if given != name {
+        let message =
+            format!("the name of the object ({given}) does not match the name on the URL ({name})");
+        return Err(ApiError::bad_request(message));
+    }
+    let uid = object::uid(new);
+    if !uid.is_empty() && uid != object::uid(old) {
+        if is_patch {
+            let cause = Cause::invalid("metadata.uid", &json!(uid), "field is immutable");
+            return Err(ApiError::invalid(resource, name, &[cause]));
+        }
+        let detail =
+            format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", object::uid(old));
+        return Err(ApiError::conflict(resource, name, &detail));
+    }
+    let version = text(new, "metadata.resourceVersion");
+    if version.is_empty() || version == "0" {
+        if resource.guarded_update {
+            let cause = Cause::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
+            return Err(ApiError::invalid(resource, name, &[cause]));
+        }
+    } else if version.parse::<u64>().is_err() {
+        return Err(ApiError::unclassified(&format!("resourceVersion {version:?} is not a number")));
+    } else if version != text(old, "metadata.resourceVersion") {
+        return Err(ApiError::modified(resource, name));
+    }
+    Ok(())
+}
+
+/// A write to `/status` leaves the rest alone. Custom resources keep their metadata too; others take labels,
+/// annotations and finalizers along, as the real server lets them.
+fn keep_all_but_status(resource: &Resource, new: &mut Value, old: &Value) {
+    let mut kept = old.clone();
+    copy(new, &mut kept, "status");
+    if !resource.is_custom() {
+        for path in ["metadata.labels", "metadata.annotations", "metadata.finalizers"] {
+            copy(new, &mut kept, path);
+        }
+    }
+    copy(new, &mut kept, "metadata.resourceVersion");
+    *new = kept;
+}
+
+fn generation_moves(resource: &Resource, new: &Value, old: &Value) -> bool {
+    match resource.generation {
+        Generation::Never | Generation::First => false,
+        Generation::Spec => at(new, "spec") != at(old, "spec"),
+        Generation::NotMetadata => {
+            let content = |object: &Value| {
+                let mut content = object.clone();
+                take(&mut content, "metadata");
+                if resource.has_status {
+                    take(&mut content, "status");
+                }
+                content
+            };
+            content(new) != content(old)
+        }
+    }
+}

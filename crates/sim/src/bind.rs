@@ -1,0 +1,157 @@
+//! The cluster on a TLS port of this machine, for kubectl and for clients that nobody here wrote.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::Bytes;
+use http::{Request, Response, header};
+use http_body_util::{BodyExt as _, Limited};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio_rustls::TlsAcceptor;
+
+use crate::api::status::ApiError;
+use crate::cluster::Cluster;
+use crate::server::{self, Answer, Body};
+
+/// A real server takes about as much.
+const LARGEST_BODY: usize = 3 * 1024 * 1024;
+
+/// Why the cluster could not be put on a port.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The port cannot be had.
+    #[error("cannot listen on {address}: {source}; choose another port, or 0 for any that is free")]
+    Listen {
+        /// What was asked for.
+        address: SocketAddr,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The certificate cannot be made.
+    #[error("cannot make the certificate of the embedded API server: {0}")]
+    Certificate(#[from] rcgen::Error),
+    /// TLS does not take the certificate.
+    #[error("cannot set up TLS for the embedded API server: {0}")]
+    Tls(#[from] rustls::Error),
+}
+
+/// A cluster on a port, until it is dropped.
+#[derive(Debug)]
+pub struct Bound {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// What a client needs to know, secrets included.
+    pub kubeconfig: String,
+    serving: JoinHandle<()>,
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+/// Puts the cluster on a port. Port 0 is any that is free.
+pub async fn bind(cluster: &Cluster, address: SocketAddr) -> Result<Bound, Error> {
+    let listen = |source| Error::Listen { address, source };
+    let listener = TcpListener::bind(address).await.map_err(listen)?;
+    let address = listener.local_addr().map_err(listen)?;
+    let identity = Identity::new(address)?;
+    let kubeconfig = identity.kubeconfig(address);
+    let serving = tokio::spawn(accept(cluster.clone(), listener, identity.acceptor, identity.token));
+    Ok(Bound { address, kubeconfig, serving })
+}
+
+struct Identity {
+    authority: String,
+    acceptor: TlsAcceptor,
+    token: Arc<str>,
+}
+
+impl Identity {
+    fn new(address: SocketAddr) -> Result<Self, Error> {
+        let mut authority = CertificateParams::default();
+        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        authority.distinguished_name.push(DnType::CommonName, "nodekeeper-sim");
+        let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate()?)?;
+        let names = vec![address.ip().to_string(), "localhost".into(), "kubernetes.default.svc".into()];
+        let key = KeyPair::generate()?;
+        let certificate = CertificateParams::new(names)?.signed_by(&key, &authority)?;
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], key)?;
+        // A fresh public key is as good a source of an unguessable word as any, and needs no crate of its own.
+        let token = BASE64.encode(&KeyPair::generate()?.public_key_raw()[1..25]);
+        Ok(Self { authority: authority.pem(), acceptor: TlsAcceptor::from(Arc::new(config)), token: token.into() })
+    }
+
+    fn kubeconfig(&self, address: SocketAddr) -> String {
+        let authority = BASE64.encode(&self.authority);
+        let token = &self.token;
+        format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: nodekeeper-sim\n\
+             clusters:\n- name: nodekeeper-sim\n  cluster:\n    server: https://{address}\n    certificate-authority-data: {authority}\n\
+             users:\n- name: nodekeeper-sim\n  user:\n    token: {token}\n\
+             contexts:\n- name: nodekeeper-sim\n  context:\n    cluster: nodekeeper-sim\n    user: nodekeeper-sim\n"
+        )
+    }
+}
+
+async fn accept(cluster: Cluster, listener: TcpListener, acceptor: TlsAcceptor, token: Arc<str>) {
+    // Owned here, so that connections end with the listener.
+    let mut connections = JoinSet::new();
+    loop {
+        while connections.try_join_next().is_some() {}
+        // A failed accept is the client's (it went away) or the system's (too many files): both pass.
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            continue;
+        };
+        connections.spawn(converse(cluster.clone(), stream, acceptor.clone(), token.clone()));
+    }
+}
+
+async fn converse(cluster: Cluster, stream: TcpStream, acceptor: TlsAcceptor, token: Arc<str>) {
+    let _ = stream.set_nodelay(true);
+    let Ok(stream) = acceptor.accept(stream).await else { return };
+    let service = service_fn(move |request| {
+        let (cluster, token) = (cluster.clone(), token.clone());
+        async move { Ok::<_, Infallible>(serve(&cluster, &token, request).await) }
+    });
+    // A connection that breaks off concerns nobody but its client.
+    let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+}
+
+async fn serve(cluster: &Cluster, token: &str, request: Request<Incoming>) -> Response<Body> {
+    let (parts, body) = request.into_parts();
+    let refuse = |error: &ApiError| {
+        let code = http::StatusCode::from_u16(error.code).unwrap_or(http::StatusCode::BAD_REQUEST);
+        server::respond(cluster, Answer::Document(code, error.body()))
+    };
+    let bearer = parts.headers.get(header::AUTHORIZATION).and_then(|v| v.to_str().ok()?.strip_prefix("Bearer "));
+    let is_probe = matches!(parts.uri.path(), "/healthz" | "/livez" | "/readyz" | "/version");
+    if bearer != Some(token) && !is_probe {
+        return refuse(&ApiError::unauthorized());
+    }
+    let who = parts.headers.get(header::USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or("anonymous");
+    let who = who.split([' ', '/']).next().unwrap_or("anonymous").to_owned();
+    let body: Bytes = match Limited::new(body, LARGEST_BODY).collect().await {
+        Ok(body) => body.to_bytes(),
+        Err(_) => return refuse(&ApiError::too_large(LARGEST_BODY)),
+    };
+    let request = Request::from_parts(parts, body);
+    let answer = server::answer(cluster, &who, &request, None);
+    server::respond(cluster, answer)
+}

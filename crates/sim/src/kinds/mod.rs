@@ -1,0 +1,184 @@
+//! What single kinds do beyond being stored: defaults, admission, validation, graceful deletion.
+
+mod definition;
+mod node;
+mod others;
+mod pod;
+
+pub use definition::{Definitions, resource_of};
+pub use node::{NOT_READY, Nodes, UNREACHABLE, UNSCHEDULABLE};
+pub use others::{
+    ConfigMaps, EndpointSlices, Events, Leases, Namespaces, PriorityClasses, Secrets, Services, Workloads,
+};
+pub use pod::Pods;
+
+use std::fmt::Debug;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::api::status::{ApiError, Cause};
+use crate::object::{at, is_true, items, text};
+use crate::resources::Resource;
+use crate::store::Store;
+
+/// What the rules of a kind may look at.
+pub struct Scene<'s> {
+    /// The kind itself.
+    pub resource: &'s Resource,
+    /// Everything that is stored.
+    pub store: &'s Store,
+    /// The time it is.
+    pub now: Timestamp,
+}
+
+/// The behaviour of a kind. Every method has a default that does nothing.
+pub trait Rules: Debug + Sync {
+    /// Fills in what the API server fills in, on every write.
+    fn default(&self, _object: &mut Value) {}
+
+    /// What happens on create only: admission, first status, allocation.
+    fn admit(&self, _object: &mut Value, _scene: &Scene<'_>) -> Result<(), ApiError> {
+        Ok(())
+    }
+
+    /// What is wrong with an object, on every write.
+    fn validate(&self, _object: &Value) -> Vec<Cause> {
+        Vec::new()
+    }
+
+    /// What must not change, or only in some way.
+    fn validate_update(&self, _new: &Value, _old: &Value) -> Vec<Cause> {
+        Vec::new()
+    }
+
+    /// What an update keeps of the old object where the new one leaves it out.
+    fn carry_over(&self, _new: &mut Value, _old: &Value) {}
+
+    /// What is wrong with a name.
+    fn check_name(&self, name: &str) -> Option<&'static str> {
+        (!is_dns_subdomain(name)).then_some(
+            "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', \
+             and must start and end with an alphanumeric character",
+        )
+    }
+
+    /// Seconds between the wish to delete and the end; none where deletion is immediate.
+    fn grace_seconds(&self, _object: &Value, _asked: Option<i64>) -> Option<i64> {
+        None
+    }
+}
+
+/// A kind that is merely stored.
+#[derive(Debug)]
+pub struct Plain;
+impl Rules for Plain {}
+
+/// Lower-case letters, digits and `-`, at most 63, alphanumeric at both ends.
+#[must_use]
+pub fn is_dns_label(name: &str) -> bool {
+    let alphanumeric = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    !name.is_empty()
+        && name.len() <= 63
+        && name.chars().all(|c| alphanumeric(c) || c == '-')
+        && name.starts_with(alphanumeric)
+        && name.ends_with(alphanumeric)
+}
+
+/// Dot-separated labels, at most 253 characters in all.
+#[must_use]
+pub fn is_dns_subdomain(name: &str) -> bool {
+    let alphanumeric = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let part = |p: &str| {
+        !p.is_empty()
+            && p.chars().all(|c| alphanumeric(c) || c == '-')
+            && p.starts_with(alphanumeric)
+            && p.ends_with(alphanumeric)
+    };
+    name.len() <= 253 && name.split('.').all(part)
+}
+
+/// `name` or `prefix/name`, as label keys, taint keys and finalizers are.
+#[must_use]
+pub fn is_qualified_name(name: &str) -> bool {
+    let (prefix, name) = name.split_once('/').map_or((None, name), |(p, n)| (Some(p), n));
+    prefix.is_none_or(is_dns_subdomain) && !name.is_empty() && is_label_value(name)
+}
+
+/// At most 63 letters, digits, `-`, `_`, `.`, alphanumeric at both ends; empty is fine.
+#[must_use]
+pub fn is_label_value(value: &str) -> bool {
+    value.len() <= 63
+        && value.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
+        && value.chars().next().is_none_or(|c| c.is_ascii_alphanumeric())
+        && value.chars().last().is_none_or(|c| c.is_ascii_alphanumeric())
+}
+
+/// What is wrong with the metadata of any object.
+#[must_use]
+pub fn validate_metadata(object: &Value) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    for (key, value) in at(object, "metadata.labels").and_then(Value::as_object).into_iter().flatten() {
+        if !is_qualified_name(key) {
+            causes.push(Cause::invalid("metadata.labels", &json!(key), "name part must be a qualified name"));
+        }
+        if !value.as_str().is_some_and(is_label_value) {
+            causes.push(Cause::invalid("metadata.labels", value, "a valid label must be 63 characters or less"));
+        }
+    }
+    let mut size = 0;
+    for (key, value) in at(object, "metadata.annotations").and_then(Value::as_object).into_iter().flatten() {
+        size += key.len() + value.as_str().map_or(0, str::len);
+        if !is_qualified_name(&key.to_lowercase()) {
+            causes.push(Cause::invalid("metadata.annotations", &json!(key), "name part must be a qualified name"));
+        }
+    }
+    if size > 256 * 1024 {
+        causes.push(Cause::too_long("metadata.annotations", "Too long: may not be more than 262144 bytes".into()));
+    }
+    causes.extend(validate_finalizers(object));
+    causes.extend(validate_owners(object));
+    causes
+}
+
+fn validate_finalizers(object: &Value) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    let finalizers = items(object, "metadata.finalizers");
+    for (i, finalizer) in finalizers.iter().enumerate() {
+        let name = finalizer.as_str().unwrap_or_default();
+        let standard = matches!(name, "orphan" | "foregroundDeletion" | "kubernetes");
+        if !(is_qualified_name(name) && (standard || name.contains('/') || name.contains('.'))) {
+            let path = format!("metadata.finalizers[{i}]");
+            causes.push(Cause::invalid(path, finalizer, "name is neither a standard finalizer name nor is it fully qualified"));
+        }
+    }
+    if ["orphan", "foregroundDeletion"].iter().all(|f| finalizers.iter().any(|g| g == f)) {
+        let detail = "orphan and foregroundDeletion cannot be both set";
+        causes.push(Cause::invalid("metadata.finalizers", &json!(finalizers), detail));
+    }
+    causes
+}
+
+fn validate_owners(object: &Value) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    let owners = items(object, "metadata.ownerReferences");
+    for owner in owners {
+        for field in ["apiVersion", "kind", "name", "uid"] {
+            if text(owner, field).is_empty() {
+                let path = format!("metadata.ownerReferences.{field}");
+                causes.push(Cause::invalid(path, &json!(""), &format!("{field} must not be empty")));
+            }
+        }
+    }
+    if owners.iter().filter(|o| is_true(o, "controller")).count() > 1 {
+        let detail = "Only one reference can have Controller set to true";
+        causes.push(Cause::invalid("metadata.ownerReferences", &json!(owners), detail));
+    }
+    causes
+}
+
+/// A cause where a field changed that must not.
+fn immutable(new: &Value, old: &Value, path: &str) -> Option<Cause> {
+    (at(new, path) != at(old, path))
+        .then(|| Cause::invalid(path, at(new, path).unwrap_or(&Value::Null), "field is immutable"))
+}

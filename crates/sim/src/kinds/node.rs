@@ -1,0 +1,74 @@
+//! Nodes: born with a not-ready taint, their machine's identity fixed once known.
+
+use serde_json::{Value, json};
+
+use super::{Rules, Scene, is_label_value, is_qualified_name};
+use crate::api::status::{ApiError, Cause};
+use crate::object::{at, items, set, text};
+
+/// Set on a node that is not Ready.
+pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
+/// Set on a node whose kubelet is silent.
+pub const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
+/// Set on a cordoned node.
+pub const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
+
+/// Rules of Nodes.
+#[derive(Debug)]
+pub struct Nodes;
+
+impl Rules for Nodes {
+    fn admit(&self, node: &mut Value, _: &Scene<'_>) -> Result<(), ApiError> {
+        let mut taints = items(node, "spec.taints").to_vec();
+        if !taints.iter().any(|t| text(t, "key") == NOT_READY && text(t, "effect") == "NoSchedule") {
+            taints.push(json!({"key": NOT_READY, "effect": "NoSchedule"}));
+        }
+        set(node, "spec.taints", Value::Array(taints));
+        Ok(())
+    }
+
+    fn default(&self, node: &mut Value) {
+        let capacity = at(node, "status.capacity").cloned();
+        if let Some(capacity) = capacity {
+            crate::object::default(node, "status.allocatable", capacity);
+        }
+    }
+
+    fn validate(&self, node: &Value) -> Vec<Cause> {
+        let mut causes = Vec::new();
+        let taints = items(node, "spec.taints");
+        for (i, taint) in taints.iter().enumerate() {
+            let path = format!("spec.taints[{i}]");
+            if !is_qualified_name(text(taint, "key")) {
+                causes.push(Cause::invalid(format!("{path}.key"), &taint["key"], "name part must be non-empty"));
+            }
+            if !is_label_value(text(taint, "value")) {
+                causes.push(Cause::invalid(format!("{path}.value"), &taint["value"], "not a valid label value"));
+            }
+            let effects = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
+            if text(taint, "effect").is_empty() {
+                causes.push(Cause::required(format!("{path}.effect"), ""));
+            } else if !effects.contains(&text(taint, "effect")) {
+                let allowed = effects.map(|e| format!("{e:?}"));
+                causes.push(Cause::unsupported(format!("{path}.effect"), &taint["effect"], &allowed));
+            }
+            let id = |t: &Value| (text(t, "key").to_owned(), text(t, "effect").to_owned());
+            if taints[..i].iter().any(|earlier| id(earlier) == id(taint)) {
+                causes.push(Cause::duplicate(path, taint));
+            }
+        }
+        causes
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
+        let fixed = |path: &str, name: &str| {
+            let changed = at(old, path).is_some_and(|o| !o.as_str().is_some_and(str::is_empty))
+                && at(new, path) != at(old, path);
+            changed.then(|| {
+                Cause::forbidden(path, &format!("node updates may not change {name} except from \"\" to valid"))
+            })
+        };
+        let cidrs = fixed("spec.podCIDRs", "podCIDR").or_else(|| fixed("spec.podCIDR", "podCIDR"));
+        fixed("spec.providerID", "providerID").into_iter().chain(cidrs).collect()
+    }
+}

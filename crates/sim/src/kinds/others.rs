@@ -1,0 +1,221 @@
+//! The kinds whose rules fit in a few lines each.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::{Value, json};
+
+use super::pod::{default_pod_spec, validate_containers};
+use super::{Rules, Scene, immutable, is_dns_label};
+use crate::api::status::{ApiError, Cause};
+use crate::object::{self, at, default, is_true, items, number, set, take, text};
+
+/// Rules of Namespaces.
+#[derive(Debug)]
+pub struct Namespaces;
+impl Rules for Namespaces {
+    fn default(&self, namespace: &mut Value) {
+        let name = object::name(namespace).to_owned();
+        if !name.is_empty() {
+            // Not through a dotted path: the key has dots itself.
+            object::default(namespace, "metadata.labels", json!({}));
+            namespace["metadata"]["labels"]["kubernetes.io/metadata.name"] = json!(name);
+        }
+    }
+    fn admit(&self, namespace: &mut Value, _: &Scene<'_>) -> Result<(), ApiError> {
+        default(namespace, "spec.finalizers", json!(["kubernetes"]));
+        set(namespace, "status", json!({"phase": "Active"}));
+        Ok(())
+    }
+    fn carry_over(&self, new: &mut Value, old: &Value) {
+        object::copy(old, new, "spec.finalizers");
+    }
+    fn check_name(&self, name: &str) -> Option<&'static str> {
+        (!is_dns_label(name)).then_some("a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-'")
+    }
+}
+
+/// Rules of Services.
+#[derive(Debug)]
+pub struct Services;
+impl Rules for Services {
+    fn default(&self, service: &mut Value) {
+        default(service, "spec.type", json!("ClusterIP"));
+        default(service, "spec.sessionAffinity", json!("None"));
+        if text(service, "spec.type") != "ExternalName" {
+            default(service, "spec.internalTrafficPolicy", json!("Cluster"));
+        }
+        for port in service["spec"].get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
+            default(port, "protocol", json!("TCP"));
+            let number = port.get("port").cloned().unwrap_or_default();
+            default(port, "targetPort", number);
+        }
+    }
+    fn admit(&self, service: &mut Value, scene: &Scene<'_>) -> Result<(), ApiError> {
+        if text(service, "spec.type") == "ExternalName" {
+            return Ok(());
+        }
+        if text(service, "spec.clusterIP").is_empty() {
+            let taken = |ip: &str| scene.store.all("services").any(|(_, s)| text(s, "spec.clusterIP") == ip);
+            let free = (10..65_000_u32).map(|n| format!("10.96.{}.{}", n / 256, n % 256)).find(|ip| !taken(ip));
+            let ip = free.ok_or_else(|| ApiError::internal("failed to allocate a serviceIP: range is full"))?;
+            set(service, "spec.clusterIP", json!(ip));
+        }
+        let ip = text(service, "spec.clusterIP").to_owned();
+        set(service, "spec.clusterIPs", json!([ip]));
+        default(service, "spec.ipFamilies", json!(["IPv4"]));
+        default(service, "spec.ipFamilyPolicy", json!("SingleStack"));
+        set(service, "status", json!({"loadBalancer": {}}));
+        Ok(())
+    }
+    fn carry_over(&self, new: &mut Value, old: &Value) {
+        for path in ["spec.clusterIP", "spec.clusterIPs", "spec.ipFamilies", "spec.ipFamilyPolicy"] {
+            if at(new, path).is_none() {
+                object::copy(old, new, path);
+            }
+        }
+    }
+    fn validate(&self, service: &Value) -> Vec<Cause> {
+        let headless = text(service, "spec.clusterIP") == "None" || text(service, "spec.type") == "ExternalName";
+        let missing = items(service, "spec.ports").is_empty() && !headless;
+        missing.then(|| Cause::required("spec.ports", "")).into_iter().collect()
+    }
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
+        immutable(new, old, "spec.clusterIP").into_iter().collect()
+    }
+    fn check_name(&self, name: &str) -> Option<&'static str> {
+        let good = is_dns_label(name) && name.starts_with(|c: char| c.is_ascii_lowercase());
+        (!good).then_some("a DNS-1035 label must consist of lower case alphanumeric characters or '-', and start with a letter")
+    }
+}
+
+fn frozen_when_immutable(new: &Value, old: &Value, fields: &[&str]) -> Vec<Cause> {
+    if !is_true(old, "immutable") {
+        return Vec::new();
+    }
+    let changed = |path: &&&str| at(new, path) != at(old, path);
+    let detail = "field is immutable when `immutable` is set";
+    fields.iter().filter(changed).map(|path| Cause::forbidden(*path, detail)).collect()
+}
+
+/// Rules of ConfigMaps.
+#[derive(Debug)]
+pub struct ConfigMaps;
+impl Rules for ConfigMaps {
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
+        frozen_when_immutable(new, old, &["immutable", "data", "binaryData"])
+    }
+}
+
+/// Rules of Secrets.
+#[derive(Debug)]
+pub struct Secrets;
+impl Rules for Secrets {
+    fn default(&self, secret: &mut Value) {
+        default(secret, "type", json!("Opaque"));
+        let Some(Value::Object(plain)) = take(secret, "stringData") else { return };
+        default(secret, "data", json!({}));
+        for (key, value) in plain {
+            secret["data"][&key] = json!(BASE64.encode(value.as_str().unwrap_or_default()));
+        }
+    }
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
+        let mut causes = frozen_when_immutable(new, old, &["immutable", "data"]);
+        causes.extend(immutable(new, old, "type"));
+        causes
+    }
+}
+
+/// Rules of Events, in both of their groups.
+#[derive(Debug)]
+pub struct Events;
+impl Rules for Events {
+    fn validate(&self, event: &Value) -> Vec<Cause> {
+        let about = text(event, "involvedObject.namespace");
+        let home = object::namespace(event);
+        let fits = about == home || (about.is_empty() && home == "default");
+        let cause = || Cause::invalid("involvedObject.namespace", &json!(about), "does not match event.namespace");
+        (!fits).then(cause).into_iter().collect()
+    }
+}
+
+/// Rules of Leases.
+#[derive(Debug)]
+pub struct Leases;
+impl Rules for Leases {
+    fn validate(&self, lease: &Value) -> Vec<Cause> {
+        let seconds = number(lease, "spec.leaseDurationSeconds").filter(|s| *s <= 0);
+        let path = "spec.leaseDurationSeconds";
+        seconds.map(|s| Cause::invalid(path, &json!(s), "must be greater than 0")).into_iter().collect()
+    }
+}
+
+/// Rules of EndpointSlices.
+#[derive(Debug)]
+pub struct EndpointSlices;
+impl Rules for EndpointSlices {
+    fn default(&self, slice: &mut Value) {
+        for port in slice.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
+            default(port, "name", json!(""));
+            default(port, "protocol", json!("TCP"));
+        }
+    }
+    fn validate(&self, slice: &Value) -> Vec<Cause> {
+        let kind = text(slice, "addressType");
+        let kinds = ["FQDN", "IPv4", "IPv6"];
+        if kind.is_empty() {
+            return vec![Cause::required("addressType", "")];
+        }
+        let allowed = kinds.map(|k| format!("{k:?}"));
+        let unknown = || Cause::unsupported("addressType", &json!(kind), &allowed);
+        (!kinds.contains(&kind)).then(unknown).into_iter().collect()
+    }
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
+        immutable(new, old, "addressType").into_iter().collect()
+    }
+}
+
+/// Rules of PriorityClasses.
+#[derive(Debug)]
+pub struct PriorityClasses;
+impl Rules for PriorityClasses {
+    fn default(&self, class: &mut Value) {
+        default(class, "preemptionPolicy", json!("PreemptLowerPriority"));
+        default(class, "value", json!(0));
+    }
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
+        let changed = |path: &&str| at(new, path) != at(old, path);
+        let fixed = ["value", "preemptionPolicy"].into_iter().filter(changed);
+        fixed.map(|path| Cause::forbidden(path, "may not be changed in an update.")).collect()
+    }
+}
+
+/// Rules of Deployments, ReplicaSets and DaemonSets, which are stored and not acted upon.
+#[derive(Debug)]
+pub struct Workloads;
+impl Rules for Workloads {
+    fn default(&self, workload: &mut Value) {
+        if text(workload, "kind") != "DaemonSet" {
+            default(workload, "spec.replicas", json!(1));
+        }
+        default_pod_spec(workload, "spec.template.spec");
+    }
+    fn validate(&self, workload: &Value) -> Vec<Cause> {
+        let mut causes = validate_containers(workload, "spec.template.spec");
+        let selector = at(workload, "spec.selector");
+        let wanted = selector.and_then(|s| s.get("matchLabels")).and_then(Value::as_object);
+        if selector.is_none() {
+            causes.push(Cause::required("spec.selector", ""));
+        }
+        let labels = at(workload, "spec.template.metadata.labels");
+        let matches = |(key, value): (&String, &Value)| labels.and_then(|l| l.get(key)) == Some(value);
+        if !wanted.into_iter().flatten().all(matches) {
+            let found = labels.unwrap_or(&Value::Null);
+            let detail = "`selector` does not match template `labels`";
+            causes.push(Cause::invalid("spec.template.metadata.labels", found, detail));
+        }
+        causes
+    }
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
+        immutable(new, old, "spec.selector").into_iter().collect()
+    }
+}

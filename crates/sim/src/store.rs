@@ -1,0 +1,177 @@
+//! Every object, and every change since the last compaction, under one revision counter.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+use crate::object;
+
+/// One committed change.
+#[derive(Debug)]
+pub struct Change {
+    /// The revision it made; revisions are dense.
+    pub revision: u64,
+    /// Which collection: `pods`, `coordination.k8s.io/leases`.
+    pub collection: String,
+    /// `name` or `namespace/name`.
+    pub key: String,
+    /// The object before; none where it was made.
+    pub before: Option<Arc<Value>>,
+    /// The object after; none where it is gone.
+    pub after: Option<Arc<Value>>,
+    /// Who did it.
+    pub who: String,
+    /// When.
+    pub at: Timestamp,
+}
+
+/// Somebody who looks at each change as it is committed.
+pub type Observer = Box<dyn FnMut(&Change) + Send>;
+
+/// Objects by collection and key, their history, and who waits for more of it.
+#[derive(Default)]
+pub struct Store {
+    revision: u64,
+    compacted: u64,
+    objects: BTreeMap<String, BTreeMap<String, Arc<Value>>>,
+    log: VecDeque<Arc<Change>>,
+    waiting: BTreeMap<String, Arc<Notify>>,
+    observers: Vec<Observer>,
+}
+
+/// A log longer than this is cut to half: a cluster that runs for days must not grow.
+const LONGEST_LOG: usize = 50_000;
+
+impl Store {
+    /// An empty store at a revision that has a past, so that very old versions are too old, as on a real server.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { revision: 100, compacted: 100, ..Self::default() }
+    }
+
+    /// The newest revision.
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// The oldest revision whose successors are all still known.
+    #[must_use]
+    pub fn compacted(&self) -> u64 {
+        self.compacted
+    }
+
+    /// One object.
+    #[must_use]
+    pub fn get(&self, collection: &str, key: &str) -> Option<&Arc<Value>> {
+        self.objects.get(collection)?.get(key)
+    }
+
+    /// All objects of a collection, by key.
+    pub fn all(&self, collection: &str) -> impl Iterator<Item = (&String, &Arc<Value>)> {
+        self.objects.get(collection).into_iter().flatten()
+    }
+
+    /// The names of the collections that hold anything.
+    pub fn collections(&self) -> impl Iterator<Item = &String> {
+        self.objects.iter().filter(|(_, o)| !o.is_empty()).map(|(name, _)| name)
+    }
+
+    /// The objects of a collection as they were at a revision that is not compacted away.
+    #[must_use]
+    pub fn at(&self, collection: &str, revision: u64) -> BTreeMap<String, Arc<Value>> {
+        let mut objects = self.objects.get(collection).cloned().unwrap_or_default();
+        for change in self.log.iter().rev().take_while(|c| c.revision > revision) {
+            if change.collection == collection {
+                match &change.before {
+                    Some(before) => drop(objects.insert(change.key.clone(), before.clone())),
+                    None => drop(objects.remove(&change.key)),
+                }
+            }
+        }
+        objects
+    }
+
+    /// The changes after a revision, oldest first.
+    pub fn since(&self, revision: u64) -> impl Iterator<Item = &Arc<Change>> {
+        let first = self.log.front().map_or(self.revision + 1, |c| c.revision);
+        let skip = usize::try_from((revision + 1).saturating_sub(first)).unwrap_or(usize::MAX);
+        self.log.range(skip.min(self.log.len())..)
+    }
+
+    /// Puts an object in place under a new revision and returns it as stored.
+    pub fn put(&mut self, collection: &str, key: &str, mut new: Value, who: &str, at: Timestamp) -> Arc<Value> {
+        self.revision += 1;
+        object::set(&mut new, "metadata.resourceVersion", json!(self.revision.to_string()));
+        let new = Arc::new(new);
+        let objects = self.objects.entry(collection.to_owned()).or_default();
+        let before = objects.insert(key.to_owned(), new.clone());
+        self.record(collection, key, before, Some(new.clone()), who, at);
+        new
+    }
+
+    /// Removes an object and returns its last state, which carries the revision of its end.
+    pub fn remove(&mut self, collection: &str, key: &str, who: &str, at: Timestamp) -> Option<Arc<Value>> {
+        let before = self.objects.get_mut(collection)?.remove(key)?;
+        self.revision += 1;
+        let mut last = (*before).clone();
+        object::set(&mut last, "metadata.resourceVersion", json!(self.revision.to_string()));
+        self.record(collection, key, Some(before), None, who, at);
+        Some(Arc::new(last))
+    }
+
+    fn record(
+        &mut self,
+        collection: &str,
+        key: &str,
+        before: Option<Arc<Value>>,
+        after: Option<Arc<Value>>,
+        who: &str,
+        at: Timestamp,
+    ) {
+        let change = Change {
+            revision: self.revision,
+            collection: collection.to_owned(),
+            key: key.to_owned(),
+            before,
+            after,
+            who: who.to_owned(),
+            at,
+        };
+        for observer in &mut self.observers {
+            observer(&change);
+        }
+        self.log.push_back(Arc::new(change));
+        if self.log.len() > LONGEST_LOG {
+            self.compact(self.revision - (LONGEST_LOG as u64) / 2);
+        }
+        if let Some(waiting) = self.waiting.get(collection) {
+            waiting.notify_waiters();
+        }
+    }
+
+    /// Forgets the history up to a revision.
+    pub fn compact(&mut self, revision: u64) {
+        self.compacted = revision.clamp(self.compacted, self.revision);
+        while self.log.front().is_some_and(|c| c.revision <= self.compacted) {
+            self.log.pop_front();
+        }
+        // Whoever stands before the cut must learn that it was left behind.
+        for waiting in self.waiting.values() {
+            waiting.notify_waiters();
+        }
+    }
+
+    /// Woken at each change of a collection. Take it, look at the log, then wait: nothing is lost in between.
+    pub fn changes_of(&mut self, collection: &str) -> Arc<Notify> {
+        self.waiting.entry(collection.to_owned()).or_default().clone()
+    }
+
+    /// Lets somebody look at each change from now on.
+    pub fn observe(&mut self, observer: Observer) {
+        self.observers.push(observer);
+    }
+}
