@@ -120,6 +120,8 @@ struct Inner {
     rates: Rates,
     dead: bool,
     died: Arc<Notify>,
+    requests: u64,
+    sent: Arc<Notify>,
     coverage: Arc<Mutex<Coverage>>,
 }
 
@@ -132,7 +134,15 @@ impl Faults {
     #[must_use]
     pub fn new(seed: u64, rates: Rates, coverage: Arc<Mutex<Coverage>>) -> Self {
         let random = fastrand::Rng::with_seed(seed);
-        Self(Arc::new(Mutex::new(Inner { random, rates, dead: false, died: Arc::default(), coverage })))
+        Self(Arc::new(Mutex::new(Inner {
+            random,
+            rates,
+            dead: false,
+            died: Arc::default(),
+            requests: 0,
+            sent: Arc::default(),
+            coverage,
+        })))
     }
 
     /// From now on things go wrong at other rates.
@@ -161,10 +171,31 @@ impl Faults {
         }
     }
 
+    /// How many requests the client sent.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        self.lock().requests
+    }
+
+    /// Waits until the client sent so many.
+    pub async fn sent(&self, count: u64) {
+        let sent = self.lock().sent.clone();
+        loop {
+            let mut more = Box::pin(sent.notified());
+            more.as_mut().enable();
+            if self.requests() >= count {
+                return;
+            }
+            more.await;
+        }
+    }
+
     /// The delay and the fault of the next request.
     pub fn for_request(&self, request: &Request<Bytes>) -> (Duration, Fault) {
         let mut guard = self.lock();
         let inner = &mut *guard;
+        inner.requests += 1;
+        inner.sent.notify_waiters();
         let late = inner.happens(inner.rates.late);
         let delay = inner.random.u64(if late { 500..3_000 } else { 0..20 });
         if late {

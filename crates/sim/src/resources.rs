@@ -32,7 +32,7 @@ pub fn builtin() -> Vec<Resource> {
         kind::<Secret>(&[]).rules(&kinds::Secrets).fields(&["type"]),
         kind::<ServiceAccount>(&["sa"]).returns_deleted().lists(&[("secrets", "name"), ("imagePullSecrets", "name")]),
         kind::<Event>(&["ev"]).create_on_update().rules(&kinds::Events).fields(EVENT_FIELDS),
-        kind::<EventsEvent>(&["ev"]).create_on_update().rules(&kinds::Events).fields(EVENTS_FIELDS).view_of("events", EVENT_NAMES),
+        kind::<EventsEvent>(&["ev"]).create_on_update().rules(&kinds::NewEvents).fields(EVENTS_FIELDS).view_of("events", EVENT_NAMES),
         kind::<DaemonSet>(&["ds"]).status().generation(Generation::Spec).rules(&kinds::Workloads).pod_spec("spec.template.spec"),
         kind::<Deployment>(&["deploy"]).status().generation(Generation::Spec).rules(&kinds::Workloads).pod_spec("spec.template.spec"),
         kind::<ReplicaSet>(&["rs"]).status().generation(Generation::Spec).rules(&kinds::Workloads).fields(&["status.replicas"]).pod_spec("spec.template.spec"),
@@ -129,6 +129,7 @@ pub enum Generation {
 pub struct View {
     /// `group/plural` under which the objects are stored.
     pub stored_as: &'static str,
+    stored_version: &'static str,
     names: &'static [(&'static str, &'static str)],
 }
 
@@ -165,6 +166,8 @@ pub struct Resource {
     pub columns: Vec<Value>,
     /// The structural schema of a custom resource.
     pub schema: Option<Schema>,
+    /// The version under which a custom resource is stored; others are the same under another name.
+    pub stored_version: Option<String>,
     /// What this kind does beyond being stored.
     pub rules: &'static dyn Rules,
     decode: Option<fn(&Value) -> Result<Value, serde_json::Error>>,
@@ -209,6 +212,7 @@ impl Resource {
             generation: Generation::Never,
             columns: Vec::new(),
             schema: None,
+            stored_version: None,
             rules: &kinds::Plain,
             decode: None,
             view: None,
@@ -268,7 +272,7 @@ impl Resource {
         self
     }
     fn view_of(mut self, stored_as: &'static str, names: &'static [(&'static str, &'static str)]) -> Self {
-        self.view = Some(View { stored_as, names });
+        self.view = Some(View { stored_as, stored_version: "v1", names });
         self
     }
 
@@ -325,14 +329,24 @@ impl Resource {
 
     /// From the form of this resource to the stored one.
     #[must_use]
-    pub fn to_stored(&self, object: Value) -> Value {
+    pub fn to_stored(&self, mut object: Value) -> Value {
+        if let Some(version) = &self.stored_version {
+            crate::object::set(&mut object, "apiVersion", format!("{}/{version}", self.group).into());
+        }
         let Some(view) = &self.view else { return object };
+        crate::object::set(&mut object, "apiVersion", view.stored_version.into());
         rename(object, view.names.iter().map(|(mine, stored)| (*mine, *stored)))
     }
 
     /// From the stored form to the one of this resource.
     #[must_use]
-    pub fn from_stored(&self, object: Value) -> Value {
+    pub fn from_stored(&self, mut object: Value) -> Value {
+        if let Some(schema) = &self.schema {
+            // A schema that is younger than the object speaks when the object is read.
+            schema.prune(&mut object);
+            schema.default(&mut object);
+            crate::object::set(&mut object, "apiVersion", self.api_version().into());
+        }
         let Some(view) = &self.view else { return object };
         let mut object = rename(object, view.names.iter().map(|(mine, stored)| (*stored, *mine)));
         crate::object::set(&mut object, "apiVersion", self.api_version().into());

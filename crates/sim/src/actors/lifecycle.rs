@@ -18,6 +18,14 @@ use crate::object::{
 
 const LEASES: &str = "coordination.k8s.io/leases";
 
+/// Conditions besides Ready that are taints while they are true.
+const PRESSURES: [(&str, &str); 4] = [
+    ("MemoryPressure", "node.kubernetes.io/memory-pressure"),
+    ("DiskPressure", "node.kubernetes.io/disk-pressure"),
+    ("PIDPressure", "node.kubernetes.io/pid-pressure"),
+    ("NetworkUnavailable", "node.kubernetes.io/network-unavailable"),
+];
+
 /// The last sign of life of a node, and when it was seen: by our clock, because the node's may be wrong.
 struct Sign {
     node: String,
@@ -34,9 +42,11 @@ pub(super) async fn run(api: Local, timing: Timing) {
             next_look = Instant::now() + timing.node_monitor_period;
             find_silent(&api, &mut signs, timing);
         }
-        for node in api.all("nodes") {
+        let nodes = api.all("nodes");
+        let any_ready = nodes.iter().any(|n| condition_status(n, "Ready") == "True");
+        for node in nodes {
             keep_annotated(&api, &node);
-            keep_tainted(&api, &node);
+            keep_tainted(&api, &node, any_ready);
         }
         if timeout_at(next_look, changes.next()).await.is_ok() {
             sleep(REACTION).await;
@@ -107,22 +117,25 @@ fn keep_annotated(api: &Local, node: &Value) {
 }
 
 /// The taints that follow from conditions and cordons, and no others.
-fn keep_tainted(api: &Local, node: &Value) {
-    let wanted: Vec<(&str, &str)> = match condition_status(node, "Ready") {
-        "True" => vec![],
+fn keep_tainted(api: &Local, node: &Value, may_evict: bool) {
+    let mut wanted: Vec<(&str, &str)> = match condition_status(node, "Ready") {
         "False" => vec![(NOT_READY, "NoSchedule"), (NOT_READY, "NoExecute")],
         "Unknown" => vec![(UNREACHABLE, "NoSchedule"), (UNREACHABLE, "NoExecute")],
-        // Not reported yet: what admission put on it stays.
-        _ => return keep_cordon_taint(api, node),
+        // A node that has not reported yet loses the taint of admission: nothing speaks for it.
+        _ => vec![],
     };
-    set_taints(api, node, &[NOT_READY, UNREACHABLE], &wanted);
-    keep_cordon_taint(api, node);
-}
-
-fn keep_cordon_taint(api: &Local, node: &Value) {
-    let wanted: &[(&str, &str)] =
-        if is_true(node, "spec.unschedulable") { &[(UNSCHEDULABLE, "NoSchedule")] } else { &[] };
-    set_taints(api, node, &[UNSCHEDULABLE], wanted);
+    // When every node is down it is rather the network here: nobody is driven out.
+    if !may_evict {
+        wanted.retain(|(_, effect)| *effect != "NoExecute");
+    }
+    let pressed = PRESSURES.iter().filter(|(kind, _)| condition_status(node, kind) == "True");
+    wanted.extend(pressed.map(|(_, taint)| (*taint, "NoSchedule")));
+    if is_true(node, "spec.unschedulable") {
+        wanted.push((UNSCHEDULABLE, "NoSchedule"));
+    }
+    let mut keys = vec![NOT_READY, UNREACHABLE, UNSCHEDULABLE];
+    keys.extend(PRESSURES.map(|(_, taint)| taint));
+    set_taints(api, node, &keys, &wanted);
 }
 
 /// Makes the taints with these keys exactly the wanted ones; all others stay as they are.

@@ -7,11 +7,10 @@ use tokio::time::sleep;
 
 use super::REACTION;
 use crate::cluster::Local;
+use crate::kinds::CLEANUP;
 use crate::object::{has_finalizer, is_deleting, items, name, namespace, set, text};
 
 const DEFINITIONS: &str = "apiextensions.k8s.io/customresourcedefinitions";
-/// Holds a CRD until its objects are gone.
-const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 
 pub(super) async fn run(api: Local) {
     loop {
@@ -64,13 +63,6 @@ fn empty(api: &Local, space: &Value) {
 
 fn retire(api: &Local, definition: &Value) {
     if !is_deleting(definition) {
-        if !has_finalizer(definition, CLEANUP) {
-            let _ = api.change(definition, None, |d| {
-                let mut finalizers = items(d, "metadata.finalizers").to_vec();
-                finalizers.push(json!(CLEANUP));
-                set(d, "metadata.finalizers", json!(finalizers));
-            });
-        }
         return;
     }
     let collection = format!("{}/{}", text(definition, "spec.group"), text(definition, "spec.names.plural"));

@@ -1,4 +1,4 @@
-//! The scheduler: the emptiest node that a pod may be on. Resources are not counted.
+//! The scheduler: the emptiest node that a pod may be on and that has room for it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::{REACTION, placement};
-use crate::api::Caller;
+use crate::api::{Caller, quantity};
 use crate::clock::time;
 use crate::cluster::Local;
 use crate::object::{condition, is_deleting, items, name, namespace, number, set_condition, text, uid};
@@ -30,20 +30,54 @@ fn place_all(api: &Local) {
     }
     waiting.sort_by_key(|p| (-number(p, "spec.priority").unwrap_or(0), text(p, "metadata.creationTimestamp"), name(p)));
     let nodes = api.all("nodes");
-    let mut load: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut load: BTreeMap<&str, Load> = BTreeMap::new();
     for pod in pods.iter().filter(|p| !matches!(text(p, "status.phase"), "Succeeded" | "Failed")) {
-        *load.entry(text(pod, "spec.nodeName")).or_default() += 1;
+        load.entry(text(pod, "spec.nodeName")).or_default().add(pod);
     }
     for pod in waiting {
-        let fitting = nodes.iter().filter(|n| placement::fits(pod, n));
-        match fitting.min_by_key(|n| (load.get(name(n)).copied().unwrap_or(0), name(n))) {
+        let mut ask = Load::default();
+        ask.add(pod);
+        let on = |node: &Value| load.get(name(node)).copied().unwrap_or_default();
+        let fitting = nodes.iter().filter(|n| placement::fits(pod, n) && on(n).leaves_room_for(&ask, n));
+        match fitting.min_by_key(|n| (on(n).pods, name(n))) {
             Some(node) => {
-                *load.entry(name(node)).or_default() += 1;
+                load.entry(name(node)).or_default().add(pod);
                 bind(api, pod, name(node));
             }
             None => report(api, pod, &nodes),
         }
     }
+}
+
+/// What pods ask for together, in billionths.
+#[derive(Clone, Copy, Default)]
+struct Load {
+    pods: u128,
+    cpu: u128,
+    memory: u128,
+}
+
+impl Load {
+    fn add(&mut self, pod: &Value) {
+        self.pods += 1_000_000_000;
+        for container in items(pod, "spec.containers") {
+            self.cpu += amount(container, "resources.requests.cpu").unwrap_or(0);
+            self.memory += amount(container, "resources.requests.memory").unwrap_or(0);
+        }
+    }
+
+    /// Whether a node has room; one that does not say how much it has, has.
+    fn leaves_room_for(&self, ask: &Self, node: &Value) -> bool {
+        let fits = |resource: &str, used: u128, asked: u128| {
+            let has = amount(node, &format!("status.allocatable.{resource}"));
+            asked == 0 || has.is_none_or(|has| used + asked <= has)
+        };
+        fits("pods", self.pods, ask.pods) && fits("cpu", self.cpu, ask.cpu) && fits("memory", self.memory, ask.memory)
+    }
+}
+
+fn amount(object: &Value, path: &str) -> Option<u128> {
+    quantity::billionths(text(object, path))
 }
 
 fn is_waiting(pod: &Value) -> bool {

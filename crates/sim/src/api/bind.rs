@@ -18,8 +18,8 @@ impl State {
         caller: &Caller,
     ) -> Result<(), ApiError> {
         let node = text(binding, "target.name");
-        if node.is_empty() {
-            return Err(ApiError::bad_request("target.name: Required value: the node to bind to"));
+        if node.is_empty() || !matches!(text(binding, "target.kind"), "" | "Node") {
+            return Err(ApiError::unclassified("target.name: Required value: the Node to bind to"));
         }
         let pod = self.get(resource, namespace, name)?;
         let refuse = |detail: &str| Err(ApiError::conflict(resource, name, detail));
@@ -29,6 +29,9 @@ impl State {
         }
         if object::is_deleting(&pod) {
             return refuse(&format!("pod {name} is being deleted, cannot be assigned to a host"));
+        }
+        if !object::items(&pod, "spec.schedulingGates").is_empty() {
+            return refuse(&format!("pod {name} has non-empty .spec.schedulingGates"));
         }
         let uid = text(binding, "metadata.uid");
         if !uid.is_empty() && uid != object::uid(&pod) {

@@ -112,6 +112,9 @@ impl State {
         let key = key(namespace, name);
         let old = self.get(resource, namespace, name)?;
         options.check(resource, &old)?;
+        if resource.kind == "Namespace" && matches!(name, "default" | "kube-system" | "kube-public") {
+            return Err(ApiError::forbidden(resource, name, "this namespace may not be deleted"));
+        }
         let grace = resource.rules.grace_seconds(&old, options.grace);
         let mut new = (*old).clone();
         set_dependents_policy(&mut new, options.propagation);

@@ -5,6 +5,7 @@ mod decode;
 mod delete;
 mod discovery;
 mod patch;
+pub mod quantity;
 mod read;
 mod request;
 pub mod schema;

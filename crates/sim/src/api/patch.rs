@@ -1,5 +1,7 @@
 //! The three kinds of patch that clients send.
 
+use std::collections::VecDeque;
+
 use serde_json::{Map, Value};
 
 use super::status::ApiError;
@@ -152,11 +154,13 @@ fn merge_list(resource: &Resource, target: &mut Value, patch: Vec<Value>, path: 
         *target = Value::Array(Vec::new());
     }
     let Value::Array(items) = target else { return Ok(()) };
-    let mut fresh_items = Vec::new();
+    let id_of = |item: &Value| if key == PRIMITIVE { item.clone() } else { item[key].clone() };
+    let (before, named): (Vec<Value>, Vec<Value>) =
+        (items.iter().map(id_of).collect(), patch.iter().map(id_of).collect());
     for mut item in patch {
         if key == PRIMITIVE {
             if !items.contains(&item) {
-                fresh_items.push(item);
+                items.push(item);
             }
             continue;
         }
@@ -172,12 +176,26 @@ fn merge_list(resource: &Resource, target: &mut Value, patch: Vec<Value>, path: 
             let mut fresh = Value::Object(Map::new());
             let inner = std::mem::take(crate::object::map(&mut item));
             merge_object(resource, &mut fresh, inner, path)?;
-            fresh_items.push(fresh);
+            items.push(fresh);
         }
     }
-    // What is new stands before what was there, unless the patch gives an order.
-    items.splice(0..0, fresh_items);
+    interleave(items, &before, &named, id_of);
     Ok(())
+}
+
+/// Puts a merged list in the order of the real server: the elements of the patch in the patch's order, those it does
+/// not name in theirs, and one of these before one of those only where it stood before it already.
+fn interleave(items: &mut Vec<Value>, before: &[Value], named: &[Value], id_of: impl Fn(&Value) -> Value) {
+    let place = |list: &[Value], item: &Value| list.iter().position(|id| *id == id_of(item));
+    let (mut of_patch, mut others): (VecDeque<Value>, VecDeque<Value>) =
+        std::mem::take(items).into_iter().partition(|item| place(named, item).is_some());
+    of_patch.make_contiguous().sort_by_key(|item| place(named, item));
+    while let (Some(ours), Some(theirs)) = (of_patch.front(), others.front()) {
+        let stood_before = place(before, ours).is_some_and(|o| place(before, theirs) < Some(o));
+        items.extend(if stood_before { others.pop_front() } else { of_patch.pop_front() });
+    }
+    items.extend(of_patch);
+    items.extend(others);
 }
 
 /// Sorts elements by the order that the patch gives; those it does not name keep their place relative to each other, last.

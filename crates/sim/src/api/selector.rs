@@ -153,6 +153,10 @@ impl Fields {
 
 fn field_text(object: &Value, field: &str) -> String {
     match at(object, field) {
+        // An Event is selected by the name of its source.
+        Some(Value::Object(source)) if field == "source" => {
+            source.get("component").and_then(Value::as_str).unwrap_or_default().to_owned()
+        }
         Some(Value::String(s)) => s.clone(),
         Some(Value::Bool(b)) => b.to_string(),
         Some(Value::Number(n)) => n.to_string(),

@@ -147,6 +147,9 @@ impl State {
         }
         for (field, expected) in [("apiVersion", resource.api_version()), ("kind", resource.kind.to_string())] {
             match body.get(field).and_then(Value::as_str) {
+                None | Some("") if resource.is_custom() => {
+                    return Err(ApiError::bad_request(format!("Object '{field}' is missing in the body")));
+                }
                 None | Some("") => set(&mut body, field, json!(expected)),
                 Some(found) if found == expected => {}
                 // The schema of a custom resource is asked about `kind` too late for a bad request.
@@ -163,6 +166,7 @@ impl State {
                 }
             }
         }
+        decode::check_micro_times(&body)?;
         let wrong_type = |e: serde_json::Error| {
             let (kind, version) = (&resource.kind, &resource.version);
             let detail = format!("{kind} in version \"{version}\" cannot be handled as a {kind}: {e}");
@@ -176,7 +180,7 @@ impl State {
             schema.default(&mut decoded);
             unknown
         } else {
-            decode::check_quantities(&decoded)?;
+            decode::read_quantities(&mut decoded)?;
             let unknown = if caller.strict { decode::lost_fields(&body, &decoded) } else { Vec::new() };
             decode::normalize(&mut decoded);
             unknown
@@ -242,7 +246,10 @@ impl State {
         }
         causes.extend(resource.rules.validate(new));
         if let Some(schema) = &resource.schema {
-            causes.extend(schema.validate(new));
+            let mut wrong = schema.validate(new);
+            // What a younger schema forbids may stay as long as nobody touches it.
+            wrong.retain(|c| old.is_none_or(|old| at(new, &c.field).is_none() || at(new, &c.field) != at(old, &c.field)));
+            causes.extend(wrong);
         }
         if let Some(old) = old {
             causes.extend(resource.rules.validate_update(new, old));

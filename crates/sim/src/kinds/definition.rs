@@ -9,6 +9,9 @@ use crate::clock::time;
 use crate::object::{self, at, items, set, text};
 use crate::resources::{Generation, Resource};
 
+/// Holds a CRD until its objects are gone.
+pub const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
+
 /// Rules of CRDs.
 #[derive(Debug)]
 pub struct Definitions;
@@ -29,17 +32,23 @@ impl Rules for Definitions {
             items(definition, "spec.versions").iter().filter(|v| object::is_true(v, "storage")).collect();
         let stored: Vec<Value> = stored.iter().map(|v| v["name"].clone()).collect();
         let since = time(scene.now);
-        let condition = |kind: &str, reason: &str, message: &str| {
-            json!({"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": since})
+        let condition = |kind: &str, status: &str, reason: &str, message: &str| {
+            json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": since})
         };
-        set(definition, "status", json!({
-            "acceptedNames": names,
-            "storedVersions": stored,
-            "conditions": [
-                condition("NamesAccepted", "NoConflicts", "no conflicts found"),
-                condition("Established", "InitialNamesAccepted", "the initial names have been accepted"),
+        let conditions = match taken_name(definition, scene) {
+            None => vec![
+                condition("NamesAccepted", "True", "NoConflicts", "no conflicts found"),
+                condition("Established", "True", "InitialNamesAccepted", "the initial names have been accepted"),
             ],
-        }));
+            Some(name) => vec![
+                condition("NamesAccepted", "False", "NamesConflict", &format!("{name:?} is already in use")),
+                condition("Established", "False", "NotAccepted", "not all names are accepted"),
+            ],
+        };
+        let mut finalizers = items(definition, "metadata.finalizers").to_vec();
+        finalizers.push(json!(CLEANUP));
+        set(definition, "metadata.finalizers", json!(finalizers));
+        set(definition, "status", json!({"acceptedNames": names, "storedVersions": stored, "conditions": conditions}));
         Ok(())
     }
 
@@ -62,6 +71,9 @@ impl Rules for Definitions {
             if at(version, "schema.openAPIV3Schema").is_none() {
                 let path = format!("spec.versions[{i}].schema.openAPIV3Schema");
                 causes.push(Cause::required(path, "schemas are required"));
+            } else {
+                let path = format!("spec.versions[{i}].schema.openAPIV3Schema");
+                causes.extend(untyped(&version["schema"]["openAPIV3Schema"], &path));
             }
         }
         causes
@@ -75,9 +87,46 @@ impl Rules for Definitions {
     }
 }
 
+/// A name of this CRD that another one of its group has.
+fn taken_name(definition: &Value, scene: &Scene<'_>) -> Option<String> {
+    let names = |d: &Value| -> Vec<String> {
+        let single = ["plural", "singular", "kind", "listKind"].map(|n| text(d, &format!("spec.names.{n}")).to_owned());
+        let short = items(d, "spec.names.shortNames").iter().filter_map(Value::as_str).map(str::to_owned);
+        single.into_iter().chain(short).collect()
+    };
+    let wanted = names(definition);
+    let group = text(definition, "spec.group");
+    let collection = scene.resource.collection();
+    let others = scene.store.all(&collection).map(|(_, d)| d);
+    others.filter(|d| text(d, "spec.group") == group).flat_map(|d| names(d)).find(|n| wanted.contains(n))
+}
+
+/// The parts of a schema that say nothing of their type, which a structural schema must.
+fn untyped(schema: &Value, path: &str) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    let free = ["x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields"];
+    if text(schema, "type").is_empty() && !free.iter().any(|f| schema.get(f) == Some(&Value::Bool(true))) {
+        causes.push(Cause::required(format!("{path}.type"), "must not be empty for specified object fields"));
+    }
+    for (name, sub) in at(schema, "properties").and_then(Value::as_object).into_iter().flatten() {
+        causes.extend(untyped(sub, &format!("{path}.properties[{name}]")));
+    }
+    for part in ["items", "additionalProperties"] {
+        if let Some(sub) = schema.get(part).filter(|s| s.is_object()) {
+            causes.extend(untyped(sub, &format!("{path}.{part}")));
+        }
+    }
+    causes
+}
+
 /// The resources that a CRD serves, one a version. Versions share their objects; there is no conversion.
 #[must_use]
 pub fn resource_of(definition: &Value) -> Vec<Resource> {
+    if object::condition_status(definition, "Established") != "True" {
+        return Vec::new();
+    }
+    let storage = items(definition, "spec.versions").iter().find(|v| object::is_true(v, "storage"));
+    let storage = storage.map(|v| text(v, "name").to_owned());
     let get = |path: &str| text(definition, path).to_owned();
     let served = items(definition, "spec.versions").iter().filter(|v| object::is_true(v, "served"));
     served
@@ -91,6 +140,7 @@ pub fn resource_of(definition: &Value) -> Vec<Resource> {
             resource.short = short.filter_map(Value::as_str).map(str::to_owned).collect();
             resource.has_status = at(version, "subresources.status").is_some();
             resource.guarded_update = true;
+            resource.stored_version.clone_from(&storage);
             resource.generation = Generation::NotMetadata;
             resource.columns = items(version, "additionalPrinterColumns").to_vec();
             resource.schema = at(version, "schema.openAPIV3Schema").cloned().map(Schema::new);

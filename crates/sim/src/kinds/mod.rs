@@ -4,11 +4,12 @@ mod definition;
 mod node;
 mod others;
 mod pod;
+mod pod_spec;
 
-pub use definition::{Definitions, resource_of};
+pub use definition::{CLEANUP, Definitions, resource_of};
 pub use node::{NOT_READY, Nodes, UNREACHABLE, UNSCHEDULABLE};
 pub use others::{
-    ConfigMaps, EndpointSlices, Events, Leases, Namespaces, PriorityClasses, Secrets, Services, Workloads,
+    ConfigMaps, EndpointSlices, Events, Leases, Namespaces, NewEvents, PriorityClasses, Secrets, Services, Workloads,
 };
 pub use pod::Pods;
 

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{Rules, Scene, is_label_value, is_qualified_name};
 use crate::api::status::{ApiError, Cause};
-use crate::object::{at, items, set, text};
+use crate::object::{at, default, items, set, take, text};
 
 /// Set on a node that is not Ready.
 pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
@@ -12,6 +12,19 @@ pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
 pub const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 /// Set on a cordoned node.
 pub const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
+
+const NODE_INFO: &[&str] = &[
+    "machineID",
+    "systemUUID",
+    "bootID",
+    "kernelVersion",
+    "osImage",
+    "containerRuntimeVersion",
+    "kubeletVersion",
+    "kubeProxyVersion",
+    "operatingSystem",
+    "architecture",
+];
 
 /// Rules of Nodes.
 #[derive(Debug)]
@@ -28,9 +41,25 @@ impl Rules for Nodes {
     }
 
     fn default(&self, node: &mut Value) {
-        let capacity = at(node, "status.capacity").cloned();
-        if let Some(capacity) = capacity {
-            crate::object::default(node, "status.allocatable", capacity);
+        if let Some(capacity) = at(node, "status.capacity").cloned() {
+            default(node, "status.allocatable", capacity);
+        }
+        if let Some(cidr) = at(node, "spec.podCIDR").cloned() {
+            default(node, "spec.podCIDRs", json!([cidr]));
+        }
+        // What Go writes for a struct that nobody filled in.
+        for field in NODE_INFO {
+            default(node, &format!("status.nodeInfo.{field}"), json!(""));
+        }
+        default(node, "status.daemonEndpoints.kubeletEndpoint.Port", json!(0));
+        // And what it does not write.
+        if at(node, "spec.unschedulable") == Some(&json!(false)) {
+            take(node, "spec.unschedulable");
+        }
+        for taint in node["spec"].get_mut("taints").and_then(Value::as_array_mut).into_iter().flatten() {
+            if text(taint, "value").is_empty() {
+                take(taint, "value");
+            }
         }
     }
 
@@ -38,7 +67,8 @@ impl Rules for Nodes {
         let mut causes = Vec::new();
         let taints = items(node, "spec.taints");
         for (i, taint) in taints.iter().enumerate() {
-            let path = format!("spec.taints[{i}]");
+            // The real server names them so.
+            let path = format!("metadata.taints[{i}]");
             if !is_qualified_name(text(taint, "key")) {
                 causes.push(Cause::invalid(format!("{path}.key"), &taint["key"], "name part must be non-empty"));
             }

@@ -4,8 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 
-use super::pod::{default_pod_spec, validate_containers};
-use super::{Rules, Scene, immutable, is_dns_label};
+use super::{Rules, Scene, immutable, is_dns_label, pod_spec};
 use crate::api::status::{ApiError, Cause};
 use crate::object::{self, at, default, is_true, items, number, set, take, text};
 
@@ -54,8 +53,13 @@ impl Rules for Services {
         if text(service, "spec.type") == "ExternalName" {
             return Ok(());
         }
-        if text(service, "spec.clusterIP").is_empty() {
-            let taken = |ip: &str| scene.store.all("services").any(|(_, s)| text(s, "spec.clusterIP") == ip);
+        let taken = |ip: &str| scene.store.all("services").any(|(_, s)| text(s, "spec.clusterIP") == ip);
+        let asked = text(service, "spec.clusterIP");
+        if !matches!(asked, "" | "None") && taken(asked) {
+            let cause = Cause::invalid("spec.clusterIPs", &json!([asked]), "provided IP is already allocated");
+            return Err(ApiError::invalid(scene.resource, object::name(service), &[cause]));
+        }
+        if asked.is_empty() {
             let free = (10..65_000_u32).map(|n| format!("10.96.{}.{}", n / 256, n % 256)).find(|ip| !taken(ip));
             let ip = free.ok_or_else(|| ApiError::internal("failed to allocate a serviceIP: range is full"))?;
             set(service, "spec.clusterIP", json!(ip));
@@ -101,6 +105,19 @@ fn frozen_when_immutable(new: &Value, old: &Value, fields: &[&str]) -> Vec<Cause
 #[derive(Debug)]
 pub struct ConfigMaps;
 impl Rules for ConfigMaps {
+    fn validate(&self, map: &Value) -> Vec<Cause> {
+        let keys = |field: &str| at(map, field).and_then(Value::as_object).into_iter().flatten().map(|(k, _)| k.clone());
+        let good = |key: &str| {
+            key.len() <= 253 && !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+        };
+        let detail = "a valid config key must consist of alphanumeric characters, '-', '_' or '.'";
+        let bad = ["data", "binaryData"].into_iter().flat_map(|field| {
+            keys(field).filter(|key| !good(key)).map(move |key| Cause::invalid(format!("{field}[{key}]"), &json!(key), detail))
+        });
+        let twice = keys("data").filter(|key| keys("binaryData").any(|k| k == *key));
+        let twice = twice.map(|key| Cause::invalid(format!("data[{key}]"), &json!(key), "duplicate of key present in binaryData"));
+        bad.chain(twice).collect()
+    }
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
         frozen_when_immutable(new, old, &["immutable", "data", "binaryData"])
     }
@@ -125,16 +142,57 @@ impl Rules for Secrets {
     }
 }
 
-/// Rules of Events, in both of their groups.
+/// Rules of core Events.
 #[derive(Debug)]
 pub struct Events;
 impl Rules for Events {
+    fn default(&self, event: &mut Value) {
+        default(event, "source", json!({}));
+        default(event, "reportingComponent", json!(""));
+        default(event, "reportingInstance", json!(""));
+    }
     fn validate(&self, event: &Value) -> Vec<Cause> {
         let about = text(event, "involvedObject.namespace");
         let home = object::namespace(event);
         let fits = about == home || (about.is_empty() && home == "default");
         let cause = || Cause::invalid("involvedObject.namespace", &json!(about), "does not match event.namespace");
         (!fits).then(cause).into_iter().collect()
+    }
+}
+
+/// Rules of Events of events.k8s.io: the same objects, held to more. The fields have their core names here.
+#[derive(Debug)]
+pub struct NewEvents;
+impl Rules for NewEvents {
+    fn default(&self, event: &mut Value) {
+        Events.default(event);
+    }
+    fn validate(&self, event: &Value) -> Vec<Cause> {
+        let mut causes = Events.validate(event);
+        for (field, name) in [
+            ("eventTime", "eventTime"),
+            ("reportingComponent", "reportingController"),
+            ("reportingInstance", "reportingInstance"),
+            ("action", "action"),
+            ("reason", "reason"),
+        ] {
+            if text(event, field).is_empty() {
+                causes.push(Cause::required(name, ""));
+            }
+        }
+        if !matches!(text(event, "type"), "Normal" | "Warning") {
+            causes.push(Cause::invalid("type", &event["type"], "must be Normal or Warning"));
+        }
+        if text(event, "message").len() > 1024 {
+            causes.push(Cause::invalid("message", &json!("…"), "can have at most 1024 characters"));
+        }
+        causes
+    }
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
+        ["involvedObject", "reason", "message", "source", "type", "eventTime", "action", "related"]
+            .iter()
+            .filter_map(|path| immutable(new, old, path))
+            .collect()
     }
 }
 
@@ -165,9 +223,19 @@ impl Rules for EndpointSlices {
         if kind.is_empty() {
             return vec![Cause::required("addressType", "")];
         }
-        let allowed = kinds.map(|k| format!("{k:?}"));
-        let unknown = || Cause::unsupported("addressType", &json!(kind), &allowed);
-        (!kinds.contains(&kind)).then(unknown).into_iter().collect()
+        if !kinds.contains(&kind) {
+            return vec![Cause::unsupported("addressType", &json!(kind), &kinds.map(|k| format!("{k:?}")))];
+        }
+        let fits = |address: &str| match kind {
+            "IPv4" => address.parse::<std::net::Ipv4Addr>().is_ok(),
+            "IPv6" => address.parse::<std::net::Ipv6Addr>().is_ok(),
+            _ => true,
+        };
+        let wrong = |(i, endpoint): (usize, &Value)| {
+            let bad = items(endpoint, "addresses").iter().find(|a| !a.as_str().is_some_and(fits))?.clone();
+            Some(Cause::invalid(format!("endpoints[{i}].addresses"), &bad, &format!("must be an {kind} address")))
+        };
+        items(slice, "endpoints").iter().enumerate().filter_map(wrong).collect()
     }
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
         immutable(new, old, "addressType").into_iter().collect()
@@ -182,6 +250,22 @@ impl Rules for PriorityClasses {
         default(class, "preemptionPolicy", json!("PreemptLowerPriority"));
         default(class, "value", json!(0));
     }
+    fn validate(&self, class: &Value) -> Vec<Cause> {
+        let name = object::name(class);
+        if matches!(name, "system-node-critical" | "system-cluster-critical") {
+            return Vec::new();
+        }
+        let mut causes = Vec::new();
+        if name.starts_with("system-") {
+            let detail = "priority class names with 'system-' prefix are reserved for system use only";
+            causes.push(Cause::invalid("metadata.name", &json!(name), detail));
+        }
+        if number(class, "value").is_some_and(|v| v > 1_000_000_000) {
+            let detail = "maximum allowed value of a user defined priority is 1000000000";
+            causes.push(Cause::forbidden("value", detail));
+        }
+        causes
+    }
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
         let changed = |path: &&str| at(new, path) != at(old, path);
         let fixed = ["value", "preemptionPolicy"].into_iter().filter(changed);
@@ -194,14 +278,36 @@ impl Rules for PriorityClasses {
 pub struct Workloads;
 impl Rules for Workloads {
     fn default(&self, workload: &mut Value) {
-        if text(workload, "kind") != "DaemonSet" {
-            default(workload, "spec.replicas", json!(1));
+        let rolling = |surge: Value, unavailable: Value| {
+            json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}})
+        };
+        match text(workload, "kind") {
+            "Deployment" => {
+                default(workload, "spec.replicas", json!(1));
+                default(workload, "spec.revisionHistoryLimit", json!(10));
+                default(workload, "spec.progressDeadlineSeconds", json!(600));
+                default(workload, "spec.strategy", rolling(json!("25%"), json!("25%")));
+            }
+            "DaemonSet" => {
+                default(workload, "spec.revisionHistoryLimit", json!(10));
+                default(workload, "spec.updateStrategy", rolling(json!(0), json!(1)));
+            }
+            _ => default(workload, "spec.replicas", json!(1)),
         }
-        default_pod_spec(workload, "spec.template.spec");
+        pod_spec::default(workload, "spec.template.spec");
+    }
+    fn admit(&self, workload: &mut Value, _: &Scene<'_>) -> Result<(), ApiError> {
+        let status = match text(workload, "kind") {
+            "Deployment" => json!({}),
+            "ReplicaSet" => json!({"replicas": 0}),
+            _ => json!({"currentNumberScheduled": 0, "desiredNumberScheduled": 0, "numberMisscheduled": 0, "numberReady": 0}),
+        };
+        set(workload, "status", status);
+        Ok(())
     }
     fn validate(&self, workload: &Value) -> Vec<Cause> {
-        let mut causes = validate_containers(workload, "spec.template.spec");
-        let selector = at(workload, "spec.selector");
+        let mut causes = pod_spec::validate(workload, "spec.template.spec");
+        let selector = at(workload, "spec.selector").filter(|s| s.as_object().is_some_and(|s| !s.is_empty()));
         let wanted = selector.and_then(|s| s.get("matchLabels")).and_then(Value::as_object);
         if selector.is_none() {
             causes.push(Cause::required("spec.selector", ""));

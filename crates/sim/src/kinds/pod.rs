@@ -3,8 +3,9 @@
 use serde_json::{Value, json};
 
 use super::node::{NOT_READY, UNREACHABLE};
-use super::{Rules, Scene, is_dns_label};
+use super::{Rules, Scene, pod_spec};
 use crate::api::status::{ApiError, Cause};
+use crate::clock::time;
 use crate::object::{self, at, items, namespace, number, set, take, text};
 
 /// Rules of Pods.
@@ -13,32 +14,29 @@ pub struct Pods;
 
 impl Rules for Pods {
     fn default(&self, pod: &mut Value) {
-        default_pod_spec(pod, "spec");
+        if number(pod, "spec.terminationGracePeriodSeconds").is_some_and(|s| s < 0) {
+            set(pod, "spec.terminationGracePeriodSeconds", json!(1));
+        }
+        pod_spec::default(pod, "spec");
         tolerate_brief_outages(pod);
     }
 
     fn admit(&self, pod: &mut Value, scene: &Scene<'_>) -> Result<(), ApiError> {
         admit_service_account(pod, scene)?;
         admit_priority(pod, scene)?;
+        mount_token(pod);
         let qos = qos_class(pod);
         set(pod, "status", json!({"phase": "Pending", "qosClass": qos}));
+        if !items(pod, "spec.schedulingGates").is_empty() {
+            let gated = json!({"type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
+                "message": "Scheduling is blocked due to non-empty scheduling gates"});
+            object::set_condition(pod, gated, &time(scene.now));
+        }
         Ok(())
     }
 
     fn validate(&self, pod: &Value) -> Vec<Cause> {
-        let mut causes = validate_containers(pod, "spec");
-        if let Some(seconds) = number(pod, "spec.activeDeadlineSeconds")
-            && !(1..=i64::from(i32::MAX)).contains(&seconds)
-        {
-            let detail = "must be between 1 and 2147483647, inclusive";
-            causes.push(Cause::invalid("spec.activeDeadlineSeconds", &json!(seconds), detail));
-        }
-        let policies = ["Always", "OnFailure", "Never"];
-        if !policies.contains(&text(pod, "spec.restartPolicy")) {
-            let allowed = policies.map(|p| format!("{p:?}"));
-            causes.push(Cause::unsupported("spec.restartPolicy", &pod["spec"]["restartPolicy"], &allowed));
-        }
-        causes
+        pod_spec::validate(pod, "spec")
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
@@ -47,6 +45,10 @@ impl Rules for Pods {
         if !before.iter().all(|t| after.contains(t)) {
             let detail = "existing toleration can not be modified except its tolerationSeconds";
             causes.push(Cause::forbidden("spec.tolerations", detail));
+        }
+        let (before, after) = (items(old, "spec.schedulingGates"), items(new, "spec.schedulingGates"));
+        if !after.iter().all(|gate| before.contains(gate)) {
+            causes.push(Cause::forbidden("spec.schedulingGates", "only deletion is allowed, but found new scheduling gate"));
         }
         if let Some(was) = number(old, "spec.activeDeadlineSeconds")
             && number(new, "spec.activeDeadlineSeconds").is_none_or(|is| is > was)
@@ -83,70 +85,10 @@ impl Rules for Pods {
     }
 }
 
-/// Fills in what every pod spec gets, in a Pod or in a template.
-pub(super) fn default_pod_spec(object: &mut Value, at_path: &str) {
-    let Some(mut spec) = at(object, at_path).cloned().filter(Value::is_object) else { return };
-    for (path, value) in [
-        ("restartPolicy", json!("Always")),
-        ("terminationGracePeriodSeconds", json!(30)),
-        ("dnsPolicy", json!("ClusterFirst")),
-        ("schedulerName", json!("default-scheduler")),
-        ("securityContext", json!({})),
-    ] {
-        object::default(&mut spec, path, value);
-    }
-    if at_path == "spec" {
-        object::default(&mut spec, "enableServiceLinks", json!(true));
-    }
-    for list in ["containers", "initContainers"] {
-        for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
-            let image = text(container, "image");
-            let tag = image.rsplit('/').next().and_then(|name| name.split_once(':')).map(|(_, tag)| tag);
-            let moves = !image.contains('@') && tag.is_none_or(|tag| tag == "latest");
-            let pull = if moves { "Always" } else { "IfNotPresent" };
-            object::default(container, "imagePullPolicy", json!(pull));
-            object::default(container, "terminationMessagePath", json!("/dev/termination-log"));
-            object::default(container, "terminationMessagePolicy", json!("File"));
-            object::default(container, "resources", json!({}));
-            for port in container.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
-                object::default(port, "protocol", json!("TCP"));
-            }
-        }
-    }
-    set(object, at_path, spec);
-}
-
-pub(super) fn validate_containers(object: &Value, spec: &str) -> Vec<Cause> {
-    let mut causes = Vec::new();
-    if items(object, &format!("{spec}.containers")).is_empty() {
-        causes.push(Cause::required(format!("{spec}.containers"), ""));
-    }
-    let mut names = Vec::new();
-    for list in ["initContainers", "containers"] {
-        for (i, container) in items(object, &format!("{spec}.{list}")).iter().enumerate() {
-            let path = format!("{spec}.{list}[{i}]");
-            let name = text(container, "name");
-            if name.is_empty() {
-                causes.push(Cause::required(format!("{path}.name"), ""));
-            } else if !is_dns_label(name) {
-                let detail = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-'";
-                causes.push(Cause::invalid(format!("{path}.name"), &json!(name), detail));
-            } else if names.contains(&name) {
-                causes.push(Cause::duplicate(format!("{path}.name"), &json!(name)));
-            }
-            names.push(name);
-            if text(container, "image").is_empty() {
-                causes.push(Cause::required(format!("{path}.image"), ""));
-            }
-        }
-    }
-    causes
-}
-
 /// The part of the spec that an update must leave alone.
 fn frozen(pod: &Value) -> Value {
     let mut spec = pod.get("spec").cloned().unwrap_or_default();
-    for path in ["activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds"] {
+    for path in ["activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds", "schedulingGates"] {
         take(&mut spec, path);
     }
     for list in ["containers", "initContainers"] {
@@ -169,6 +111,32 @@ fn admit_service_account(pod: &mut Value, scene: &Scene<'_>) -> Result<(), ApiEr
     Ok(())
 }
 
+/// Every container gets the token of the pod's account, unless the pod does not want it.
+fn mount_token(pod: &mut Value) {
+    const PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+    if at(pod, "spec.automountServiceAccountToken") == Some(&json!(false)) {
+        return;
+    }
+    let suffix: String = object::uid(pod).chars().filter(char::is_ascii_alphanumeric).take(5).collect();
+    let volume = format!("kube-api-access-{suffix}");
+    let mount = json!({"name": volume, "mountPath": PATH, "readOnly": true});
+    for list in ["containers", "initContainers"] {
+        for container in pod["spec"].get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+            let mut mounts = items(container, "volumeMounts").to_vec();
+            if !mounts.iter().any(|m| text(m, "mountPath") == PATH) {
+                mounts.push(mount.clone());
+                set(container, "volumeMounts", Value::Array(mounts));
+            }
+        }
+    }
+    let mut volumes = items(pod, "spec.volumes").to_vec();
+    volumes.push(json!({"name": volume, "projected": {"defaultMode": 420, "sources": [
+        {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
+        {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+    ]}}));
+    set(pod, "spec.volumes", Value::Array(volumes));
+}
+
 fn admit_priority(pod: &mut Value, scene: &Scene<'_>) -> Result<(), ApiError> {
     const CLASSES: &str = "scheduling.k8s.io/priorityclasses";
     let wanted = text(pod, "spec.priorityClassName").to_owned();
@@ -184,6 +152,10 @@ fn admit_priority(pod: &mut Value, scene: &Scene<'_>) -> Result<(), ApiError> {
     };
     let priority = class.and_then(|c| number(c, "value")).unwrap_or(0);
     let preemption = class.map_or("PreemptLowerPriority", |c| text(c, "preemptionPolicy"));
+    if number(pod, "spec.priority").is_some_and(|given| given != priority) {
+        let detail = format!("the integer value of priority must not be provided in pod spec; priority admission controller computed {priority} from the given PriorityClass name");
+        return Err(ApiError::forbidden(scene.resource, object::name(pod), &detail));
+    }
     if let Some(class) = class {
         set(pod, "spec.priorityClassName", json!(object::name(class)));
     }

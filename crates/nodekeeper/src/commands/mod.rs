@@ -1,0 +1,3 @@
+//! One file a subcommand. They print; what they call decides.
+
+pub mod demo;

@@ -1,0 +1,22 @@
+//! Nodekeeper looks after the nodes of a Kubernetes cluster from birth to burial.
+
+mod args;
+mod commands;
+
+use std::process::ExitCode;
+
+use args::{Args, Command};
+use clap::Parser as _;
+
+fn main() -> ExitCode {
+    let done = match Args::parse().command {
+        Command::Demo(demo) => commands::demo::run(&demo),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

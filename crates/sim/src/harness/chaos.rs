@@ -1,0 +1,217 @@
+//! What happens to a cluster besides the program under test: machines come, reboot and die, other people write,
+//! history is compacted, clocks jump, DNS goes down.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use jiff::SignedDuration;
+use serde_json::json;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::actors::kubelet::{Kubelets, Lie, NodeSpec};
+use crate::clock::Clock;
+use crate::cluster::{Cluster, Local};
+use crate::faults::Coverage;
+use crate::network::Outage;
+use crate::object::{items, set};
+
+pub(super) struct Chaos {
+    cluster: Cluster,
+    somebody: Local,
+    kubelets: Kubelets,
+    nodes: Vec<NodeSpec>,
+    random: fastrand::Rng,
+    coverage: Arc<Mutex<Coverage>>,
+    outages: Vec<Outage>,
+    off: Vec<String>,
+}
+
+/// What may happen next, and how often compared to the others.
+#[derive(Clone, Copy)]
+enum Misfortune {
+    ForeignWrite,
+    Reboot,
+    PowerOff,
+    PowerOn,
+    DeleteNode,
+    LieBegins,
+    LieEnds,
+    DnsDown,
+    DnsUp,
+    Compaction,
+    ClockJump,
+}
+
+const MISFORTUNES: &[(Misfortune, u32)] = &[
+    (Misfortune::ForeignWrite, 30),
+    (Misfortune::Reboot, 4),
+    (Misfortune::PowerOff, 3),
+    (Misfortune::PowerOn, 4),
+    (Misfortune::DeleteNode, 3),
+    (Misfortune::LieBegins, 3),
+    (Misfortune::LieEnds, 4),
+    (Misfortune::DnsDown, 3),
+    (Misfortune::DnsUp, 4),
+    (Misfortune::Compaction, 4),
+    (Misfortune::ClockJump, 2),
+];
+
+impl Chaos {
+    pub(super) fn new(
+        cluster: &Cluster,
+        kubelets: &Kubelets,
+        nodes: Vec<NodeSpec>,
+        seed: u64,
+        coverage: Arc<Mutex<Coverage>>,
+    ) -> Self {
+        Self {
+            cluster: cluster.clone(),
+            somebody: cluster.local("somebody"),
+            kubelets: kubelets.clone(),
+            nodes,
+            random: fastrand::Rng::with_seed(seed),
+            coverage,
+            outages: Vec::new(),
+            off: Vec::new(),
+        }
+    }
+
+    /// Makes trouble until the given time, then makes it good.
+    pub(super) async fn run(mut self, clocks: Vec<Clock>, until: Instant) {
+        let trouble = async {
+            for node in self.nodes.clone() {
+                self.kubelets.join(node);
+                let pause = self.random.u64(0..3_000);
+                sleep(Duration::from_millis(pause)).await;
+            }
+            loop {
+                let pause = self.random.u64(100..4_000);
+                sleep(Duration::from_millis(pause)).await;
+                let misfortune = self.choose();
+                self.strike(misfortune, &clocks);
+            }
+        };
+        let _ = timeout_at(until, trouble).await;
+        self.heal();
+    }
+
+    fn choose(&mut self) -> Misfortune {
+        let all: u32 = MISFORTUNES.iter().map(|(_, weight)| weight).sum();
+        let mut dice = self.random.u32(0..all);
+        for (misfortune, weight) in MISFORTUNES {
+            if dice < *weight {
+                return *misfortune;
+            }
+            dice -= weight;
+        }
+        Misfortune::ForeignWrite
+    }
+
+    fn strike(&mut self, misfortune: Misfortune, clocks: &[Clock]) {
+        let node = self.nodes[self.random.usize(..self.nodes.len())].clone();
+        let name = node.name.as_str();
+        let what = match misfortune {
+            Misfortune::ForeignWrite => return self.write_as_somebody(name),
+            Misfortune::Reboot => {
+                let down_for = Duration::from_millis(self.random.u64(500..60_000));
+                self.kubelets.reboot(name, down_for);
+                "reboot"
+            }
+            Misfortune::PowerOff => {
+                self.kubelets.power_off(name);
+                self.off.push(name.to_owned());
+                "power off"
+            }
+            Misfortune::PowerOn => match self.off.pop() {
+                Some(name) => {
+                    self.kubelets.power_on(&name);
+                    "power on"
+                }
+                None => return,
+            },
+            Misfortune::DeleteNode => {
+                // The machine is replaced by another of the same name: same name, another uid.
+                if let Some(object) = self.somebody.get("nodes", "", name) {
+                    let _ = self.somebody.delete(&object, None);
+                    self.kubelets.power_off(name);
+                    self.kubelets.join(node.clone());
+                }
+                "node deleted and reborn"
+            }
+            Misfortune::LieBegins => {
+                self.kubelets.lie(name, Lie { ready: Some(self.random.bool()), ..Lie::default() });
+                "kubelet lies"
+            }
+            Misfortune::LieEnds => {
+                self.kubelets.lie(name, Lie::default());
+                return;
+            }
+            Misfortune::DnsDown => {
+                let outage = match self.random.u8(0..4) {
+                    0 => Outage::All,
+                    1 => Outage::Zone(node.zone.clone()),
+                    _ => Outage::Node(name.to_owned()),
+                };
+                self.cluster.network().fail(outage.clone());
+                let what = match outage {
+                    Outage::All => "DNS down, all",
+                    Outage::Zone(_) => "DNS down, zone",
+                    Outage::Node(_) => "DNS down, node",
+                };
+                self.outages.push(outage);
+                what
+            }
+            Misfortune::DnsUp => {
+                if let Some(outage) = self.outages.pop() {
+                    self.cluster.network().heal(&outage);
+                }
+                return;
+            }
+            Misfortune::Compaction => {
+                let mut state = self.cluster.state();
+                let keep = self.random.u64(0..50);
+                let revision = state.store.revision().saturating_sub(keep);
+                state.store.compact(revision);
+                "history compacted (410)"
+            }
+            Misfortune::ClockJump => {
+                let clock = &clocks[self.random.usize(..clocks.len())];
+                clock.jump(SignedDuration::from_secs(self.random.i64(-60..60)));
+                "clock jump"
+            }
+        };
+        self.coverage.lock().unwrap_or_else(PoisonError::into_inner).count(what);
+        self.cluster.trace().line(|| format!("chaos: {what} {name}"));
+    }
+
+    /// Somebody else changes what is theirs on the same object.
+    fn write_as_somebody(&mut self, name: &str) {
+        let Some(node) = self.somebody.get("nodes", "", name) else { return };
+        let n = self.random.u32(0..1_000);
+        let choice = self.random.u8(0..3);
+        let _ = self.somebody.change(&node, None, |node| match choice {
+            0 => node["metadata"]["labels"]["somebody.example.com/label"] = json!(n.to_string()),
+            1 => node["metadata"]["annotations"]["somebody.example.com/note"] = json!(n.to_string()),
+            _ => {
+                let mut taints = items(node, "spec.taints").to_vec();
+                let key = format!("somebody.example.com/taint-{}", n % 3);
+                match taints.iter().position(|t| t["key"] == json!(key)) {
+                    Some(i) => drop(taints.remove(i)),
+                    None => taints.push(json!({"key": key, "effect": "PreferNoSchedule"})),
+                }
+                set(node, "spec.taints", json!(taints));
+            }
+        });
+        self.coverage.lock().unwrap_or_else(PoisonError::into_inner).count("foreign write");
+    }
+
+    fn heal(&mut self) {
+        for outage in self.outages.drain(..) {
+            self.cluster.network().heal(&outage);
+        }
+        for node in &self.nodes {
+            self.kubelets.lie(&node.name, Lie::default());
+            self.kubelets.power_on(&node.name);
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! Runs a program under test through seeds of faults, and checks invariants at every step.
+//!
+//! One seed is one run: nodes join, replicas of the program start on wires that lose, delay and refuse, machines
+//! reboot and die, somebody else writes to the same objects, and replicas crash before and after their writes. Then
+//! everything is healed, and what must come true in the end is looked at. The same seed gives the same run.
+
+mod chaos;
+mod sweep;
+
+pub use sweep::{Sweep, sweep};
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+
+use crate::actors::kubelet::{Kubelets, NodeSpec, Runner, Shell};
+use crate::actors::{self, Timing};
+use crate::clock::Clock;
+use crate::cluster::{Cluster, Options};
+use crate::faults::{Coverage, Faults, Rates};
+use crate::store::Change;
+use crate::wire::Wire;
+
+/// What a replica of the program under test is given.
+pub struct Replica {
+    /// Its way to the cluster, faults included.
+    pub client: kube::Client,
+    /// Its clock, which may jump.
+    pub clock: Clock,
+    /// `replica-0`, `replica-1`: the name that its writes carry in the trace and for the invariants.
+    pub name: String,
+    /// For whatever the program does at random.
+    pub seed: u64,
+}
+
+/// The program under test: runs until it is dropped.
+pub type Program = Arc<dyn Fn(Replica) -> BoxFuture<'static, ()> + Send + Sync>;
+
+/// Something that must hold at every step, and something that must be so in the end.
+pub trait Invariant: Send {
+    /// What must hold, in a few words.
+    fn name(&self) -> &'static str;
+
+    /// Looks at a change as it is committed; an error says what is wrong with it.
+    fn check(&mut self, change: &Change) -> Result<(), String>;
+
+    /// Looks at the cluster after everything was healed and had time to settle.
+    fn finally(&mut self, _cluster: &Cluster) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// What is run.
+#[derive(Clone)]
+pub struct Scenario {
+    /// The program.
+    pub program: Program,
+    /// How many of it at once. More than one without a leader is two leaders.
+    pub replicas: usize,
+    /// What must hold, made anew for each run.
+    pub invariants: fn() -> Vec<Box<dyn Invariant>>,
+    /// How long things go wrong.
+    pub rough: Duration,
+    /// How long everything then has to settle.
+    pub calm: Duration,
+    /// Runs the containers.
+    pub runner: Arc<dyn Runner>,
+}
+
+impl Scenario {
+    /// Two replicas, ten minutes of trouble, three to settle.
+    pub fn new(program: Program, invariants: fn() -> Vec<Box<dyn Invariant>>) -> Self {
+        let (rough, calm) = (Duration::from_secs(600), Duration::from_secs(180));
+        Self { program, replicas: 2, invariants, rough, calm, runner: Arc::new(Shell) }
+    }
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub struct Report {
+    /// Which run.
+    pub seed: u64,
+    /// The first thing that was wrong, if anything was.
+    pub violation: Option<String>,
+    /// What the run met.
+    pub coverage: Coverage,
+    /// What happened, if the trace was kept.
+    pub trace: String,
+}
+
+/// A program that sends more requests than this in one virtual second never lets time go on.
+const BUSY: u64 = 5_000;
+
+/// Runs one seed.
+///
+/// # Panics
+/// Where no tokio runtime can be made.
+#[must_use]
+pub fn run(scenario: &Scenario, seed: u64, keep_trace: bool) -> Report {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    let runtime = runtime.expect("a runtime without I/O needs nothing that can be missing");
+    runtime.block_on(Run::new(scenario, seed, keep_trace).go())
+}
+
+/// The first violation of a run, and a bell that rings for it.
+#[derive(Clone, Default)]
+struct Violation {
+    first: Arc<Mutex<Option<String>>>,
+    bell: Arc<Notify>,
+}
+
+impl Violation {
+    fn report(&self, text: String) {
+        let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        if first.is_none() {
+            *first = Some(text);
+            self.bell.notify_one();
+        }
+    }
+
+    fn get(&self) -> Option<String> {
+        self.first.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+type Invariants = Arc<Mutex<Vec<Box<dyn Invariant>>>>;
+
+struct Run<'s> {
+    scenario: &'s Scenario,
+    seed: u64,
+    random: fastrand::Rng,
+    cluster: Cluster,
+    coverage: Arc<Mutex<Coverage>>,
+    violation: Violation,
+    invariants: Invariants,
+    faults: Arc<Mutex<Vec<Faults>>>,
+    rates: Rates,
+}
+
+impl<'s> Run<'s> {
+    fn new(scenario: &'s Scenario, seed: u64, keep_trace: bool) -> Self {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let cluster = Cluster::new(Options::simulated(random.u64(..)));
+        if keep_trace {
+            cluster.trace().keep();
+        }
+        let rates = some_rates(&mut random);
+        Self {
+            scenario,
+            seed,
+            random,
+            cluster,
+            rates,
+            coverage: Arc::default(),
+            violation: Violation::default(),
+            invariants: Arc::new(Mutex::new((scenario.invariants)())),
+            faults: Arc::default(),
+        }
+    }
+
+    async fn go(mut self) -> Report {
+        self.watch_over_every_step();
+        let mut actors = actors::start(&self.cluster, Timing::default());
+        let started = actors.at_work();
+        let kubelets = Kubelets::start(&self.cluster, self.random.u64(..), self.scenario.runner.clone());
+        let nodes = self.choose_nodes();
+        let chaos = chaos::Chaos::new(&self.cluster, &kubelets, nodes, self.random.u64(..), self.coverage.clone());
+
+        let mut replicas = JoinSet::new();
+        let clocks: Vec<Clock> = (0..self.scenario.replicas).map(|_| self.cluster.clock().independent()).collect();
+        for (i, clock) in clocks.iter().enumerate() {
+            replicas.spawn(self.keep_replica_running(i, clock.clone()));
+        }
+        let calm_at = Instant::now() + self.scenario.rough;
+        let trouble = chaos.run(clocks, calm_at);
+        let end = calm_at + self.scenario.calm;
+        let story = async {
+            trouble.await;
+            for faults in self.faults.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+                faults.set_rates(Rates::CALM);
+            }
+            self.cluster.trace().line(|| "everything is healed".into());
+            sleep_until(end).await;
+        };
+        tokio::select! {
+            biased;
+            () = self.violation.bell.notified() => {}
+            () = story => {
+                self.look_at_the_end();
+                if actors.at_work() != started {
+                    self.violation.report("a controller of the embedded cluster died: see the output above".into());
+                }
+            }
+        }
+        let violation = self.violation.get();
+        if let Some(violation) = &violation {
+            self.cluster.trace().line(|| format!("VIOLATION {violation}"));
+        }
+        let coverage = self.coverage.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Report { seed: self.seed, violation, coverage, trace: self.cluster.trace().text() }
+    }
+
+    fn watch_over_every_step(&self) {
+        let (invariants, violation) = (self.invariants.clone(), self.violation.clone());
+        let (coverage, trace) = (self.coverage.clone(), self.cluster.trace().clone());
+        self.cluster.observe(Box::new(move |change| {
+            trace.line(|| describe(change));
+            for invariant in invariants.lock().unwrap_or_else(PoisonError::into_inner).iter_mut() {
+                let mut coverage = coverage.lock().unwrap_or_else(PoisonError::into_inner);
+                *coverage.checks.entry(invariant.name().to_owned()).or_default() += 1;
+                if let Err(wrong) = invariant.check(change) {
+                    violation.report(format!("{}: {wrong} (by {}, {})", invariant.name(), change.who, describe(change)));
+                }
+            }
+        }));
+    }
+
+    fn look_at_the_end(&self) {
+        for invariant in self.invariants.lock().unwrap_or_else(PoisonError::into_inner).iter_mut() {
+            if let Err(wrong) = invariant.finally(&self.cluster) {
+                self.violation.report(format!("{}, in the end: {wrong}", invariant.name()));
+            }
+        }
+    }
+
+    /// 20 to 29 machines, 200 in every tenth run, in three zones.
+    fn choose_nodes(&mut self) -> Vec<NodeSpec> {
+        let count = if self.seed.is_multiple_of(10) { 200 } else { self.random.usize(20..30) };
+        let zone = |i: usize| ["a", "b", "c"][i % 3].to_owned();
+        let node = |i: usize| NodeSpec { name: format!("n{i:03}"), zone: zone(i), ..NodeSpec::default() };
+        (0..count).map(node).collect()
+    }
+
+    /// Starts a replica, and starts it again whenever it crashed.
+    fn keep_replica_running(&mut self, i: usize, clock: Clock) -> impl Future<Output = ()> + Send + 'static {
+        let mut random = fastrand::Rng::with_seed(self.random.u64(..));
+        let (cluster, program) = (self.cluster.clone(), self.scenario.program.clone());
+        let (coverage, all_faults) = (self.coverage.clone(), self.faults.clone());
+        let (violation, rates) = (self.violation.clone(), self.rates);
+        let calm_at = Instant::now() + self.scenario.rough;
+        async move {
+            loop {
+                let rates = if Instant::now() < calm_at { rates } else { Rates::CALM };
+                let faults = Faults::new(random.u64(..), rates, coverage.clone());
+                all_faults.lock().unwrap_or_else(PoisonError::into_inner).push(faults.clone());
+                let name = format!("replica-{i}");
+                cluster.trace().line(|| format!("{name} starts"));
+                let client = Wire::new(&cluster, &name).with_faults(faults.clone()).client();
+                let replica = Replica { client, clock: clock.clone(), name: name.clone(), seed: random.u64(..) };
+                let running = program(replica);
+                tokio::select! {
+                    biased;
+                    () = faults.crashed() => {}
+                    () = busy(&faults) => {
+                        violation.report(format!("{name} sent more than {BUSY} requests in one second: a busy loop"));
+                    }
+                    () = running => cluster.trace().line(|| format!("{name} ended by itself")),
+                }
+                // Whatever the replica left running can no longer reach anybody.
+                faults.crash();
+                sleep(Duration::from_millis(random.u64(200..5_000))).await;
+            }
+        }
+    }
+}
+
+/// Returns when a client sent too much within one virtual second.
+async fn busy(faults: &Faults) {
+    loop {
+        let before = faults.requests();
+        let second = Instant::now() + Duration::from_secs(1);
+        // A busy client wakes us early; an idle one lets the second pass.
+        let _ = timeout_at(second, faults.sent(before + BUSY)).await;
+        if faults.requests() - before >= BUSY {
+            return;
+        }
+    }
+}
+
+/// Not every run is equally rough: some faults hide others.
+fn some_rates(random: &mut fastrand::Rng) -> Rates {
+    let mut scale = |rate: u32| rate * random.u32(0..=4) / 2;
+    let Rates { refused, lost, crash, cut, late, stale } = Rates::ROUGH;
+    Rates {
+        refused: scale(refused),
+        lost: scale(lost),
+        crash: scale(crash),
+        cut: scale(cut),
+        late: scale(late),
+        stale: scale(stale),
+    }
+}
+
+fn describe(change: &Change) -> String {
+    let what = match (&change.before, &change.after) {
+        (None, _) => "made",
+        (_, None) => "removed",
+        _ => "changed",
+    };
+    format!("{} {what} {}/{} rv={}", change.who, change.collection, change.key, change.revision)
+}

@@ -1,0 +1,75 @@
+//! Many seeds, on all cores, and what they covered.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Report, Scenario, run};
+use crate::faults::Coverage;
+
+/// The outcome of many runs.
+#[derive(Debug, Default)]
+pub struct Sweep {
+    /// How many runs there were.
+    pub runs: u64,
+    /// The runs that found something, by seed.
+    pub failures: Vec<Report>,
+    /// What all runs met together.
+    pub coverage: Coverage,
+}
+
+/// Runs every seed of a range; `progress` is called after each.
+pub fn sweep(scenario: &Scenario, seeds: Range<u64>, progress: impl Fn(u64) + Sync) -> Sweep {
+    let next = AtomicU64::new(seeds.start);
+    let result = Mutex::new(Sweep::default());
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..cores {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds.end {
+                        return;
+                    }
+                    let mut report = run(scenario, seed, false);
+                    let mut result = result.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                    result.runs += 1;
+                    result.coverage.add(std::mem::take(&mut report.coverage));
+                    if report.violation.is_some() {
+                        result.failures.push(report);
+                    }
+                    progress(result.runs);
+                }
+            });
+        }
+    });
+    let mut sweep = result.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    sweep.failures.sort_by_key(|report| report.seed);
+    sweep
+}
+
+impl fmt::Display for Sweep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "covered in {} runs:", self.runs)?;
+        writeln!(f, "  faults injected")?;
+        for (fault, n) in &self.coverage.faults {
+            writeln!(f, "    {fault:<26} {n:>9}")?;
+        }
+        let crashed = self.coverage.crashed_points.len();
+        let points = self.coverage.write_points.len() * 2;
+        writeln!(f, "  write points crashed: {crashed} of {points} (before and after each)")?;
+        for point in &self.coverage.crashed_points {
+            writeln!(f, "    {point}")?;
+        }
+        writeln!(f, "  invariants checked")?;
+        for (invariant, n) in &self.coverage.checks {
+            writeln!(f, "    {invariant:<40} {n:>9}")?;
+        }
+        for report in &self.failures {
+            let violation = report.violation.as_deref().unwrap_or_default();
+            writeln!(f, "FAILED seed {}: {violation}\n  replay: make sim SEED={}", report.seed, report.seed)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,190 @@
+//! A small controller to try the machinery on: it labels every Ready node once. Beside it, two versions of it with
+//! the mistakes that such programs make, and what must hold for all of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{StreamExt as _, TryStreamExt as _};
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Api, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
+use kube::{Client, ResourceExt as _};
+use nodekeeper_sim::Cluster;
+use nodekeeper_sim::harness::{Invariant, Program, Replica, Scenario};
+use nodekeeper_sim::object::{at, condition_status, name, uid};
+use nodekeeper_sim::store::Change;
+use serde_json::{Value, json};
+use tokio::time::{sleep, timeout};
+
+pub const LABEL: &str = "nodekeeper.dev/labelled";
+
+/// How a node is labelled.
+#[derive(Clone, Copy, Debug)]
+pub enum Way {
+    /// Only if it is still the node that was seen: `test` of uid and version.
+    Guarded,
+    /// By writing back the whole node as it was seen, without its version: what others wrote since is lost.
+    LostUpdate,
+    /// By name, whatever has become of the node since it was seen.
+    StaleRead,
+}
+
+pub fn scenario(way: Way) -> Scenario {
+    let program: Program = Arc::new(move |replica| Box::pin(label_nodes(replica, way)));
+    Scenario::new(program, || {
+        vec![Box::new(OnlyOurLabel), Box::new(OnlyReadyNodes), Box::<OnceEach>::default(), Box::new(AllLabelled)]
+    })
+}
+
+async fn label_nodes(replica: Replica, way: Way) {
+    let api: Api<Node> = Api::all(replica.client.clone());
+    loop {
+        // An error, a watch that ends, a version too old: all lead to a new list.
+        let _ = follow(&api, &replica, way).await;
+        sleep(Duration::from_millis(500)).await;
+    }
+}
+
+/// One list, and the watch after it.
+async fn follow(api: &Api<Node>, replica: &Replica, way: Way) -> kube::Result<()> {
+    let list = api.list(&ListParams::default().match_any()).await?;
+    let mut seen: BTreeMap<String, Node> = list.items.into_iter().map(|n| (n.name_any(), n)).collect();
+    let version = list.metadata.resource_version.unwrap_or_default();
+    let mut events = api.watch(&WatchParams::default().timeout(60), &version).await?.boxed();
+    loop {
+        for node in seen.values().filter(|n| is_ready(n) && !n.labels().contains_key(LABEL)) {
+            // What fails now is tried again at the next event.
+            let _ = label(&replica.client, node, &replica.name, way).await;
+        }
+        // Looked at again every few seconds, because a label may have failed and no event be due.
+        let Ok(event) = timeout(Duration::from_secs(5), events.try_next()).await else { continue };
+        match event? {
+            Some(WatchEvent::Added(node) | WatchEvent::Modified(node)) => drop(seen.insert(node.name_any(), node)),
+            Some(WatchEvent::Deleted(node)) => drop(seen.remove(&node.name_any())),
+            Some(WatchEvent::Bookmark(_)) => {}
+            Some(WatchEvent::Error(error)) => return Err(kube::Error::Api(error)),
+            None => return Ok(()),
+        }
+    }
+}
+
+fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.iter().flat_map(|s| s.conditions.iter().flatten());
+    conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True")
+}
+
+async fn label(client: &Client, node: &Node, who: &str, way: Way) -> kube::Result<()> {
+    let api: Api<Node> = Api::all(client.clone());
+    let name = node.name_any();
+    match way {
+        Way::Guarded => {
+            let labels = match node.labels().is_empty() {
+                true => json!({"op": "add", "path": "/metadata/labels", "value": {LABEL: who}}),
+                false => json!({"op": "add", "path": format!("/metadata/labels/{}", LABEL.replace('/', "~1")), "value": who}),
+            };
+            let patch = json!([
+                {"op": "test", "path": "/metadata/uid", "value": node.uid()},
+                {"op": "test", "path": "/metadata/resourceVersion", "value": node.resource_version()},
+                labels,
+            ]);
+            let patch: json_patch::Patch = serde_json::from_value(patch).expect("the patch is well formed");
+            api.patch(&name, &PatchParams::default(), &Patch::<()>::Json(patch)).await?;
+        }
+        Way::LostUpdate => {
+            let mut whole = node.clone();
+            whole.metadata.resource_version = None;
+            whole.labels_mut().insert(LABEL.into(), who.into());
+            api.replace(&name, &PostParams::default(), &whole).await?;
+        }
+        Way::StaleRead => {
+            let patch = json!({"metadata": {"labels": {LABEL: who}}});
+            api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        }
+    }
+    Ok(())
+}
+
+fn is_ours(change: &Change) -> bool {
+    change.who.starts_with("replica-")
+}
+
+fn label_of(node: Option<&Arc<Value>>) -> Option<&str> {
+    at(node?, "metadata.labels")?.get(LABEL)?.as_str()
+}
+
+/// A node without what is ours and what every write changes.
+fn foreign(node: &Value) -> Value {
+    let mut node = node.clone();
+    let metadata = node["metadata"].as_object_mut().expect("every object has metadata");
+    metadata.remove("resourceVersion");
+    if let Some(labels) = metadata.get_mut("labels").and_then(Value::as_object_mut) {
+        labels.remove(LABEL);
+    }
+    node
+}
+
+struct OnlyOurLabel;
+impl Invariant for OnlyOurLabel {
+    fn name(&self) -> &'static str {
+        "nothing foreign is changed"
+    }
+    fn check(&mut self, change: &Change) -> Result<(), String> {
+        match (&change.before, &change.after) {
+            _ if !is_ours(change) => Ok(()),
+            (Some(before), Some(after)) if foreign(before) == foreign(after) => Ok(()),
+            (Some(before), Some(after)) => Err(format!("{} became {}", foreign(before), foreign(after))),
+            _ => Err("something was made or removed".into()),
+        }
+    }
+}
+
+struct OnlyReadyNodes;
+impl Invariant for OnlyReadyNodes {
+    fn name(&self) -> &'static str {
+        "only a Ready node is labelled"
+    }
+    fn check(&mut self, change: &Change) -> Result<(), String> {
+        match &change.before {
+            Some(node) if is_ours(change) && condition_status(node, "Ready") != "True" => {
+                Err(format!("{} was {:?}", name(node), condition_status(node, "Ready")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[derive(Default)]
+struct OnceEach(BTreeSet<String>);
+impl Invariant for OnceEach {
+    fn name(&self) -> &'static str {
+        "a node is labelled once"
+    }
+    fn check(&mut self, change: &Change) -> Result<(), String> {
+        let (before, after) = (label_of(change.before.as_ref()), label_of(change.after.as_ref()));
+        match &change.after {
+            Some(node) if before != after && !self.0.insert(uid(node).to_owned()) => {
+                Err(format!("{} had the label {before:?} and got {after:?}", name(node)))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+struct AllLabelled;
+impl Invariant for AllLabelled {
+    fn name(&self) -> &'static str {
+        "every Ready node is labelled"
+    }
+    fn check(&mut self, _: &Change) -> Result<(), String> {
+        Ok(())
+    }
+    fn finally(&mut self, cluster: &Cluster) -> Result<(), String> {
+        let nodes = cluster.local("invariant").all("nodes");
+        let ready = nodes.iter().filter(|n| condition_status(n, "Ready") == "True").count();
+        if ready == 0 {
+            return Err("no node is Ready: the run shows nothing".into());
+        }
+        let without = nodes.iter().find(|n| condition_status(n, "Ready") == "True" && label_of(Some(n)).is_none());
+        without.map_or(Ok(()), |node| Err(format!("{} is Ready and has no label", name(node))))
+    }
+}

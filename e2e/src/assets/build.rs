@@ -1,0 +1,238 @@
+//! Builds the binaries with Go, into a cache.
+
+use std::{
+    fs::{self, File, TryLockError},
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+    process::Command,
+    time::Instant,
+};
+
+use super::{AssetsError, BINARIES};
+use crate::text;
+
+/// The folder with the Go modules: one for each Kubernetes version, and one for etcd.
+const MODULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/kubernetes");
+const ETCD_PACKAGE: &str = "go.etcd.io/etcd/server/v3";
+
+/// Returns the folder with all binaries of `version`, after building those that are not there yet.
+pub(super) fn ensure(version: &str, cache: &Path) -> Result<PathBuf, AssetsError> {
+    let modules = Path::new(MODULES);
+    let module = modules.join(format!("v{version}"));
+    if !module.join("go.mod").is_file() {
+        let known = known_versions(modules)?;
+        return Err(AssetsError::UnknownVersion {
+            version: version.to_owned(),
+            known,
+            modules: modules.to_owned(),
+        });
+    }
+    let etcd_module = modules.join("etcd");
+    let go_mod = etcd_module.join("go.mod");
+    let go_mod = fs::read_to_string(&go_mod).map_err(file_error("cannot read", &go_mod))?;
+    let etcd_version = required_version(&go_mod, ETCD_PACKAGE).unwrap_or("unknown");
+
+    let folder = cache.join("kubernetes").join(Toolchain::detect(&module)?.cache_key(version, etcd_version));
+    if BINARIES.iter().all(|binary| folder.join(binary).is_file()) {
+        return Ok(folder);
+    }
+
+    fs::create_dir_all(&folder).map_err(file_error("cannot create", &folder))?;
+    let _lock = lock(&folder)?;
+    remove_leftovers(&folder)?;
+    for binary in BINARIES {
+        if !folder.join(binary).is_file() {
+            let module = if binary == "etcd" { &etcd_module } else { &module };
+            build(binary, version, module, &folder)?;
+        }
+    }
+    Ok(folder)
+}
+
+fn build(binary: &'static str, version: &str, module: &Path, folder: &Path) -> Result<(), AssetsError> {
+    let package = match binary {
+        "etcd" => ETCD_PACKAGE.to_owned(),
+        _ => format!("k8s.io/kubernetes/cmd/{binary}"),
+    };
+    let usually = match binary {
+        "kube-apiserver" => "5 to 6 min",
+        "kube-controller-manager" => "75 s",
+        "etcd" => "45 s",
+        "kubectl" => "20 s",
+        _ => "10 s",
+    };
+    progress(&format!("building {binary} (Kubernetes {version}), usually {usually} on 2 cores ..."));
+    let begun = Instant::now();
+
+    // A `go build` outlives us if we are killed, so the unfinished file is named after the process that
+    // wanted it.
+    let unfinished = folder.join(format!(".{binary}.{}", std::process::id()));
+    let output = Command::new("go")
+        .args(["build", "-mod=readonly", "-trimpath", "-ldflags", &linker_flags(version), "-o"])
+        .arg(&unfinished)
+        .arg(package)
+        .current_dir(module)
+        .envs([("CGO_ENABLED", "0"), ("GOWORK", "off")])
+        .output()
+        .map_err(file_error("cannot run go in", module))?;
+    if !output.status.success() {
+        let output = text::tail(&String::from_utf8_lossy(&output.stderr), 30).to_owned();
+        return Err(AssetsError::BuildFailed { binary, output });
+    }
+    let finished = folder.join(binary);
+    fs::rename(&unfinished, &finished).map_err(file_error("cannot rename to", &finished))?;
+    progress(&format!("built {binary} in {} s", begun.elapsed().as_secs()));
+    Ok(())
+}
+
+/// Without a version the server says v0.0.0, and kubectl and Helm refuse things.
+fn linker_flags(version: &str) -> String {
+    let mut numbers = version.split('.');
+    let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
+    let stamps = ["k8s.io/component-base/version", "k8s.io/client-go/pkg/version"].map(|package| {
+        format!(
+            "-X {package}.gitVersion=v{version} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
+        )
+    });
+    format!("-s -w {}", stamps.join(" "))
+}
+
+/// The Go that builds, as far as what it builds depends on it.
+#[derive(Debug, PartialEq)]
+struct Toolchain {
+    version: String,
+    os: String,
+    arch: String,
+}
+
+impl Toolchain {
+    /// Asks in the module's folder, because Go may switch to the toolchain that a module wants.
+    fn detect(module: &Path) -> Result<Self, AssetsError> {
+        let asked =
+            Command::new("go").args(["env", "GOVERSION", "GOOS", "GOARCH"]).current_dir(module).output();
+        let output = match asked {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(AssetsError::GoMissing),
+            asked => asked.map_err(file_error("cannot run go in", module))?,
+        };
+        let answer = String::from_utf8_lossy(&output.stdout);
+        Self::parse(&answer).filter(|_| output.status.success()).ok_or_else(|| {
+            let said = format!("{answer}{}", String::from_utf8_lossy(&output.stderr));
+            AssetsError::GoUnusable { reason: said.trim().to_owned() }
+        })
+    }
+
+    fn parse(answer: &str) -> Option<Self> {
+        let mut lines = answer.lines().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty());
+        let toolchain = Self { version: lines.next()?, os: lines.next()?, arch: lines.next()? };
+        // An experiment is part of the version: "go1.26.8 X:nogreenteagc".
+        let version = toolchain.version.replace([' ', ':'], "_");
+        version.starts_with("go").then_some(Self { version, ..toolchain })
+    }
+
+    fn cache_key(&self, kubernetes: &str, etcd: &str) -> String {
+        format!("v{kubernetes}-etcd{etcd}-{}-{}-{}", self.version, self.os, self.arch)
+    }
+}
+
+fn known_versions(modules: &Path) -> Result<Vec<String>, AssetsError> {
+    let entries = fs::read_dir(modules).map_err(file_error("cannot read", modules))?;
+    let mut versions: Vec<_> = entries
+        .filter_map(|entry| Some(entry.ok()?.file_name().to_str()?.strip_prefix('v')?.to_owned()))
+        .collect();
+    versions.sort();
+    Ok(versions)
+}
+
+/// The version, without its `v`, that a go.mod requires of a module.
+fn required_version<'a>(go_mod: &'a str, module: &str) -> Option<&'a str> {
+    go_mod
+        .lines()
+        .find_map(|line| line.trim().strip_prefix(module)?.split_whitespace().next()?.strip_prefix('v'))
+}
+
+/// Held until dropped, also by the kernel's hand when we are killed.
+fn lock(folder: &Path) -> Result<File, AssetsError> {
+    let path = folder.join(".lock");
+    let file = File::create(&path).map_err(file_error("cannot create", &path))?;
+    if let Err(TryLockError::WouldBlock) = file.try_lock() {
+        progress(&format!("another process is building in {}, waiting for it ...", folder.display()));
+    }
+    file.lock().map_err(file_error("cannot lock", &path))?;
+    Ok(file)
+}
+
+/// What builds left behind that were killed; an orphaned `go build` that writes one again harms nobody.
+fn remove_leftovers(folder: &Path) -> Result<(), AssetsError> {
+    for entry in fs::read_dir(folder).map_err(file_error("cannot read", folder))?.flatten() {
+        let name = entry.file_name();
+        if BINARIES.iter().any(|binary| name.to_string_lossy().starts_with(&format!(".{binary}."))) {
+            fs::remove_file(entry.path()).map_err(file_error("cannot remove", &entry.path()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Not `eprintln!`: the test harness would keep it back, and for minutes nothing would seem to happen.
+fn progress(line: &str) {
+    let _ = writeln!(io::stderr(), "e2e: {line}");
+}
+
+fn file_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> AssetsError {
+    move |source| AssetsError::File { action, path: path.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cache_key_has_everything_that_the_binaries_depend_on() {
+        let toolchain = Toolchain::parse("go1.26.8\nlinux\namd64\n").unwrap();
+        assert_eq!(toolchain.cache_key("1.36.4", "3.6.4"), "v1.36.4-etcd3.6.4-go1.26.8-linux-amd64");
+    }
+
+    #[test]
+    fn go_versions_are_parsed_or_refused() {
+        let version = |answer: &str| Toolchain::parse(answer).map(|toolchain| toolchain.version);
+        assert_eq!(version("go1.27\nlinux\narm64"), Some("go1.27".into()));
+        assert_eq!(version("go1.26.8 X:nogreenteagc\nlinux\narm64"), Some("go1.26.8_X_nogreenteagc".into()));
+        assert_eq!(version("devel +3f1a\nlinux\narm64"), None);
+        assert_eq!(version("go1.26.8\nlinux\n\n"), None);
+        assert_eq!(version(""), None);
+    }
+
+    #[test]
+    fn the_etcd_version_comes_from_its_module() {
+        let go_mod = fs::read_to_string(Path::new(MODULES).join("etcd/go.mod")).unwrap();
+        assert!(required_version(&go_mod, ETCD_PACKAGE).unwrap().starts_with("3."));
+        assert_eq!(required_version("tool go.etcd.io/etcd/server/v3\n", ETCD_PACKAGE), None);
+    }
+
+    #[test]
+    fn an_unknown_version_is_an_error_that_lists_the_known_ones() {
+        let error = ensure("0.1.2", Path::new("/nowhere")).unwrap_err().to_string();
+        for part in ["0.1.2", super::super::DEFAULT_VERSION, "README.md"] {
+            assert!(error.contains(part), "{part} is missing in: {error}");
+        }
+    }
+
+    #[test]
+    fn the_server_learns_its_version_from_the_linker() {
+        let flags = linker_flags("1.34.4");
+        assert!(flags.contains("-X k8s.io/component-base/version.gitVersion=v1.34.4"), "{flags}");
+        assert!(flags.contains("-X k8s.io/client-go/pkg/version.gitMinor=34"), "{flags}");
+    }
+
+    #[test]
+    fn what_killed_builds_left_is_removed_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in [".lock", "etcd", ".etcd.4711", ".kube-apiserver.1"] {
+            fs::write(folder.path().join(name), "").unwrap();
+        }
+        remove_leftovers(folder.path()).unwrap();
+        let mut left: Vec<_> =
+            fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, [".lock", "etcd"]);
+    }
+}

@@ -1,0 +1,78 @@
+//! The flags of each component. All run in the cluster's folder, so every file is named as it is called
+//! there.
+
+/// Sockets in the cluster's folder rather than ports: nobody else can reach them, and no two clusters can
+/// meet. For etcd a unix URL is the name of a file, which has to look like `host:port`.
+const ETCD_CLIENTS: &str = "unix://etcd-clients:0";
+const ETCD_PEERS: &str = "unix://etcd-peers:0";
+
+pub(super) fn etcd() -> Vec<String> {
+    vec![
+        "--name=e2e".into(),
+        "--data-dir=etcd".into(),
+        format!("--listen-client-urls={ETCD_CLIENTS}"),
+        format!("--advertise-client-urls={ETCD_CLIENTS}"),
+        format!("--listen-peer-urls={ETCD_PEERS}"),
+        format!("--initial-advertise-peer-urls={ETCD_PEERS}"),
+        format!("--initial-cluster=e2e={ETCD_PEERS}"),
+        // Its data does not outlive it.
+        "--unsafe-no-fsync".into(),
+        "--log-level=warn".into(),
+    ]
+}
+
+pub(super) fn api_server(port: u16) -> Vec<String> {
+    vec![
+        format!("--etcd-servers={ETCD_CLIENTS}"),
+        format!("--secure-port={port}"),
+        // We hold the port, see `ReservedPort`.
+        "--permit-port-sharing=true".into(),
+        "--bind-address=127.0.0.1".into(),
+        "--advertise-address=127.0.0.1".into(),
+        // A loopback address is refused as an endpoint of the `kubernetes` service.
+        "--endpoint-reconciler-type=none".into(),
+        "--tls-cert-file=apiserver.crt".into(),
+        "--tls-private-key-file=apiserver.key".into(),
+        "--client-ca-file=ca.crt".into(),
+        "--service-account-issuer=https://kubernetes.default.svc".into(),
+        "--service-account-key-file=sa.pub".into(),
+        "--service-account-signing-key-file=sa.key".into(),
+        "--service-cluster-ip-range=10.96.0.0/16".into(),
+        "--authorization-mode=Node,RBAC".into(),
+        "--enable-admission-plugins=NodeRestriction".into(),
+        "--allow-privileged=true".into(),
+    ]
+}
+
+pub(super) fn controller_manager(more: Vec<String>) -> Vec<String> {
+    let mut flags = client("kube-controller-manager");
+    flags.extend([
+        "--root-ca-file=ca.crt".into(),
+        "--service-account-private-key-file=sa.key".into(),
+        // Each controller with its own rights, as in a real cluster.
+        "--use-service-account-credentials=true".into(),
+        // Its usual limits make it spend four seconds on starting.
+        "--kube-api-qps=200".into(),
+        "--kube-api-burst=400".into(),
+        "--cluster-signing-cert-file=ca.crt".into(),
+        "--cluster-signing-key-file=ca.key".into(),
+        // A node that falls silent is noticed in seconds, not in most of a minute.
+        "--node-monitor-grace-period=10s".into(),
+        "--node-monitor-period=1s".into(),
+    ]);
+    flags.extend(more);
+    flags
+}
+
+pub(super) fn scheduler() -> Vec<String> {
+    client("kube-scheduler")
+}
+
+fn client(name: &str) -> Vec<String> {
+    vec![
+        format!("--kubeconfig={name}.kubeconfig"),
+        // There is only one, and nobody asks it anything: one port less.
+        "--leader-elect=false".into(),
+        "--secure-port=0".into(),
+    ]
+}

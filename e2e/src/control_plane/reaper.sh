@@ -1,0 +1,32 @@
+# Ends what a cluster started and removes its folder, once stdin is closed: its owner let go, or is gone.
+#   sh -c reaper.sh reaper FOLDER
+trap '' HUP INT TERM
+
+# Nobody ever writes. This returns when the kernel closes the owner's end, however the owner came to its end.
+read -r _
+
+# After this no component can be recorded, and so none can start.
+mv "$1" "$1.ending" || exit 0
+cd "$1.ending" || exit 1
+
+# Is pid $1 still the process that started at $2? By now it may be somebody else's. A zombie does not run.
+runs() {
+    read -r stat 2>/dev/null <"/proc/$1/stat" || return 1
+    set -- "$2" ${stat##*) }
+    [ "$2" != Z ] && [ "$2" != X ] && [ "${21}" = "$1" ]
+}
+
+while read -r pid start; do
+    runs "$pid" "$start" && kill -KILL "$pid"
+done <pids
+
+# A process that is about to die may still hold or make files.
+while read -r pid start; do
+    tries=100
+    while runs "$pid" "$start" && [ $tries -gt 0 ]; do
+        tries=$((tries - 1))
+        sleep 0.05
+    done
+done <pids
+
+cd / && rm -rf "$1.ending"

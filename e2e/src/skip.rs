@@ -1,0 +1,47 @@
+//! For tests that need what a machine may not have.
+
+use std::{
+    env,
+    io::{self, Write as _},
+};
+
+use crate::assets::AssetsError;
+
+/// Turns "this machine cannot have it" into `None` and a line that nobody overlooks. With `CI=true` it stays
+/// an error, so that no pipeline is green because it tested nothing.
+///
+/// ```no_run
+/// # use nodekeeper_e2e::{Cluster, or_skip};
+/// # async fn test() -> anyhow::Result<()> {
+/// let Some(cluster) = or_skip(Cluster::shared().await)? else { return Ok(()) };
+/// # Ok(()) }
+/// ```
+pub fn or_skip<T>(needed: anyhow::Result<T>) -> anyhow::Result<Option<T>> {
+    let in_ci = env::var_os("CI").is_some_and(|value| value == "true");
+    match needed {
+        Ok(thing) => Ok(Some(thing)),
+        Err(error) if may_skip(&error, in_ci) => {
+            // Not `eprintln!`: the test harness would keep it back.
+            let _ = writeln!(io::stderr(), "\n=== SKIPPED, no control plane: {error:#} ===\n");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn may_skip(error: &anyhow::Error, in_ci: bool) -> bool {
+    !in_ci && error.downcast_ref().is_some_and(AssetsError::is_unavailable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_machine_that_lacks_something_skips_and_never_in_ci() {
+        let lacking = AssetsError::GoMissing.into();
+        assert!(may_skip(&lacking, false));
+        assert!(!may_skip(&lacking, true));
+        assert!(!may_skip(&AssetsError::NoCacheFolder.into(), false));
+    }
+}

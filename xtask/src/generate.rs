@@ -1,0 +1,72 @@
+//! Generated files: which command writes which. `generate` writes them, `lint` compares them.
+
+use std::path::Path;
+
+use crate::repo;
+
+/// A file that a command writes to its standard output.
+pub struct Generated {
+    /// From the root.
+    pub file: &'static str,
+    /// Program and arguments, run in the root.
+    pub command: &'static [&'static str],
+}
+
+/// What a generator says now.
+pub struct Output {
+    /// The file it is for.
+    pub file: String,
+    /// The new text, or why there is none.
+    pub text: Result<String, String>,
+}
+
+/// Every generated file of the repository: one line each.
+const GENERATED: &[Generated] =
+    &[Generated { file: "docs/rules.md", command: &["cargo", "run", "-q", "-p", "xtask", "--", "rules"] }];
+
+/// Runs every generator whose crate is in `root`.
+pub fn outputs(root: &Path) -> Vec<Output> {
+    GENERATED
+        .iter()
+        .filter(|entry| belongs(root, entry))
+        .map(|entry| Output { file: entry.file.to_owned(), text: run(root, entry.command) })
+        .collect()
+}
+
+/// Writes every generated file that is not up to date.
+pub fn write_all(root: &Path) -> Result<(), String> {
+    for output in outputs(root) {
+        let text = output.text?;
+        let path = root.join(&output.file);
+        if std::fs::read_to_string(&path).is_ok_and(|old| old == text) {
+            println!("{} is up to date", output.file);
+            continue;
+        }
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder).map_err(|e| format!("cannot make {}: {e}", folder.display()))?;
+        }
+        std::fs::write(&path, text).map_err(|e| format!("cannot write {}: {e}", output.file))?;
+        println!("{} written", output.file);
+    }
+    Ok(())
+}
+
+/// A workspace without the generator's crate (a fixture of the tests) has nothing to generate.
+fn belongs(root: &Path, entry: &Generated) -> bool {
+    let package = entry.command.iter().skip_while(|word| **word != "-p").nth(1);
+    package.is_none_or(|name| root.join(name).exists() || root.join("crates").join(name).exists())
+}
+
+fn run(root: &Path, command: &[&str]) -> Result<String, String> {
+    let [program, arguments @ ..] = command else { return Err("no command".to_owned()) };
+    let output = repo::command(program)
+        .args(arguments)
+        .current_dir(root)
+        .output()
+        .map_err(|e| format!("{} did not start: {e}", command.join(" ")))?;
+    if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    } else {
+        Err(format!("{} failed: {}", command.join(" "), String::from_utf8_lossy(&output.stderr).trim()))
+    }
+}

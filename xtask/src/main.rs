@@ -1,0 +1,75 @@
+//! The chores of the house: `lint` checks its rules, `test` runs its tiers, `rules` and `generate` write what is generated.
+
+mod code;
+mod generate;
+mod manifest;
+mod repo;
+mod rules;
+mod run;
+mod summary;
+mod tiers;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo run -q -p xtask -- COMMAND
+
+  lint [ROOT]   check the rules of the house (of the workspace in ROOT)
+  test          run every tier and end with what passed, failed and was skipped
+  generate      write the generated files
+  rules         print docs/rules.md
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let here = workspace_root();
+    let outcome = match words.as_slice() {
+        ["lint"] => lint(&here),
+        ["lint", root] => lint(Path::new(root)),
+        ["test"] => run::all(&here),
+        ["generate"] => generate::write_all(&here).map(|()| true),
+        ["rules"] => {
+            print!("{}", rules::page());
+            Ok(true)
+        }
+        _ => {
+            eprint!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The folder that holds this crate's folder.
+fn workspace_root() -> PathBuf {
+    let own = std::env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    own.parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf)
+}
+
+fn lint(root: &Path) -> Result<bool, String> {
+    let repo = repo::load(root)?;
+    let mut broken = 0;
+    for (rule, violations) in rules::check_all(&repo) {
+        for violation in &violations {
+            println!("{}", violation.line_for(rule));
+        }
+        broken += usize::from(!violations.is_empty());
+    }
+    let total = rules::RULES.len();
+    if broken == 0 {
+        println!("{total} rules of the house hold in {} files", repo.files.len());
+    } else {
+        println!("{broken} of {total} rules of the house are broken; docs/rules.md says what each is for");
+    }
+    Ok(broken == 0)
+}

@@ -1,0 +1,152 @@
+//! What the rules look at, read once: the files, the dependency tree of `core`, and what the generators say.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::Command;
+
+use crate::generate::{self, Output};
+
+/// One text file.
+pub struct File {
+    /// From the root, with forward slashes.
+    pub path: String,
+    /// All of it.
+    pub text: String,
+}
+
+/// Everything the rules look at.
+#[derive(Default)]
+pub struct Repo {
+    /// Every text file that is not ignored.
+    pub files: Vec<File>,
+    /// `cargo tree` of `core`, one crate a line; an error text when cargo could not say; nothing while there is no `core`.
+    pub core_tree: Option<Result<String, String>>,
+    /// What the generators would write now.
+    pub generated: Vec<Output>,
+}
+
+impl Repo {
+    /// The file at `path`.
+    pub fn file(&self, path: &str) -> Option<&File> {
+        self.files.iter().find(|file| file.path == path)
+    }
+
+    /// Rust files below `folder`.
+    pub fn rust_below(&self, folder: &str) -> impl Iterator<Item = &File> {
+        self.files.iter().filter(move |file| {
+            file.path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/')) && is_rust(&file.path)
+        })
+    }
+
+    /// Rust files below `folder` that are more than tests.
+    pub fn production_below(&self, folder: &str) -> impl Iterator<Item = &File> {
+        self.rust_below(folder).filter(|file| !is_test(&file.path))
+    }
+
+    /// The Cargo.toml of every member, with the folder it stands in.
+    pub fn members(&self) -> impl Iterator<Item = (&str, &File)> {
+        self.files.iter().filter_map(|file| Some((file.path.strip_suffix("/Cargo.toml")?, file)))
+    }
+}
+
+/// Whether a file holds Rust.
+pub fn is_rust(path: &str) -> bool {
+    Path::new(path).extension().is_some_and(|ending| ending == "rs")
+}
+
+/// Whether a file is for tests only, by where it stands: `tests/…`, `tests.rs`, `benches/…`.
+pub fn is_test(path: &str) -> bool {
+    path.split('/').any(|part| matches!(part, "tests" | "tests.rs" | "benches"))
+}
+
+/// A command without what cargo told us about our own crate: build scripts that look at these variables (ring's does)
+/// would run again, and everything above them would be built again.
+pub fn command(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(&name);
+        }
+    }
+    command
+}
+
+/// Reads the workspace in `root`.
+pub fn load(root: &Path) -> Result<Repo, String> {
+    let ignored = std::fs::read_to_string(root.join(".gitignore")).unwrap_or_default();
+    let mut files = Vec::new();
+    walk(root, "", &ignored, &mut files)?;
+    files.sort_by(|a, b| a.path.cmp(&b.path));
+    let mut repo = Repo { files, ..Repo::default() };
+    repo.core_tree = repo.file("crates/core/Cargo.toml").is_some().then(|| core_tree(root));
+    repo.generated = generate::outputs(root);
+    Ok(repo)
+}
+
+fn walk(root: &Path, folder: &str, ignored: &str, files: &mut Vec<File>) -> Result<(), String> {
+    let here = root.join(folder);
+    let entries = std::fs::read_dir(&here).map_err(|e| format!("cannot read {}: {e}", here.display()))?;
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let path = if folder.is_empty() { name.clone() } else { format!("{folder}/{name}") };
+        let Ok(kind) = entry.file_type() else { continue };
+        if name == ".git" || kind.is_symlink() || is_ignored(&path, &name, ignored) {
+            continue;
+        }
+        if kind.is_dir() {
+            walk(root, &path, ignored, files)?;
+        } else if let Ok(text) = std::fs::read_to_string(entry.path()) {
+            files.push(File { path, text });
+        }
+    }
+    Ok(())
+}
+
+/// The part of .gitignore's language that ours uses: `/path`, `*.ending`, `name`.
+fn is_ignored(path: &str, name: &str, ignored: &str) -> bool {
+    ignored.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')).any(|line| {
+        let line = line.trim_end_matches('/');
+        match (line.strip_prefix('/'), line.strip_prefix('*')) {
+            (Some(rooted), _) => path == rooted,
+            (_, Some(ending)) => name.ends_with(ending),
+            _ => name == line,
+        }
+    })
+}
+
+fn core_tree(root: &Path) -> Result<String, String> {
+    let tree = command("cargo")
+        .args(["tree", "-p", "nodekeeper-core", "-e", "normal,build", "--prefix", "none", "--format", "{p}"])
+        .current_dir(root)
+        .output()
+        .map_err(|e| format!("cargo tree did not start: {e}"))?;
+    if tree.status.success() {
+        Ok(String::from_utf8_lossy(&tree.stdout).into_owned())
+    } else {
+        Err(String::from_utf8_lossy(&tree.stderr).into_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_git_ignores_is_not_looked_at() {
+        let ignored = "# built\n/target\n*.kubeconfig\n.tools/\n";
+        assert!(is_ignored("target", "target", ignored));
+        assert!(is_ignored("e2e/.tools", ".tools", ignored));
+        assert!(is_ignored("a/b.kubeconfig", "b.kubeconfig", ignored));
+        assert!(!is_ignored("docs/target", "target", ignored));
+        assert!(!is_ignored("src/main.rs", "main.rs", ignored));
+    }
+
+    #[test]
+    fn tests_are_known_by_where_they_stand() {
+        assert!(is_test("crates/sim/tests/seeds.rs"));
+        assert!(is_test("crates/sim/src/store/tests.rs"));
+        assert!(is_test("crates/sim/src/tests/store.rs"));
+        assert!(!is_test("crates/sim/src/attests.rs"));
+    }
+}

@@ -1,0 +1,193 @@
+//! Counts what test programs say, and says it in one line a tier.
+
+use std::fmt::Write as _;
+use std::ops::AddAssign;
+use std::time::Duration;
+
+/// How many tests ended how.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Ran, and held.
+    pub passed: usize,
+    /// Ran, and did not hold; or could not be run though it should.
+    pub failed: usize,
+    /// Did not run.
+    pub skipped: usize,
+}
+
+impl Counts {
+    /// One test that passed.
+    pub const PASSED: Self = Self { passed: 1, failed: 0, skipped: 0 };
+    /// One test that failed.
+    pub const FAILED: Self = Self { passed: 0, failed: 1, skipped: 0 };
+    /// One test that did not run.
+    pub const SKIPPED: Self = Self { passed: 0, failed: 0, skipped: 1 };
+
+    fn total(self) -> usize {
+        self.passed + self.failed + self.skipped
+    }
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+    }
+}
+
+/// Reads the output of a test program line by line.
+#[derive(Default)]
+pub struct Reader {
+    counts: Counts,
+    saw_result: bool,
+    /// Between libtest's `running …` and `test result: …`.
+    suite: Option<Suite>,
+}
+
+#[derive(Default)]
+struct Suite {
+    /// Tests that passed only because they did nothing.
+    skipped: usize,
+    in_failures: bool,
+    /// How often libtest has said `successes:`: first come their outputs, then their names.
+    successes: usize,
+    /// Under the heading of one test, whether it has been counted as skipped; before the headings each line is a test.
+    shown: Option<bool>,
+}
+
+impl Reader {
+    /// Takes one line, and says whether a person wants to see it; not so the names of all that passed, once more.
+    pub fn line(&mut self, line: &str) -> bool {
+        self.count(line.trim());
+        let is_name = line.starts_with("    ") || line.is_empty();
+        let suite = self.suite.as_ref().filter(|suite| !suite.in_failures);
+        line != "successes:" && !suite.is_some_and(|suite| suite.successes > 1 && is_name)
+    }
+
+    fn count(&mut self, line: &str) {
+        if is_running(line) {
+            self.suite = Some(Suite::default());
+        } else if let Some(result) = libtest_result(line) {
+            let skipped = self.suite.take().map_or(0, |suite| suite.skipped).min(result.passed);
+            self.counts += Counts {
+                passed: result.passed - skipped,
+                failed: result.failed,
+                skipped: result.skipped + skipped,
+            };
+            self.saw_result = true;
+        } else if let Some(result) = plain_result(line) {
+            self.counts += result;
+            self.saw_result = true;
+        } else {
+            self.other(line);
+        }
+    }
+
+    fn other(&mut self, line: &str) {
+        match &mut self.suite {
+            Some(suite) => match line {
+                "failures:" => suite.in_failures = true,
+                "successes:" => (suite.in_failures, suite.successes) = (false, suite.successes + 1),
+                _ if line.starts_with("---- ") => suite.shown = Some(false),
+                _ if is_skip(line) && !suite.in_failures && suite.shown != Some(true) => {
+                    suite.skipped += 1;
+                    suite.shown = suite.shown.map(|_| true);
+                }
+                _ => {}
+            },
+            None if is_skip(line) => self.counts += Counts::SKIPPED,
+            None => {}
+        }
+    }
+
+    /// What the program's end means: one that says no numbers is one test, and one that fails has a failure.
+    pub fn finish(self, success: bool) -> Counts {
+        let mut counts = self.counts;
+        if !self.saw_result && counts.total() == 0 {
+            counts += if success { Counts::PASSED } else { Counts::FAILED };
+        } else if !success && counts.failed == 0 {
+            counts += Counts::FAILED;
+        }
+        counts
+    }
+}
+
+/// `running 3 tests`
+fn is_running(line: &str) -> bool {
+    let words: Vec<&str> = line.split(' ').collect();
+    matches!(words.as_slice(), ["running", n, "test" | "tests"] if n.parse::<usize>().is_ok())
+}
+
+/// `SKIPPED: why`, perhaps between rulers.
+fn is_skip(line: &str) -> bool {
+    line.trim_start_matches(['=', '-', '*', ' '])
+        .strip_prefix("SKIPPED")
+        .is_some_and(|rest| rest.starts_with([':', ',']))
+}
+
+/// `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s`
+fn libtest_result(line: &str) -> Option<Counts> {
+    let (_, numbers) = line.strip_prefix("test result: ")?.split_once(". ")?;
+    let number = |word: &str| {
+        let part = numbers.split(';').map(str::trim).find_map(|part| part.strip_suffix(word))?;
+        part.trim().parse().ok()
+    };
+    Some(Counts { passed: number("passed")?, failed: number("failed")?, skipped: number("ignored")? })
+}
+
+/// `3 passed, 0 failed`, perhaps with `, 1 skipped`.
+fn plain_result(line: &str) -> Option<Counts> {
+    let mut parts = line.split(", ");
+    let mut number =
+        |word: &str| parts.next().map(|part| part.strip_suffix(word)?.strip_suffix(' ')?.parse().ok());
+    let counts = Counts {
+        passed: number("passed")??,
+        failed: number("failed")??,
+        skipped: number("skipped").unwrap_or(Some(0))?,
+    };
+    parts.next().is_none().then_some(counts)
+}
+
+/// One line of the summary.
+pub struct Row {
+    /// The tier.
+    pub name: &'static str,
+    /// What became of its tests.
+    pub counts: Counts,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// Where nothing may be skipped, a skipped test has failed.
+pub fn strict(rows: &mut [Row]) {
+    for row in rows {
+        row.counts.failed += row.counts.skipped;
+        row.counts.skipped = 0;
+    }
+}
+
+/// The sum of all rows.
+pub fn total(rows: &[Row]) -> Counts {
+    rows.iter().fold(Counts::default(), |mut sum, row| {
+        sum += row.counts;
+        sum
+    })
+}
+
+/// A line a tier, and the last line `N passed, N failed, N skipped`.
+pub fn table(rows: &[Row]) -> String {
+    let mut text =
+        format!("{:<14} {:>7} {:>7} {:>8} {:>8}\n", "tier", "passed", "failed", "skipped", "seconds");
+    for Row { name, counts: Counts { passed, failed, skipped }, took } in rows {
+        let seconds = took.as_secs_f64();
+        let _ = writeln!(text, "{name:<14} {passed:>7} {failed:>7} {skipped:>8} {seconds:>8.1}");
+    }
+    let Counts { passed, failed, skipped } = total(rows);
+    let _ = writeln!(text, "{passed} passed, {failed} failed, {skipped} skipped");
+    text
+}
+
+#[cfg(test)]
+#[path = "tests/summary.rs"]
+mod tests;

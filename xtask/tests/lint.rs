@@ -1,0 +1,84 @@
+//! `xtask lint` as it is run: on this repository, and on a small one that breaks the rules.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn lint(root: &Path) -> (bool, String) {
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_xtask")).arg("lint").arg(root).output().expect("it was just built");
+    (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn write(root: &Path, path: &str, text: &str) {
+    let path = root.join(path);
+    std::fs::create_dir_all(path.parent().unwrap_or(root)).expect("a folder can be made");
+    std::fs::write(path, text).expect("a file can be written");
+}
+
+fn member(name: &str, rest: &str) -> String {
+    format!(
+        "[package]\nname = \"{name}\"\nversion.workspace = true\nedition.workspace = true\nrust-version.workspace = true\n\
+         license.workspace = true\npublish.workspace = true\n\n[lints]\nworkspace = true\n\n{rest}"
+    )
+}
+
+/// A workspace with a `core` of its own, and a crate called tokio that `core` might use; removed at the end.
+struct Workspace(PathBuf);
+
+impl Workspace {
+    fn new(name: &str) -> Self {
+        let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let _ = std::fs::remove_dir_all(&root);
+        write(
+            &root,
+            "Cargo.toml",
+            "[workspace]\nresolver = \"3\"\nmembers = [\"crates/core\", \"e2e\"]\n\n[workspace.package]\nversion = \"0.1.0\"\n\
+             edition = \"2024\"\nrust-version = \"1.95\"\nlicense = \"Apache-2.0\"\npublish = false\n\n\
+             [workspace.dependencies]\ntokio = { path = \"e2e\" }\n\n[workspace.lints.rust]\n",
+        );
+        write(&root, "crates/core/Cargo.toml", &member("nodekeeper-core", ""));
+        write(&root, "crates/core/src/lib.rs", "//! Pure.\n");
+        write(&root, "e2e/Cargo.toml", &member("tokio", ""));
+        write(&root, "e2e/src/lib.rs", "");
+        Self(root)
+    }
+}
+
+impl Drop for Workspace {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn this_repository_keeps_its_rules() {
+    let (held, output) = lint(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap());
+    assert!(held, "{output}");
+}
+
+#[test]
+fn breaches_are_named_and_the_exit_code_says_so() {
+    let workspace = Workspace::new("breaches");
+    let root = &workspace.0;
+    let (held, output) = lint(root);
+    assert!(held, "nothing is wrong yet: {output}");
+
+    write(
+        root,
+        "crates/core/Cargo.toml",
+        &member("nodekeeper-core", "[dependencies]\ntokio.workspace = true\n"),
+    );
+    write(root, "crates/core/src/lib.rs", "//! Not pure.\npub fn f() { std::thread::yield_now() }\n");
+    write(root, "crates/core/tests/forgotten.rs", "// TODO: later\n");
+    let (held, output) = lint(root);
+    assert!(!held, "{output}");
+    for line in [
+        "crates/core/Cargo.toml:1: core-no-io: core depends on tokio;",
+        "crates/core/Cargo.toml:13: dependency-direction: crates/core may depend on nothing of the house",
+        "crates/core/src/lib.rs:2: core-pure: `thread::` in core",
+        "crates/core/tests/forgotten.rs:1: no-stray: TODO left behind",
+        "crates/core/tests/forgotten.rs:1: every-test-runs: ",
+    ] {
+        assert!(output.contains(line), "{line} is missing in\n{output}");
+    }
+}
