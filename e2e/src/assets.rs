@@ -180,11 +180,11 @@ mod tests {
 
     #[test]
     fn the_cache_is_the_most_specific_variable_that_is_set() {
-        let home = ("HOME", "/home/me");
+        let home = ("HOME", "/me");
         let cache = |variables: &[_]| settings(variables).unwrap().cache;
-        assert_eq!(cache(&[home]), Path::new("/home/me/.cache/nodekeeper"));
+        assert_eq!(cache(&[home]), Path::new("/me/.cache/nodekeeper"));
         assert_eq!(cache(&[home, ("XDG_CACHE_HOME", "/xdg")]), Path::new("/xdg/nodekeeper"));
-        assert_eq!(cache(&[home, ("XDG_CACHE_HOME", "")]), Path::new("/home/me/.cache/nodekeeper"));
+        assert_eq!(cache(&[home, ("XDG_CACHE_HOME", "")]), Path::new("/me/.cache/nodekeeper"));
         assert_eq!(
             cache(&[home, ("XDG_CACHE_HOME", "/xdg"), ("NODEKEEPER_CACHE", "/own")]),
             Path::new("/own")

@@ -18,9 +18,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
 
+use crate::api::Answer;
 use crate::api::status::ApiError;
 use crate::cluster::Cluster;
-use crate::server::{self, Answer, Body};
+use crate::server::{self, Body};
 
 /// A real server takes about as much.
 const LARGEST_BODY: usize = 3 * 1024 * 1024;
@@ -94,7 +95,11 @@ impl Identity {
             .with_single_cert(vec![certificate.der().clone()], key)?;
         // A fresh public key is as good a source of an unguessable word as any, and needs no crate of its own.
         let token = BASE64.encode(&KeyPair::generate()?.public_key_raw()[1..25]);
-        Ok(Self { authority: authority.pem(), acceptor: TlsAcceptor::from(Arc::new(config)), token: token.into() })
+        Ok(Self {
+            authority: authority.pem(),
+            acceptor: TlsAcceptor::from(Arc::new(config)),
+            token: token.into(),
+        })
     }
 
     fn kubeconfig(&self, address: SocketAddr) -> String {
@@ -136,11 +141,9 @@ async fn converse(cluster: Cluster, stream: TcpStream, acceptor: TlsAcceptor, to
 
 async fn serve(cluster: &Cluster, token: &str, request: Request<Incoming>) -> Response<Body> {
     let (parts, body) = request.into_parts();
-    let refuse = |error: &ApiError| {
-        let code = http::StatusCode::from_u16(error.code).unwrap_or(http::StatusCode::BAD_REQUEST);
-        server::respond(cluster, Answer::Document(code, error.body()))
-    };
-    let bearer = parts.headers.get(header::AUTHORIZATION).and_then(|v| v.to_str().ok()?.strip_prefix("Bearer "));
+    let refuse = |error: &ApiError| server::respond(cluster, Answer::refusal(error));
+    let bearer =
+        parts.headers.get(header::AUTHORIZATION).and_then(|v| v.to_str().ok()?.strip_prefix("Bearer "));
     let is_probe = matches!(parts.uri.path(), "/healthz" | "/livez" | "/readyz" | "/version");
     if bearer != Some(token) && !is_probe {
         return refuse(&ApiError::unauthorized());

@@ -70,7 +70,9 @@ impl Cluster {
             // The service account controller does this for later namespaces; these must be usable at once.
             local.expect_create("v1", "ServiceAccount", name, json!({"metadata": {"name": "default"}}));
         }
-        for (name, value) in [("system-node-critical", 2_000_001_000), ("system-cluster-critical", 2_000_000_000)] {
+        for (name, value) in
+            [("system-node-critical", 2_000_001_000), ("system-cluster-critical", 2_000_000_000)]
+        {
             let class = json!({"metadata": {"name": name}, "value": value});
             local.expect_create("scheduling.k8s.io/v1", "PriorityClass", "", class);
         }
@@ -156,7 +158,13 @@ impl Local {
     }
 
     /// Makes an object.
-    pub fn create(&self, api_version: &str, kind: &str, namespace: &str, body: Value) -> Result<Arc<Value>, ApiError> {
+    pub fn create(
+        &self,
+        api_version: &str,
+        kind: &str,
+        namespace: &str,
+        body: Value,
+    ) -> Result<Arc<Value>, ApiError> {
         let resource = self.resource(api_version, kind)?;
         self.cluster.state().create(&resource, namespace, body, &self.caller())
     }

@@ -271,7 +271,8 @@ impl Inner {
 
     fn choose(&mut self, is_write: bool) -> Fault {
         let Rates { refused, lost, crash, .. } = self.rates;
-        let mut faults = vec![(Fault::TooMany, refused), (Fault::Internal, refused), (Fault::LostRequest, lost)];
+        let mut faults =
+            vec![(Fault::TooMany, refused), (Fault::Internal, refused), (Fault::LostRequest, lost)];
         if is_write {
             faults.extend([
                 (Fault::Conflict, refused),
@@ -301,12 +302,10 @@ fn write_point(request: &Request<Bytes>) -> String {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     let rest = match parts.as_slice() {
         ["api", _, rest @ ..] | ["apis", _, _, rest @ ..] => rest,
-        rest => rest,
+        _ => &[],
     };
-    let rest = match rest {
-        ["namespaces", _, rest @ ..] if !rest.is_empty() => rest,
-        rest => rest,
-    };
+    let in_namespace = rest.len() > 2 && rest[0] == "namespaces";
+    let rest = if in_namespace { &rest[2..] } else { rest };
     match rest {
         [resource, _, part] => format!("{} {resource}/{part}", request.method()),
         [resource, ..] => format!("{} {resource}", request.method()),

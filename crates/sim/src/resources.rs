@@ -5,9 +5,7 @@ use std::borrow::Cow;
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet};
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{
-    ConfigMap, Event, Namespace, Node, Pod, Secret, Service, ServiceAccount,
-};
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Namespace, Node, Pod, Secret, Service, ServiceAccount};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::events::v1::Event as EventsEvent;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
@@ -25,21 +23,63 @@ use crate::kinds::{self, Rules};
 pub fn builtin() -> Vec<Resource> {
     vec![
         kind::<Namespace>(&["ns"]).status().rules(&kinds::Namespaces).fields(&["status.phase"]),
-        kind::<Node>(&["no"]).status().keeps_status().rules(&kinds::Nodes).fields(&["spec.unschedulable"]).lists(NODE_LISTS),
-        kind::<Pod>(&["po"]).status().returns_deleted().generation(Generation::Spec).rules(&kinds::Pods).fields(POD_FIELDS).lists(POD_LISTS).pod_spec("spec"),
-        kind::<Service>(&["svc"]).status().returns_deleted().create_on_update().rules(&kinds::Services).fields(&["spec.clusterIP", "spec.type"]).lists(&[("spec.ports", "port"), ("status.conditions", "type")]),
+        kind::<Node>(&["no"])
+            .status()
+            .keeps_status()
+            .rules(&kinds::Nodes)
+            .fields(&["spec.unschedulable"])
+            .lists(NODE_LISTS),
+        kind::<Pod>(&["po"])
+            .status()
+            .returns_deleted()
+            .generation(Generation::Spec)
+            .rules(&kinds::Pods)
+            .fields(POD_FIELDS)
+            .lists(POD_LISTS)
+            .pod_spec("spec"),
+        kind::<Service>(&["svc"])
+            .status()
+            .returns_deleted()
+            .create_on_update()
+            .rules(&kinds::Services)
+            .fields(&["spec.clusterIP", "spec.type"])
+            .lists(&[("spec.ports", "port"), ("status.conditions", "type")]),
         kind::<ConfigMap>(&["cm"]).rules(&kinds::ConfigMaps),
         kind::<Secret>(&[]).rules(&kinds::Secrets).fields(&["type"]),
-        kind::<ServiceAccount>(&["sa"]).returns_deleted().lists(&[("secrets", "name"), ("imagePullSecrets", "name")]),
+        kind::<ServiceAccount>(&["sa"])
+            .returns_deleted()
+            .lists(&[("secrets", "name"), ("imagePullSecrets", "name")]),
         kind::<Event>(&["ev"]).create_on_update().rules(&kinds::Events).fields(EVENT_FIELDS),
-        kind::<EventsEvent>(&["ev"]).create_on_update().rules(&kinds::NewEvents).fields(EVENTS_FIELDS).view_of("events", EVENT_NAMES),
-        kind::<DaemonSet>(&["ds"]).status().generation(Generation::Spec).rules(&kinds::Workloads).pod_spec("spec.template.spec"),
-        kind::<Deployment>(&["deploy"]).status().generation(Generation::Spec).rules(&kinds::Workloads).pod_spec("spec.template.spec"),
-        kind::<ReplicaSet>(&["rs"]).status().generation(Generation::Spec).rules(&kinds::Workloads).fields(&["status.replicas"]).pod_spec("spec.template.spec"),
+        kind::<EventsEvent>(&["ev"])
+            .create_on_update()
+            .rules(&kinds::NewEvents)
+            .fields(EVENTS_FIELDS)
+            .view_of("events", EVENT_NAMES),
+        kind::<DaemonSet>(&["ds"])
+            .status()
+            .generation(Generation::Spec)
+            .rules(&kinds::Workloads)
+            .pod_spec("spec.template.spec"),
+        kind::<Deployment>(&["deploy"])
+            .status()
+            .generation(Generation::Spec)
+            .rules(&kinds::Workloads)
+            .pod_spec("spec.template.spec"),
+        kind::<ReplicaSet>(&["rs"])
+            .status()
+            .generation(Generation::Spec)
+            .rules(&kinds::Workloads)
+            .fields(&["status.replicas"])
+            .pod_spec("spec.template.spec"),
         kind::<Lease>(&[]).create_on_update().guarded_update().rules(&kinds::Leases),
         kind::<EndpointSlice>(&[]).generation(Generation::NotMetadata).rules(&kinds::EndpointSlices),
         kind::<PriorityClass>(&["pc"]).generation(Generation::First).rules(&kinds::PriorityClasses),
-        kind::<CustomResourceDefinition>(&["crd", "crds"]).status().guarded_update().generation(Generation::Spec).rules(&kinds::Definitions).lists(&[("status.conditions", "type")]),
+        kind::<CustomResourceDefinition>(&["crd", "crds"])
+            .status()
+            .guarded_update()
+            .generation(Generation::Spec)
+            .rules(&kinds::Definitions)
+            .lists(&[("status.conditions", "type")]),
     ]
 }
 
@@ -90,9 +130,12 @@ const EVENT_NAMES: &[(&str, &str)] = &[
 ];
 
 /// Lists that a strategic merge patch merges by a key; all others it replaces. Taints are not here: they are atomic.
-const NODE_LISTS: &[(&str, &str)] = &[("status.conditions", "type"), ("status.addresses", "type"), ("spec.podCIDRs", PRIMITIVE)];
-const POD_LISTS: &[(&str, &str)] = &[("status.conditions", "type"), ("status.podIPs", "ip"), ("status.hostIPs", "ip")];
-const META_LISTS: &[(&str, &str)] = &[("metadata.ownerReferences", "uid"), ("metadata.finalizers", PRIMITIVE)];
+const NODE_LISTS: &[(&str, &str)] =
+    &[("status.conditions", "type"), ("status.addresses", "type"), ("spec.podCIDRs", PRIMITIVE)];
+const POD_LISTS: &[(&str, &str)] =
+    &[("status.conditions", "type"), ("status.podIPs", "ip"), ("status.hostIPs", "ip")];
+const META_LISTS: &[(&str, &str)] =
+    &[("metadata.ownerReferences", "uid"), ("metadata.finalizers", PRIMITIVE)];
 const POD_SPEC_LISTS: &[(&str, &str)] = &[
     ("volumes", "name"),
     ("imagePullSecrets", "name"),
@@ -134,6 +177,7 @@ pub struct View {
 }
 
 /// A kind of object, and how the API server treats it.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact about a kind that is so or not")]
 #[derive(Clone, Debug)]
 pub struct Resource {
     /// API group; empty for core.
@@ -170,11 +214,14 @@ pub struct Resource {
     pub stored_version: Option<String>,
     /// What this kind does beyond being stored.
     pub rules: &'static dyn Rules,
-    decode: Option<fn(&Value) -> Result<Value, serde_json::Error>>,
+    decode: Option<Decode>,
     view: Option<View>,
     fields: Vec<Cow<'static, str>>,
     merge_keys: Vec<(String, &'static str)>,
 }
+
+/// Reads an object as its type and writes it again.
+type Decode = fn(&Value) -> Result<Value, serde_json::Error>;
 
 fn kind<T: Typed + Serialize + DeserializeOwned>(short: &[&str]) -> Resource
 where
@@ -279,13 +326,21 @@ impl Resource {
     /// `v1` or `group/v1`.
     #[must_use]
     pub fn api_version(&self) -> String {
-        if self.group.is_empty() { self.version.to_string() } else { format!("{}/{}", self.group, self.version) }
+        if self.group.is_empty() {
+            self.version.to_string()
+        } else {
+            format!("{}/{}", self.group, self.version)
+        }
     }
 
     /// `pods` or `leases.coordination.k8s.io`, as messages name it.
     #[must_use]
     pub fn qualified(&self) -> String {
-        if self.group.is_empty() { self.plural.to_string() } else { format!("{}.{}", self.plural, self.group) }
+        if self.group.is_empty() {
+            self.plural.to_string()
+        } else {
+            format!("{}.{}", self.plural, self.group)
+        }
     }
 
     /// `Pod` or `Lease.coordination.k8s.io`, as messages name it.
@@ -307,7 +362,9 @@ impl Resource {
     /// Whether a field selector may name this field.
     #[must_use]
     pub fn is_selectable(&self, field: &str) -> bool {
-        field == "metadata.name" || (field == "metadata.namespace" && self.namespaced) || self.fields.iter().any(|f| f == field)
+        field == "metadata.name"
+            || (field == "metadata.namespace" && self.namespaced)
+            || self.fields.iter().any(|f| f == field)
     }
 
     /// The key by which a strategic merge patch merges the list at this path (without indices), if it does.

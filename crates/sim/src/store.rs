@@ -103,7 +103,14 @@ impl Store {
     }
 
     /// Puts an object in place under a new revision and returns it as stored.
-    pub fn put(&mut self, collection: &str, key: &str, mut new: Value, who: &str, at: Timestamp) -> Arc<Value> {
+    pub fn put(
+        &mut self,
+        collection: &str,
+        key: &str,
+        mut new: Value,
+        who: &str,
+        at: Timestamp,
+    ) -> Arc<Value> {
         self.revision += 1;
         object::set(&mut new, "metadata.resourceVersion", json!(self.revision.to_string()));
         let new = Arc::new(new);

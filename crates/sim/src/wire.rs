@@ -11,10 +11,11 @@ use http_body::Frame;
 use http_body_util::{BodyExt as _, StreamBody};
 use tokio::time::sleep;
 
+use crate::api::Answer;
 use crate::api::status::ApiError;
 use crate::cluster::Cluster;
 use crate::faults::{Fault, Faults, Line};
-use crate::server::{self, Answer, Body};
+use crate::server::{self, Body};
 
 /// The least time that a request takes. Without it a busy loop would never let virtual time go on.
 const SHORTEST: Duration = Duration::from_millis(1);
@@ -64,7 +65,12 @@ impl Wire {
         self.suffer(&faults, fault, &request).await
     }
 
-    async fn suffer(&self, faults: &Faults, fault: Fault, request: &Request<Bytes>) -> Result<Response<Body>, BoxError> {
+    async fn suffer(
+        &self,
+        faults: &Faults,
+        fault: Fault,
+        request: &Request<Bytes>,
+    ) -> Result<Response<Body>, BoxError> {
         if faults.is_dead() {
             return never().await;
         }
@@ -75,8 +81,7 @@ impl Wire {
             _ => None,
         };
         if let Some(error) = refused {
-            let code = http::StatusCode::from_u16(error.code)?;
-            let answer = Answer::Document(code, error.body());
+            let answer = Answer::refusal(&error);
             self.note(request, &answer, fault.name());
             return Ok(server::respond(&self.cluster, answer));
         }
@@ -145,7 +150,10 @@ async fn never<T>() -> T {
 }
 
 /// A stream of events that comes late and breaks off, but never loses an event in its middle: TCP does not either.
-fn troubled(events: impl Stream<Item = Bytes> + Send + Unpin + 'static, faults: Faults) -> impl Stream<Item = Bytes> {
+fn troubled(
+    events: impl Stream<Item = Bytes> + Send + Unpin + 'static,
+    faults: Faults,
+) -> impl Stream<Item = Bytes> {
     stream::unfold(Some((events, faults)), |place| async move {
         let (mut events, faults) = place?;
         let line = events.next().await?;

@@ -15,7 +15,9 @@ const SEEDS: u64 = 300;
 
 fn number(variable: &str) -> Option<u64> {
     let text = env::var(variable).ok().filter(|text| !text.is_empty())?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text}: give a whole number, such as {variable}=7")))
+    let number = text.parse().ok();
+    assert!(number.is_some(), "{variable}={text}: give a whole number, such as {variable}=7");
+    number
 }
 
 #[test]
@@ -41,12 +43,33 @@ fn a_guarded_controller_passes_every_seed() {
     print!("{found}");
     assert!(found.failures.is_empty(), "{} of {count} seeds failed", found.failures.len());
     if count >= SEEDS {
-        for fault in ["409", "429", "500", "timeout, landed", "timeout, not landed", "crash before a write",
-            "crash after a write", "watch cut", "late event", "late request", "stale read", "history compacted (410)",
-            "clock jump", "reboot", "power off", "kubelet lies", "node deleted and reborn", "foreign write",
-            "DNS down, all", "DNS down, zone", "DNS down, node"]
-        {
-            assert!(found.coverage.faults.contains_key(fault), "{fault} was never injected: the sweep shows nothing of it");
+        for fault in [
+            "409",
+            "429",
+            "500",
+            "timeout, landed",
+            "timeout, not landed",
+            "crash before a write",
+            "crash after a write",
+            "watch cut",
+            "late event",
+            "late request",
+            "stale read",
+            "history compacted (410)",
+            "clock jump",
+            "reboot",
+            "power off",
+            "kubelet lies",
+            "node deleted and reborn",
+            "foreign write",
+            "DNS down, all",
+            "DNS down, zone",
+            "DNS down, node",
+        ] {
+            assert!(
+                found.coverage.faults.contains_key(fault),
+                "{fault} was never injected: the sweep shows nothing of it"
+            );
         }
         let points = found.coverage.write_points.len() * 2;
         assert_eq!(found.coverage.crashed_points.len(), points, "a write was never crashed around");
@@ -56,9 +79,12 @@ fn a_guarded_controller_passes_every_seed() {
 fn caught(way: Way, by: &str) {
     // One replica: two of these get in each other's way without any fault.
     let found = sweep(&Scenario { replicas: 1, ..scenario(way) }, 1..41, |_| {});
-    let first = found.failures.first().unwrap_or_else(|| panic!("{way:?} passed 40 seeds"));
-    let violation = first.violation.as_deref().unwrap_or_default();
-    println!("{way:?}: {} of 40 seeds, first {}: {violation}", found.failures.len(), first.seed);
+    assert!(!found.failures.is_empty(), "{way:?} passed 40 seeds");
+    println!("{way:?} is caught by {} of 40 seeds", found.failures.len());
+    for report in &found.failures {
+        let violation = report.violation.as_deref().unwrap_or_default();
+        println!("  seed {}: {:.150}", report.seed, violation);
+    }
     let by_it = found.failures.iter().filter(|r| r.violation.as_deref().is_some_and(|v| v.starts_with(by)));
     assert!(by_it.count() > 0, "{way:?} was caught, but never by {by:?}");
 }

@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use http::{Method, Request};
+use http::{Method, Request, StatusCode};
 use http_body_util::BodyExt as _;
 use kube::client::Body;
 use serde_json::Value;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::check;
 
@@ -19,6 +19,9 @@ pub(super) const STRATEGIC_PATCH: &str = "application/strategic-merge-patch+json
 
 /// How long a watch may stay silent where an event is due.
 const WATCH_PATIENCE: Duration = Duration::from_secs(20);
+
+/// How often a server may say "not now".
+const NOT_NOW: u32 = 20;
 
 /// One request, to be filled in and sent.
 pub(super) struct Call<'a> {
@@ -65,12 +68,21 @@ impl<'a> Call<'a> {
         let what = format!("{} {}", self.method, self.path);
         // A space is the one character of our selectors that a URI cannot hold.
         let uri = self.path.replace(' ', "%20");
-        let mut request = Request::builder().method(self.method).uri(uri).header("accept", self.accept);
-        if let Some(content_type) = self.content_type {
-            request = request.header("content-type", content_type);
+        let mut tries = 0;
+        loop {
+            let mut request = Request::builder().method(&self.method).uri(&uri).header("accept", self.accept);
+            if let Some(content_type) = self.content_type {
+                request = request.header("content-type", content_type);
+            }
+            let request = request.body(Body::from(self.body.clone())).context(what.clone())?;
+            let response = client.send(request).await.context(what.clone())?;
+            // "Not now": a real server says so while it makes room for a custom kind.
+            if response.status() != StatusCode::TOO_MANY_REQUESTS || tries == NOT_NOW {
+                return Ok(response);
+            }
+            tries += 1;
+            sleep(Duration::from_secs(1)).await;
         }
-        let request = request.body(Body::from(self.body)).context(what.clone())?;
-        client.send(request).await.context(what)
     }
 }
 

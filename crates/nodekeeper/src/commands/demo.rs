@@ -59,7 +59,9 @@ impl Story {
             start: Instant::now(),
             colours: std::io::stdout().is_terminal(),
         };
-        println!("The embedded cluster of Nodekeeper: an API server in memory, with scheduler, kubelets and controllers.");
+        println!(
+            "The embedded cluster of Nodekeeper: an API server in memory, with scheduler, kubelets and controllers."
+        );
         println!("It listens on https://{}\n", bound.address);
         story.machines_join().await?;
         story.a_pod_waits_for_a_taint().await?;
@@ -70,7 +72,12 @@ impl Story {
         if demo.keep {
             let path = kubeconfig.path().display();
             println!("\nThe cluster stays up until ctrl-c. In another terminal:");
-            for command in ["get nodes", "describe node node-2", "get pods -A -w", "taint node node-1 demo=yes:NoSchedule"] {
+            for command in [
+                "get nodes",
+                "describe node node-2",
+                "get pods -A -w",
+                "taint node node-1 demo=yes:NoSchedule",
+            ] {
                 println!("  kubectl --kubeconfig {path} {command}");
             }
             std::future::pending::<()>().await;
@@ -80,7 +87,8 @@ impl Story {
 
     async fn machines_join(&self) -> Result<()> {
         for (i, zone) in ["a", "b", "c"].iter().enumerate() {
-            let spec = NodeSpec { name: format!("node-{}", i + 1), zone: (*zone).into(), ..NodeSpec::default() };
+            let spec =
+                NodeSpec { name: format!("node-{}", i + 1), zone: (*zone).into(), ..NodeSpec::default() };
             self.kubelets.join(spec);
         }
         for node in ["node-1", "node-2", "node-3"] {
@@ -91,7 +99,8 @@ impl Story {
 
     async fn a_pod_waits_for_a_taint(&self) -> Result<()> {
         let taint = json!({"key": "node-ready/unverified", "value": "true", "effect": "NoSchedule"});
-        let spec = NodeSpec { name: "node-4".into(), zone: "a".into(), taints: vec![taint], ..NodeSpec::default() };
+        let spec =
+            NodeSpec { name: "node-4".into(), zone: "a".into(), taints: vec![taint], ..NodeSpec::default() };
         self.kubelets.join(spec);
         self.until("node-4 is Ready, and tainted node-ready/unverified", || self.is_ready("node-4")).await?;
         self.run_pod("web", "node-4", &["serve"])?;
@@ -99,17 +108,25 @@ impl Story {
         self.until("pod web does not tolerate the taint and waits", scheduled).await?;
         let node = self.somebody.get("nodes", "", "node-4").context("node-4 is gone")?;
         self.somebody.change(&node, None, |node| {
-            let kept: Vec<Value> = items(node, "spec.taints").iter().filter(|t| text(t, "key") != "node-ready/unverified").cloned().collect();
+            let kept: Vec<Value> = items(node, "spec.taints")
+                .iter()
+                .filter(|t| text(t, "key") != "node-ready/unverified")
+                .cloned()
+                .collect();
             node["spec"]["taints"] = json!(kept);
         })?;
-        self.until("the taint is removed, and pod web runs on node-4", || self.phase("web") == "Running").await
+        self.until("the taint is removed, and pod web runs on node-4", || self.phase("web") == "Running")
+            .await
     }
 
     async fn a_pod_runs_to_its_end(&self) -> Result<()> {
         self.run_pod("probe", "node-1", &["exit", "1", "dns: no answer from 10.96.0.10 within 5s"])?;
-        self.until("pod probe fails on node-1 and leaves a message", || self.phase("probe") == "Failed").await?;
+        self.until("pod probe fails on node-1 and leaves a message", || self.phase("probe") == "Failed")
+            .await?;
         let pod = self.pod("probe").context("pod probe is gone")?;
-        let message = items(&pod, "status.containerStatuses").first().map_or("", |c| text(c, "state.terminated.message"));
+        let message = items(&pod, "status.containerStatuses")
+            .first()
+            .map_or("", |c| text(c, "state.terminated.message"));
         self.say("", &format!("its termination message: {message:?}"));
         Ok(())
     }
@@ -192,7 +209,8 @@ impl Story {
             let taints: Vec<&str> = items(&node, "spec.taints").iter().map(|t| text(t, "key")).collect();
             let taints = if taints.is_empty() { "-".into() } else { taints.join(",") };
             let here = pods.iter().filter(|p| text(p, "spec.nodeName") == name(&node));
-            let here: Vec<String> = here.map(|p| format!("{} ({})", name(p), text(p, "status.phase"))).collect();
+            let here: Vec<String> =
+                here.map(|p| format!("{} ({})", name(p), text(p, "status.phase"))).collect();
             let zone = node["metadata"]["labels"]["topology.kubernetes.io/zone"].as_str().unwrap_or("-");
             let ready = condition_status(&node, "Ready");
             println!("{:<8} {ready:<6} {zone:<5} {taints:<34} {}", name(&node), here.join(", "));
@@ -209,11 +227,13 @@ enum Kubeconfig {
 impl Kubeconfig {
     fn write(place: Option<PathBuf>, text: &str) -> Result<Self> {
         let Some(path) = place else {
-            let file = tempfile::Builder::new().prefix("nodekeeper-demo-").suffix(".kubeconfig").tempfile()?;
+            let file =
+                tempfile::Builder::new().prefix("nodekeeper-demo-").suffix(".kubeconfig").tempfile()?;
             fs::write(file.path(), text)?;
             return Ok(Self::Temporary(file));
         };
-        fs::write(&path, text).with_context(|| format!("--kubeconfig {}: cannot write the file", path.display()))?;
+        fs::write(&path, text)
+            .with_context(|| format!("--kubeconfig {}: cannot write the file", path.display()))?;
         Ok(Self::Named(path))
     }
 

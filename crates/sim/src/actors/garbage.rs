@@ -51,8 +51,10 @@ fn work(api: &Local, seen: &mut u64) -> bool {
             }
             (before, Some(after)) => {
                 let owners = |o: &Value| o["metadata"].get("ownerReferences").cloned();
-                let adopted = owners(after).is_some() && before.as_ref().is_none_or(|b| owners(b) != owners(after));
-                let going = is_deleting(after) && (has_finalizer(after, FOREGROUND) || has_finalizer(after, ORPHAN));
+                let adopted =
+                    owners(after).is_some() && before.as_ref().is_none_or(|b| owners(b) != owners(after));
+                let going =
+                    is_deleting(after) && (has_finalizer(after, FOREGROUND) || has_finalizer(after, ORPHAN));
                 if adopted || going {
                     look_at.push(after.clone());
                 }
@@ -61,9 +63,11 @@ fn work(api: &Local, seen: &mut u64) -> bool {
         }
     }
     if !owners_gone.is_empty() {
-        look_at.extend(everything(api).into_iter().filter(|o| owner_uids(o).any(|u| owners_gone.contains(u))));
+        look_at
+            .extend(everything(api).into_iter().filter(|o| owner_uids(o).any(|u| owners_gone.contains(u))));
         // A deletion in the foreground waits for its last dependent.
-        look_at.extend(everything(api).into_iter().filter(|o| is_deleting(o) && has_finalizer(o, FOREGROUND)));
+        look_at
+            .extend(everything(api).into_iter().filter(|o| is_deleting(o) && has_finalizer(o, FOREGROUND)));
     }
     let mut done = false;
     for object in look_at {
@@ -100,7 +104,8 @@ fn tend(api: &Local, stale: &Value) -> bool {
         return delete_dependents_first(api, &object);
     }
     let references = items(&object, "metadata.ownerReferences");
-    let (there, gone): (Vec<&Value>, Vec<&Value>) = references.iter().partition(|r| owner_is_there(api, r, &object));
+    let (there, gone): (Vec<&Value>, Vec<&Value>) =
+        references.iter().partition(|r| owner_is_there(api, r, &object));
     if references.is_empty() || gone.is_empty() {
         return false;
     }
@@ -115,7 +120,9 @@ fn delete_dependents_first(api: &Local, owner: &Value) -> bool {
     let all = dependents(api, owner);
     let id = uid(owner);
     let blocks = |o: &&Arc<Value>| {
-        items(o, "metadata.ownerReferences").iter().any(|r| text(r, "uid") == id && is_true(r, "blockOwnerDeletion"))
+        items(o, "metadata.ownerReferences")
+            .iter()
+            .any(|r| text(r, "uid") == id && is_true(r, "blockOwnerDeletion"))
     };
     if all.iter().find(blocks).is_none() {
         return drop_finalizer(api, owner, FOREGROUND);
@@ -137,7 +144,9 @@ fn current(api: &Local, object: &Value) -> Option<Arc<Value>> {
 /// An owner of an unknown kind is given the benefit of the doubt, as by the real collector, which retries.
 fn owner_is_there(api: &Local, reference: &Value, dependent: &Value) -> bool {
     let state = api.cluster().state();
-    let Some(resource) = state.resource_of(text(reference, "apiVersion"), text(reference, "kind")) else { return true };
+    let Some(resource) = state.resource_of(text(reference, "apiVersion"), text(reference, "kind")) else {
+        return true;
+    };
     let home = if resource.namespaced { namespace(dependent) } else { "" };
     let found = state.get(&resource, home, text(reference, "name"));
     found.is_ok_and(|owner| uid(&owner) == text(reference, "uid"))
@@ -147,7 +156,9 @@ fn delete(api: &Local, object: &Value, propagation: Propagation) -> bool {
     let cluster = api.cluster();
     let caller = crate::api::Caller::new("generic-garbage-collector", cluster.clock().now());
     let mut state = cluster.state();
-    let Some(resource) = state.resource_of(text(object, "apiVersion"), text(object, "kind")) else { return false };
+    let Some(resource) = state.resource_of(text(object, "apiVersion"), text(object, "kind")) else {
+        return false;
+    };
     let options = DeleteOptions {
         uid: Some(uid(object).to_owned()),
         propagation: Some(propagation),
@@ -174,7 +185,8 @@ fn forget_owners(api: &Local, object: &Value, owners: &[String]) -> bool {
 
 fn drop_finalizer(api: &Local, object: &Value, finalizer: &str) -> bool {
     let drop = |object: &mut Value| {
-        let kept: Vec<Value> = items(object, "metadata.finalizers").iter().filter(|f| *f != finalizer).cloned().collect();
+        let kept: Vec<Value> =
+            items(object, "metadata.finalizers").iter().filter(|f| *f != finalizer).cloned().collect();
         set(object, "metadata.finalizers", json!(kept));
     };
     api.change(object, None, drop).is_ok()

@@ -187,7 +187,9 @@ fn evict_due(api: &Local, since: &mut BTreeMap<String, Instant>) -> Option<Insta
     }
     let (mut next, mut pending) = (None, Vec::new());
     for pod in api.all("pods") {
-        let Some(node) = tainted.get(text(&pod, "spec.nodeName")).filter(|_| !is_deleting(&pod)) else { continue };
+        let Some(node) = tainted.get(text(&pod, "spec.nodeName")).filter(|_| !is_deleting(&pod)) else {
+            continue;
+        };
         let wait = match may_stay(&pod, node) {
             Stay::ForEver => continue,
             Stay::No => Duration::ZERO,
@@ -219,7 +221,8 @@ pub(super) async fn collect_pods(api: Local, timing: Timing) {
         sleep(timing.pod_gc_period).await;
         let nodes: Vec<String> = api.all("nodes").iter().map(|n| name(n).to_owned()).collect();
         let pods = api.all("pods");
-        missing.retain(|node, _| !nodes.contains(node) && pods.iter().any(|p| text(p, "spec.nodeName") == node));
+        missing
+            .retain(|node, _| !nodes.contains(node) && pods.iter().any(|p| text(p, "spec.nodeName") == node));
         for pod in &pods {
             let node = text(pod, "spec.nodeName");
             if node.is_empty() || nodes.iter().any(|n| n == node) {

@@ -33,7 +33,7 @@ impl Default for Timing {
         Self {
             node_monitor_period: Duration::from_secs(5),
             node_monitor_grace: Duration::from_secs(50),
-            node_startup_grace: Duration::from_secs(60),
+            node_startup_grace: Duration::from_mins(1),
             pod_gc_period: Duration::from_secs(20),
             pod_gc_quarantine: Duration::from_secs(40),
         }

@@ -25,7 +25,9 @@ pub(super) async fn run(api: Local) {
         }
         // Only what empties a namespace or a CRD, or makes one, is of interest here.
         while !changes.next().await.iter().any(|c| {
-            c.after.is_none() || c.before.is_none() || matches!(c.collection.as_str(), "namespaces" | DEFINITIONS)
+            c.after.is_none()
+                || c.before.is_none()
+                || matches!(c.collection.as_str(), "namespaces" | DEFINITIONS)
         }) {}
         sleep(REACTION).await;
     }
@@ -72,7 +74,8 @@ fn retire(api: &Local, definition: &Value) {
     }
     if objects.is_empty() && has_finalizer(definition, CLEANUP) {
         let _ = api.change(definition, None, |d| {
-            let kept: Vec<Value> = items(d, "metadata.finalizers").iter().filter(|f| *f != CLEANUP).cloned().collect();
+            let kept: Vec<Value> =
+                items(d, "metadata.finalizers").iter().filter(|f| *f != CLEANUP).cloned().collect();
             set(d, "metadata.finalizers", json!(kept));
         });
     }

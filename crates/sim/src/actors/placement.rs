@@ -21,7 +21,8 @@ pub fn tolerates(toleration: &Value, taint: &Value) -> bool {
 /// The first taint that keeps a pod from a node.
 #[must_use]
 pub fn repelled_by<'n>(pod: &Value, node: &'n Value) -> Option<&'n Value> {
-    let repels = |t: &&Value| matches!(text(t, "effect"), "NoSchedule" | "NoExecute") && !is_tolerated(pod, t);
+    let repels =
+        |t: &&Value| matches!(text(t, "effect"), "NoSchedule" | "NoExecute") && !is_tolerated(pod, t);
     items(node, "spec.taints").iter().find(repels)
 }
 
@@ -45,7 +46,8 @@ pub enum Stay {
 pub fn may_stay(pod: &Value, node: &Value) -> Stay {
     let mut limit: Option<i64> = None;
     for taint in items(node, "spec.taints").iter().filter(|t| text(t, "effect") == "NoExecute") {
-        let tolerations: Vec<&Value> = items(pod, "spec.tolerations").iter().filter(|t| tolerates(t, taint)).collect();
+        let tolerations: Vec<&Value> =
+            items(pod, "spec.tolerations").iter().filter(|t| tolerates(t, taint)).collect();
         if tolerations.is_empty() {
             return Stay::No;
         }
@@ -75,7 +77,8 @@ fn selects(pod: &Value, node: &Value) -> bool {
         return false;
     }
     let required = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution";
-    let Some(terms) = at(pod, required).and_then(|r| r.get("nodeSelectorTerms")).and_then(Value::as_array) else {
+    let Some(terms) = at(pod, required).and_then(|r| r.get("nodeSelectorTerms")).and_then(Value::as_array)
+    else {
         return true;
     };
     let field = |key: &str| (key == "metadata.name").then(|| name(node));
@@ -130,9 +133,7 @@ mod tests {
             json!({"spec": {"tolerations": [{"operator": "Exists"}], "affinity": {"nodeAffinity": {
                 "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{}, term]}}}}})
         };
-        let expression = |key: &str, operator: &str, values: Value| {
-            json!({"matchExpressions": [{"key": key, "operator": operator, "values": values}]})
-        };
+        let expression = |key: &str, operator: &str, values: Value| json!({"matchExpressions": [{"key": key, "operator": operator, "values": values}]});
         assert!(fits(&pod(expression("zone", "In", json!(["a", "b"]))), &node()));
         assert!(!fits(&pod(expression("zone", "NotIn", json!(["a"]))), &node()));
         assert!(fits(&pod(expression("cores", "Gt", json!(["7"]))), &node()));
@@ -149,7 +150,10 @@ mod tests {
         let pod = |b: Value| json!({"spec": {"tolerations": [{"key": "a", "operator": "Exists", "tolerationSeconds": 300}, b]}});
         assert_eq!(may_stay(&pod(json!({"key": "c"})), &node), Stay::No);
         assert_eq!(may_stay(&pod(json!({"key": "b", "operator": "Exists"})), &node), Stay::Seconds(300));
-        assert_eq!(may_stay(&pod(json!({"key": "b", "operator": "Exists", "tolerationSeconds": 5})), &node), Stay::Seconds(5));
+        assert_eq!(
+            may_stay(&pod(json!({"key": "b", "operator": "Exists", "tolerationSeconds": 5})), &node),
+            Stay::Seconds(5)
+        );
         assert_eq!(may_stay(&json!({}), &json!({})), Stay::ForEver);
     }
 }

@@ -28,7 +28,9 @@ fn place_all(api: &Local) {
     if waiting.is_empty() {
         return;
     }
-    waiting.sort_by_key(|p| (-number(p, "spec.priority").unwrap_or(0), text(p, "metadata.creationTimestamp"), name(p)));
+    waiting.sort_by_key(|p| {
+        (-number(p, "spec.priority").unwrap_or(0), text(p, "metadata.creationTimestamp"), name(p))
+    });
     let nodes = api.all("nodes");
     let mut load: BTreeMap<&str, Load> = BTreeMap::new();
     for pod in pods.iter().filter(|p| !matches!(text(p, "status.phase"), "Succeeded" | "Failed")) {
@@ -72,7 +74,9 @@ impl Load {
             let has = amount(node, &format!("status.allocatable.{resource}"));
             asked == 0 || has.is_none_or(|has| used + asked <= has)
         };
-        fits("pods", self.pods, ask.pods) && fits("cpu", self.cpu, ask.cpu) && fits("memory", self.memory, ask.memory)
+        fits("pods", self.pods, ask.pods)
+            && fits("cpu", self.cpu, ask.cpu)
+            && fits("memory", self.memory, ask.memory)
     }
 }
 
@@ -109,6 +113,7 @@ fn report(api: &Local, pod: &Value, nodes: &[Arc<Value>]) {
         return;
     }
     let now = time(api.cluster().clock().now());
-    let new = json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message});
+    let new =
+        json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message});
     let _ = api.change(pod, Some("status"), |pod| set_condition(pod, new, &now));
 }

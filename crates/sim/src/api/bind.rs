@@ -39,7 +39,11 @@ impl State {
         }
         let mut bound = (*pod).clone();
         set(&mut bound, "spec.nodeName", json!(node));
-        object::set_condition(&mut bound, json!({"type": "PodScheduled", "status": "True"}), &time(caller.now));
+        object::set_condition(
+            &mut bound,
+            json!({"type": "PodScheduled", "status": "True"}),
+            &time(caller.now),
+        );
         self.commit(resource, &key(namespace, name), bound, caller);
         Ok(())
     }

@@ -12,7 +12,15 @@ use crate::object::take;
 
 /// Maps that Go leaves out when they are empty. An empty object elsewhere (`emptyDir: {}`) means something.
 const OMITTED_WHEN_EMPTY: &[&str] = &[
-    "labels", "annotations", "data", "binaryData", "nodeSelector", "matchLabels", "limits", "requests", "capacity",
+    "labels",
+    "annotations",
+    "data",
+    "binaryData",
+    "nodeSelector",
+    "matchLabels",
+    "limits",
+    "requests",
+    "capacity",
     "allocatable",
 ];
 const QUANTITIES: &[&str] = &["limits", "requests", "capacity", "allocatable"];
@@ -47,12 +55,18 @@ pub fn normalize_metadata(object: &mut Value) {
 pub fn read_quantities(value: &mut Value) -> Result<(), ApiError> {
     match value {
         Value::Object(map) => map.iter_mut().try_for_each(|(key, child)| match child.as_object_mut() {
-            Some(quantities) if QUANTITIES.contains(&key.as_str()) => quantities.values_mut().try_for_each(|quantity| {
-                let text = quantity.as_str().unwrap_or_default();
-                let bad = || ApiError::bad_request(format!("quantities must match the regular expression of a quantity, found {text:?}"));
-                *quantity = json!(quantity::canonical(text).ok_or_else(bad)?);
-                Ok(())
-            }),
+            Some(quantities) if QUANTITIES.contains(&key.as_str()) => {
+                quantities.values_mut().try_for_each(|quantity| {
+                    let text = quantity.as_str().unwrap_or_default();
+                    let bad = || {
+                        ApiError::bad_request(format!(
+                            "quantities must match the regular expression of a quantity, found {text:?}"
+                        ))
+                    };
+                    *quantity = json!(quantity::canonical(text).ok_or_else(bad)?);
+                    Ok(())
+                })
+            }
             _ => read_quantities(child),
         }),
         Value::Array(list) => list.iter_mut().try_for_each(read_quantities),
@@ -66,13 +80,16 @@ pub fn check_micro_times(body: &Value) -> Result<(), ApiError> {
         let time = crate::object::text(body, path);
         let fraction = time.rsplit_once('.').map(|(_, f)| f.chars().take_while(char::is_ascii_digit).count());
         if !time.is_empty() && fraction != Some(6) {
-            return Err(ApiError::bad_request(format!("{path}: {time:?} is no time with six digits behind the point")));
+            return Err(ApiError::bad_request(format!(
+                "{path}: {time:?} is no time with six digits behind the point"
+            )));
         }
     }
     Ok(())
 }
 
 /// The paths that decoding lost.
+#[must_use]
 pub fn lost_fields(before: &Value, after: &Value) -> Vec<String> {
     let mut lost = Vec::new();
     compare(before, after, "", &mut lost);
@@ -101,10 +118,12 @@ fn compare(before: &Value, after: &Value, path: &str, lost: &mut Vec<String>) {
 }
 
 /// The fields that a JSON document names twice, which an ordinary parser does not tell.
+#[must_use]
 pub fn duplicate_fields(json: &[u8]) -> Vec<String> {
     let mut found = Duplicates::default();
     // A document that does not parse was refused before.
-    let _ = serde_json::Deserializer::from_slice(json).deserialize_any(Walk { path: String::new(), found: &mut found });
+    let _ = serde_json::Deserializer::from_slice(json)
+        .deserialize_any(Walk { path: String::new(), found: &mut found });
     found.0
 }
 
@@ -148,7 +167,10 @@ impl<'de> Visitor<'de> for Walk<'_> {
     }
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
         let mut i = 0;
-        while list.next_element_seed(Walk { path: format!("{}[{i}]", self.path), found: self.found })?.is_some() {
+        while list
+            .next_element_seed(Walk { path: format!("{}[{i}]", self.path), found: self.found })?
+            .is_some()
+        {
             i += 1;
         }
         Ok(())
@@ -167,7 +189,12 @@ impl<'de> Visitor<'de> for Walk<'_> {
 }
 
 /// A refusal of fields that a strict client did not mean to send.
-pub fn refuse_fields(kind: &str, version: &str, unknown: &[String], duplicate: &[String]) -> Result<(), ApiError> {
+pub fn refuse_fields(
+    kind: &str,
+    version: &str,
+    unknown: &[String],
+    duplicate: &[String],
+) -> Result<(), ApiError> {
     let unknown = unknown.iter().map(|f| format!("unknown field \"{f}\""));
     let duplicate = duplicate.iter().map(|f| format!("duplicate field \"{f}\""));
     let all: Vec<String> = unknown.chain(duplicate).collect();
@@ -175,7 +202,9 @@ pub fn refuse_fields(kind: &str, version: &str, unknown: &[String], duplicate: &
         return Ok(());
     }
     let list = all.join(", ");
-    let message = format!("{kind} in version \"{version}\" cannot be handled as a {kind}: strict decoding error: {list}");
+    let message = format!(
+        "{kind} in version \"{version}\" cannot be handled as a {kind}: strict decoding error: {list}"
+    );
     Err(ApiError::bad_request(message))
 }
 
@@ -183,8 +212,8 @@ pub fn refuse_fields(kind: &str, version: &str, unknown: &[String], duplicate: &
 pub fn check_metadata(object: &mut Value) -> Result<(), ApiError> {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
     let metadata = take(object, "metadata").unwrap_or_else(|| json!({}));
-    let metadata: ObjectMeta =
-        serde_json::from_value(metadata).map_err(|e| ApiError::bad_request(format!("invalid metadata: {e}")))?;
+    let metadata: ObjectMeta = serde_json::from_value(metadata)
+        .map_err(|e| ApiError::bad_request(format!("invalid metadata: {e}")))?;
     object["metadata"] = serde_json::to_value(metadata).unwrap_or_default();
     Ok(())
 }
@@ -195,7 +224,10 @@ mod tests {
 
     #[test]
     fn duplicate_fields_are_found_at_any_depth() {
-        assert_eq!(duplicate_fields(br#"{"a":1,"b":{"c":1,"c":2},"d":[{"e":1},{"e":1,"e":null}],"a":2}"#), ["b.c", "d[1].e", "a"]);
+        assert_eq!(
+            duplicate_fields(br#"{"a":1,"b":{"c":1,"c":2},"d":[{"e":1},{"e":1,"e":null}],"a":2}"#),
+            ["b.c", "d[1].e", "a"]
+        );
         assert!(duplicate_fields(br#"{"a":{"b":"x"},"c":[1.5,true,-1]}"#).is_empty());
     }
 }

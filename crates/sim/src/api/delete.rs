@@ -86,7 +86,9 @@ impl DeleteOptions {
 
     fn check(&self, resource: &Resource, object: &Value) -> Result<(), ApiError> {
         let fail = |what: &str, wanted: &str, found: &str| {
-            let detail = format!("Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}");
+            let detail = format!(
+                "Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}"
+            );
             Err(ApiError::conflict(resource, object::name(object), &detail))
         };
         if let Some(uid) = self.uid.as_deref().filter(|uid| *uid != object::uid(object)) {

@@ -16,8 +16,12 @@ impl State {
     pub fn discover(&self, path: &str) -> Result<Value, ApiError> {
         let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
         let found = match parts.as_slice() {
-            ["version"] => Some(json!({"major": "1", "minor": "36", "gitVersion": VERSION, "platform": "linux/amd64"})),
-            ["api"] => Some(json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})),
+            ["version"] => {
+                Some(json!({"major": "1", "minor": "36", "gitVersion": VERSION, "platform": "linux/amd64"}))
+            }
+            ["api"] => {
+                Some(json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}))
+            }
             ["api", version] => self.resource_list("", version),
             ["apis"] => Some(json!({"kind": "APIGroupList", "apiVersion": "v1",
                 "groups": self.groups().into_values().collect::<Vec<_>>()})),
@@ -70,6 +74,8 @@ impl State {
                 _ => {}
             }
         }
-        Some(json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api_version, "resources": resources}))
+        Some(
+            json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api_version, "resources": resources}),
+        )
     }
 }

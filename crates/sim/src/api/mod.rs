@@ -4,6 +4,7 @@ mod bind;
 mod decode;
 mod delete;
 mod discovery;
+mod dispatch;
 mod patch;
 pub mod quantity;
 mod read;
@@ -15,8 +16,8 @@ mod table;
 mod watch;
 mod write;
 
-pub use decode::{duplicate_fields, refuse_fields};
 pub use delete::{DeleteOptions, Deleted, Propagation};
+pub use dispatch::Answer;
 pub use request::{Query, Request, Verb};
 pub use table::Shape;
 pub use watch::{Next, Watch};
@@ -77,7 +78,8 @@ impl State {
     /// The resource at a path.
     #[must_use]
     pub fn resource(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Resource>> {
-        let found = self.resources.iter().find(|r| r.group == group && r.version == version && r.plural == plural);
+        let found =
+            self.resources.iter().find(|r| r.group == group && r.version == version && r.plural == plural);
         found.cloned()
     }
 
@@ -95,8 +97,11 @@ impl State {
 
     /// Serves what the stored CRDs define, after one of them changed.
     fn reload_definitions(&mut self) {
-        let definitions: Vec<Arc<Value>> =
-            self.store.all("apiextensions.k8s.io/customresourcedefinitions").map(|(_, d)| d.clone()).collect();
+        let definitions: Vec<Arc<Value>> = self
+            .store
+            .all("apiextensions.k8s.io/customresourcedefinitions")
+            .map(|(_, d)| d.clone())
+            .collect();
         self.resources.retain(|r| !r.is_custom());
         let custom = definitions.iter().flat_map(|d| kinds::resource_of(d)).map(Arc::new);
         self.resources.extend(custom);

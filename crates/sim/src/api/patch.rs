@@ -14,7 +14,12 @@ const MERGE: &str = "application/merge-patch+json";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 
 /// The object that a patch makes of another.
-pub fn apply(resource: &Resource, content_type: &str, object: &Value, body: &[u8]) -> Result<Value, ApiError> {
+pub fn apply(
+    resource: &Resource,
+    content_type: &str,
+    object: &Value,
+    body: &[u8],
+) -> Result<Value, ApiError> {
     let malformed = |e: serde_json::Error| ApiError::bad_request(format!("error decoding patch: {e}"));
     match content_type {
         JSON => {
@@ -56,7 +61,9 @@ fn apply_operation(object: &mut Value, mut operation: Value) -> Option<()> {
         "replace" if missing(object) => operation["op"] = "add".into(),
         _ => {}
     }
-    if matches!(operation["op"].as_str(), Some("add" | "replace" | "test")) && operation.get("value").is_none() {
+    if matches!(operation["op"].as_str(), Some("add" | "replace" | "test"))
+        && operation.get("value").is_none()
+    {
         operation["value"] = Value::Null;
     }
     // -1 is the last element.
@@ -104,7 +111,10 @@ fn merge_object(
             return Ok(());
         }
         Some(other) => {
-            return Err(ApiError::unclassified(&format!("Unknown patch type: {}", other.unwrap_or("not a string"))));
+            return Err(ApiError::unclassified(&format!(
+                "Unknown patch type: {}",
+                other.unwrap_or("not a string")
+            )));
         }
     }
     let target = crate::object::map(target);
@@ -140,7 +150,12 @@ fn merge_object(
     Ok(())
 }
 
-fn merge_list(resource: &Resource, target: &mut Value, patch: Vec<Value>, path: &str) -> Result<(), ApiError> {
+fn merge_list(
+    resource: &Resource,
+    target: &mut Value,
+    patch: Vec<Value>,
+    path: &str,
+) -> Result<(), ApiError> {
     let Some(key) = resource.merge_key(path) else {
         *target = Value::Array(patch);
         return Ok(());
@@ -165,7 +180,9 @@ fn merge_list(resource: &Resource, target: &mut Value, patch: Vec<Value>, path: 
             continue;
         }
         let Some(id) = item.get(key).cloned() else {
-            return Err(ApiError::unclassified(&format!("map: {item} does not contain declared merge key: {key}")));
+            return Err(ApiError::unclassified(&format!(
+                "map: {item} does not contain declared merge key: {key}"
+            )));
         };
         if item.get(DIRECTIVE).is_some_and(|d| d == "delete") {
             items.retain(|i| i.get(key) != Some(&id));
@@ -219,8 +236,12 @@ mod tests {
     fn taints_are_replaced_and_conditions_are_merged() {
         let node = json!({"spec": {"taints": [{"key": "a"}, {"key": "b"}]},
             "status": {"conditions": [{"type": "Ready", "status": "True"}, {"type": "Disk", "status": "False"}]}});
-        let patched = strategic("nodes", &node, &json!({"spec": {"taints": [{"key": "c"}]},
-            "status": {"conditions": [{"type": "Ready", "status": "False"}]}}));
+        let patched = strategic(
+            "nodes",
+            &node,
+            &json!({"spec": {"taints": [{"key": "c"}]},
+            "status": {"conditions": [{"type": "Ready", "status": "False"}]}}),
+        );
         assert_eq!(patched["spec"]["taints"], json!([{"key": "c"}]));
         assert_eq!(
             patched["status"]["conditions"],
@@ -232,10 +253,14 @@ mod tests {
     fn directives_delete_replace_and_order() {
         let pod = json!({"metadata": {"finalizers": ["x", "y"]}, "spec": {"containers": [
             {"name": "a", "env": [{"name": "K", "value": "1"}]}, {"name": "b"}]}});
-        let patched = strategic("pods", &pod, &json!({
+        let patched = strategic(
+            "pods",
+            &pod,
+            &json!({
             "metadata": {"$deleteFromPrimitiveList/finalizers": ["x"], "finalizers": ["z"]},
             "spec": {"$setElementOrder/containers": [{"name": "c"}, {"name": "a"}], "containers": [
-                {"name": "b", "$patch": "delete"}, {"name": "c"}, {"name": "a", "env": [{"name": "L", "value": "2"}]}]}}));
+                {"name": "b", "$patch": "delete"}, {"name": "c"}, {"name": "a", "env": [{"name": "L", "value": "2"}]}]}}),
+        );
         assert_eq!(patched["metadata"]["finalizers"], json!(["z", "y"]));
         assert_eq!(
             patched["spec"]["containers"],

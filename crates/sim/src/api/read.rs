@@ -68,7 +68,10 @@ impl State {
         let query = &request.query;
         if !query.text("sendInitialEvents").is_empty() {
             let detail = "sendInitialEvents is forbidden for list";
-            return Err(ApiError::invalid_options("ListOptions", &[Cause::forbidden("sendInitialEvents", detail)]));
+            return Err(ApiError::invalid_options(
+                "ListOptions",
+                &[Cause::forbidden("sendInitialEvents", detail)],
+            ));
         }
         let selection = Selection::read(&request.resource, &request.namespace, query)?;
         let limit = query.number("limit")?.and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0);
@@ -118,7 +121,9 @@ impl State {
                 refuse("resourceVersionMatch is forbidden unless resourceVersion is provided")
             };
         }
-        let version = asked.parse::<u64>().map_err(|_| ApiError::bad_request(format!("invalid resource version {asked:?}")))?;
+        let version = asked
+            .parse::<u64>()
+            .map_err(|_| ApiError::bad_request(format!("invalid resource version {asked:?}")))?;
         if rule == "Exact" && version == 0 {
             return refuse("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"");
         }
@@ -127,7 +132,9 @@ impl State {
         }
         if rule == "Exact" || (rule.is_empty() && limited && version > 0) {
             return if version < self.store.compacted() {
-                Err(ApiError::expired(format!("The resourceVersion for the provided list is too old: {version}")))
+                Err(ApiError::expired(format!(
+                    "The resourceVersion for the provided list is too old: {version}"
+                )))
             } else {
                 Ok(version)
             };
@@ -137,7 +144,8 @@ impl State {
     }
 
     /// One object; an old state of it where the client allows that and the cache is behind.
-    pub fn read(&self, request: &Request, name: &str) -> Result<Arc<Value>, ApiError> {
+    pub fn read(&self, request: &Request) -> Result<Arc<Value>, ApiError> {
+        let (namespace, name) = request.target();
         let cache_at = request.cache_at.filter(|at| *at >= self.store.compacted());
         match query_version(request)? {
             Some(version) if version > self.store.revision() => {
@@ -146,10 +154,10 @@ impl State {
             _ => {}
         }
         match cache_at.filter(|_| request.query.text("resourceVersion") == "0") {
-            None => self.get(&request.resource, &request.namespace, name),
+            None => self.get(&request.resource, namespace, name),
             Some(revision) => {
                 let mut past = self.store.at(&request.resource.collection(), revision);
-                let found = past.remove(&super::key(&request.namespace, name));
+                let found = past.remove(&super::key(namespace, name));
                 found.ok_or_else(|| ApiError::not_found(&request.resource, name))
             }
         }
@@ -157,9 +165,12 @@ impl State {
 
     fn resume(&self, token: &str, query: &Query) -> Result<(u64, String), ApiError> {
         if !matches!(query.text("resourceVersion"), "" | "0") {
-            return Err(ApiError::bad_request("specifying resource version is not allowed when using continue"));
+            return Err(ApiError::bad_request(
+                "specifying resource version is not allowed when using continue",
+            ));
         }
-        let bad = || ApiError::bad_request("continue key is not valid: use the one of the page before, unchanged");
+        let bad =
+            || ApiError::bad_request("continue key is not valid: use the one of the page before, unchanged");
         let plain = BASE64.decode(token).ok().and_then(|b| String::from_utf8(b).ok()).ok_or_else(bad)?;
         let (revision, after) = plain.split_once(':').ok_or_else(bad)?;
         let revision: u64 = revision.parse().map_err(|_| bad())?;
@@ -176,6 +187,9 @@ impl State {
 pub fn query_version(request: &Request) -> Result<Option<u64>, ApiError> {
     match request.query.text("resourceVersion") {
         "" => Ok(None),
-        text => text.parse().map(Some).map_err(|_| ApiError::unclassified(&format!("invalid resource version {text:?}"))),
+        text => text
+            .parse()
+            .map(Some)
+            .map_err(|_| ApiError::unclassified(&format!("invalid resource version {text:?}"))),
     }
 }

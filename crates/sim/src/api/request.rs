@@ -82,9 +82,10 @@ impl Query {
     pub fn number(&self, name: &str) -> Result<Option<i64>, ApiError> {
         match self.text(name) {
             "" => Ok(None),
-            given => given.parse().map(Some).map_err(|_| {
-                ApiError::bad_request(format!("{name}: {given:?} is not a whole number"))
-            }),
+            given => given
+                .parse()
+                .map(Some)
+                .map_err(|_| ApiError::bad_request(format!("{name}: {given:?} is not a whole number"))),
         }
     }
 }
@@ -115,6 +116,12 @@ pub struct Request {
 }
 
 impl Request {
+    /// The namespace and name of the object that is meant.
+    #[must_use]
+    pub fn target(&self) -> (&str, &str) {
+        (&self.namespace, self.name.as_deref().unwrap_or_default())
+    }
+
     /// Reads a request; `None` where the path is not of the form of a resource's.
     pub fn read(state: &State, request: &http::Request<Bytes>) -> Option<Result<Self, ApiError>> {
         let path = Path::parse(request.uri().path())?;
@@ -137,8 +144,8 @@ impl Request {
             _ => return Some(Err(ApiError::method_not_allowed())),
         };
         let in_namespace = path.namespace.is_some();
-        let misplaced = resource.namespaced != in_namespace
-            && (in_namespace || path.name.is_some() || verb.is_write());
+        let misplaced =
+            resource.namespaced != in_namespace && (in_namespace || path.name.is_some() || verb.is_write());
         if misplaced {
             let error = if in_namespace { ApiError::no_such_path() } else { ApiError::method_not_allowed() };
             return Some(Err(if path.name.is_some() { ApiError::no_such_path() } else { error }));
@@ -220,7 +227,10 @@ mod tests {
     fn paths_are_read_with_and_without_a_namespace() {
         let path = |p| Path::parse(p).map(|p| (p.group, p.namespace, p.resource, p.name, p.subresource));
         let s = |s: &str| Some(s.to_owned());
-        assert_eq!(path("/api/v1/nodes/n1/status"), Some((String::new(), None, "nodes".into(), s("n1"), s("status"))));
+        assert_eq!(
+            path("/api/v1/nodes/n1/status"),
+            Some((String::new(), None, "nodes".into(), s("n1"), s("status")))
+        );
         assert_eq!(
             path("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1"),
             Some(("coordination.k8s.io".into(), s("kube-node-lease"), "leases".into(), s("n1"), None))
@@ -229,7 +239,10 @@ mod tests {
             path("/api/v1/namespaces/x/finalize"),
             Some((String::new(), None, "namespaces".into(), s("x"), s("finalize")))
         );
-        assert_eq!(path("/api/v1/namespaces/x"), Some((String::new(), None, "namespaces".into(), s("x"), None)));
+        assert_eq!(
+            path("/api/v1/namespaces/x"),
+            Some((String::new(), None, "namespaces".into(), s("x"), None))
+        );
         assert_eq!(path("/version"), None);
         assert_eq!(path("/api/v1"), None);
     }

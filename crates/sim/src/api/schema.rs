@@ -80,7 +80,9 @@ fn default(value: &mut Value, schema: &Value) {
         }
         Value::Array(items) => {
             if let Some(sub) = schema.get("items") {
-                items.iter_mut().for_each(|item| default(item, sub));
+                for item in items {
+                    default(item, sub);
+                }
             }
         }
         _ => {}
@@ -255,15 +257,15 @@ mod tests {
 
     fn schema() -> Schema {
         Schema::new(json!({"type": "object", "required": ["spec"], "properties": {"spec": {
-            "type": "object", "required": ["mode"], "properties": {
-                "mode": {"type": "string", "enum": ["On", "Off"]},
-                "count": {"type": "integer", "minimum": 1, "maximum": 5, "default": 3},
-                "names": {"type": "array", "maxItems": 2, "items": {"type": "string", "maxLength": 3}},
-                "port": {"x-kubernetes-int-or-string": true},
-                "any": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
-                "map": {"type": "object", "additionalProperties": {"type": "integer"}},
-                "maybe": {"type": "string", "nullable": true},
-            }}}}))
+        "type": "object", "required": ["mode"], "properties": {
+            "mode": {"type": "string", "enum": ["On", "Off"]},
+            "count": {"type": "integer", "minimum": 1, "maximum": 5, "default": 3},
+            "names": {"type": "array", "maxItems": 2, "items": {"type": "string", "maxLength": 3}},
+            "port": {"x-kubernetes-int-or-string": true},
+            "any": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
+            "map": {"type": "object", "additionalProperties": {"type": "integer"}},
+            "maybe": {"type": "string", "nullable": true},
+        }}}}))
     }
 
     #[test]

@@ -134,7 +134,9 @@ impl Fields {
                 .iter()
                 .find_map(|(operator, equal)| part.split_once(operator).map(|(f, v)| (f, *equal, v)))
                 .ok_or_else(|| {
-                    ApiError::bad_request(format!("invalid selector: {selector:?}; can't understand {part:?}"))
+                    ApiError::bad_request(format!(
+                        "invalid selector: {selector:?}; can't understand {part:?}"
+                    ))
                 })?;
             if !resource.is_selectable(field) {
                 return Err(ApiError::bad_request(format!("field label not supported: {field}")));

@@ -18,7 +18,8 @@ pub struct Cause {
 impl Cause {
     /// Something required is missing.
     pub fn required(field: impl Into<String>, detail: &str) -> Self {
-        let message = if detail.is_empty() { "Required value".into() } else { format!("Required value: {detail}") };
+        let message =
+            if detail.is_empty() { "Required value".into() } else { format!("Required value: {detail}") };
         Self { reason: "FieldValueRequired", field: field.into(), message }
     }
 
@@ -109,7 +110,8 @@ impl ApiError {
     /// 409 on a write that is guarded by something that no longer holds.
     #[must_use]
     pub fn conflict(resource: &Resource, name: &str, detail: &str) -> Self {
-        let message = format!("Operation cannot be fulfilled on {} \"{name}\": {detail}", resource.qualified());
+        let message =
+            format!("Operation cannot be fulfilled on {} \"{name}\": {detail}", resource.qualified());
         Self::new(409, "Conflict", message, Some(Self::about(resource, name)))
     }
 
@@ -131,8 +133,10 @@ impl ApiError {
         if !resource.group.is_empty() {
             details["group"] = json!(resource.group);
         }
-        details["causes"] =
-            causes.iter().map(|c| json!({"reason": c.reason, "field": c.field, "message": c.message})).collect();
+        details["causes"] = causes
+            .iter()
+            .map(|c| json!({"reason": c.reason, "field": c.field, "message": c.message}))
+            .collect();
         Self::new(422, "Invalid", format!("{kind} \"{name}\" is invalid: {list}"), Some(details))
     }
 

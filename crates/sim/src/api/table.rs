@@ -68,14 +68,14 @@ impl Shape {
             Self::Metadata => metadata_of(&object),
             Self::Table(beside) => {
                 let version = text(&object, "metadata.resourceVersion").to_owned();
-                table(resource, vec![object], json!({"resourceVersion": version}), beside, now)
+                table(resource, vec![object], &json!({"resourceVersion": version}), beside, now)
             }
         }
     }
 
     /// A list.
     #[must_use]
-    pub fn list(self, resource: &Resource, objects: Vec<Value>, metadata: Value, now: Timestamp) -> Value {
+    pub fn list(self, resource: &Resource, objects: Vec<Value>, metadata: &Value, now: Timestamp) -> Value {
         match self {
             Self::Table(beside) => table(resource, objects, metadata, beside, now),
             Self::Metadata => json!({
@@ -133,7 +133,11 @@ fn columns(kind: &str) -> &'static [(&'static str, Cell)] {
         "Lease" => &[("Holder", |lease, _| json!(text(lease, "spec.holderIdentity"))), ("Age", age)],
         "Event" => &[
             ("Last Seen", |event, now| {
-                let seen = [text(event, "lastTimestamp"), text(event, "eventTime"), text(event, "metadata.creationTimestamp")];
+                let seen = [
+                    text(event, "lastTimestamp"),
+                    text(event, "eventTime"),
+                    text(event, "metadata.creationTimestamp"),
+                ];
                 json!(seen.iter().find_map(|t| since(t, now)).unwrap_or_else(|| "<unknown>".into()))
             }),
             ("Type", |event, _| event["type"].clone()),
@@ -148,17 +152,26 @@ fn columns(kind: &str) -> &'static [(&'static str, Cell)] {
     }
 }
 
-fn table(resource: &Resource, objects: Vec<Value>, metadata: Value, beside: Beside, now: Timestamp) -> Value {
-    let column = |name: &str, kind: &str, format: &str, priority: &Value| {
-        json!({"name": name, "type": kind, "format": format, "description": "", "priority": priority})
-    };
+fn table(
+    resource: &Resource,
+    objects: Vec<Value>,
+    metadata: &Value,
+    beside: Beside,
+    now: Timestamp,
+) -> Value {
+    let column = |name: &str, kind: &str, format: &str, priority: &Value| json!({"name": name, "type": kind, "format": format, "description": "", "priority": priority});
     let zero = json!(0);
     let mut head = vec![column("Name", "string", "name", &zero)];
     if resource.columns.is_empty() {
         head.extend(columns(&resource.kind).iter().map(|(name, _)| column(name, "string", "", &zero)));
     } else {
         for c in &resource.columns {
-            head.push(column(text(c, "name"), text(c, "type"), text(c, "format"), c.get("priority").unwrap_or(&zero)));
+            head.push(column(
+                text(c, "name"),
+                text(c, "type"),
+                text(c, "format"),
+                c.get("priority").unwrap_or(&zero),
+            ));
         }
     }
     let row = |object: Value| {
@@ -204,7 +217,8 @@ fn node_status(node: &Value) -> String {
 fn node_roles(node: &Value) -> String {
     const PREFIX: &str = "node-role.kubernetes.io/";
     let labels = at(node, "metadata.labels").and_then(Value::as_object);
-    let roles: Vec<&str> = labels.into_iter().flatten().filter_map(|(key, _)| key.strip_prefix(PREFIX)).collect();
+    let roles: Vec<&str> =
+        labels.into_iter().flatten().filter_map(|(key, _)| key.strip_prefix(PREFIX)).collect();
     if roles.is_empty() { "<none>".into() } else { roles.join(",") }
 }
 
@@ -265,17 +279,24 @@ mod tests {
         assert_eq!(of(""), Ok(Shape::Whole));
         assert_eq!(of("application/vnd.kubernetes.protobuf,application/json"), Ok(Shape::Whole));
         assert_eq!(
-            of("application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json"),
+            of(
+                "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json"
+            ),
             Ok(Shape::Table(Beside::Metadata))
         );
-        assert_eq!(of("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"), Ok(Shape::Metadata));
+        assert_eq!(
+            of("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"),
+            Ok(Shape::Metadata)
+        );
         assert_eq!(of("application/vnd.kubernetes.protobuf"), Err(406));
     }
 
     #[test]
     fn ages_are_as_short_as_kubectls() {
         let now = Timestamp::from_second(10_000_000).unwrap();
-        for (ago, shown) in [(5, "5s"), (119, "119s"), (125, "2m5s"), (3600, "60m"), (4 * 3600, "4h"), (90_000 * 3, "3d3h")] {
+        for (ago, shown) in
+            [(5, "5s"), (119, "119s"), (125, "2m5s"), (3600, "60m"), (4 * 3600, "4h"), (90_000 * 3, "3d3h")]
+        {
             let at = Timestamp::from_second(10_000_000 - ago).unwrap().to_string();
             assert_eq!(since(&at, now).unwrap(), shown);
         }

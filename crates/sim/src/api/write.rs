@@ -56,7 +56,7 @@ impl State {
         body: Value,
         caller: &Caller,
     ) -> Result<Arc<Value>, ApiError> {
-        let mut new = self.read_body(resource, body, caller)?;
+        let mut new = Self::read_body(resource, body, caller)?;
         check_namespace(resource, &mut new, namespace)?;
         if !matches!(text(&new, "metadata.resourceVersion"), "" | "0") {
             return Err(ApiError::unclassified("resourceVersion should not be set on objects to be created"));
@@ -77,7 +77,7 @@ impl State {
         resource.rules.default(&mut new);
         let name = object::name(&new).to_owned();
         // Validation of the object's form comes before admission looks at other objects.
-        self.refuse_if_invalid(resource, &new, None)?;
+        Self::refuse_if_invalid(resource, &new, None)?;
         let scene = Scene { resource, store: &self.store, now: caller.now };
         resource.rules.admit(&mut new, &scene)?;
         let key = key(namespace, &name);
@@ -100,7 +100,7 @@ impl State {
         let old = self.get(resource, namespace, name)?;
         let is_patch = matches!(edit, Edit::Patch(..));
         let body = edit.apply(resource, &old)?;
-        let mut new = self.read_body(resource, body, caller).map_err(|e| match e.code {
+        let mut new = Self::read_body(resource, body, caller).map_err(|e| match e.code {
             // What is a bad request in a body is a bad value when a patch made it.
             400 if is_patch => ApiError::bad_patch(&e.message),
             _ => e,
@@ -109,7 +109,11 @@ impl State {
         check_identity(resource, &mut new, &old, name, is_patch)?;
         let asked_deletion = at(&new, "metadata.deletionTimestamp").cloned();
         if asked_deletion.is_some_and(|asked| Some(&asked) != at(&old, "metadata.deletionTimestamp")) {
-            let cause = Cause::invalid("metadata.deletionTimestamp", &new["metadata"]["deletionTimestamp"], "field is immutable");
+            let cause = Cause::invalid(
+                "metadata.deletionTimestamp",
+                &new["metadata"]["deletionTimestamp"],
+                "field is immutable",
+            );
             return Err(ApiError::invalid(resource, name, &[cause]));
         }
         for path in SERVER_METADATA {
@@ -124,7 +128,7 @@ impl State {
         if subresource != Some("finalize") {
             resource.rules.carry_over(&mut new, &old);
         }
-        self.refuse_if_invalid(resource, &new, Some(&old))?;
+        Self::refuse_if_invalid(resource, &new, Some(&old))?;
         if generation_moves(resource, &new, &old) {
             let next = number(&old, "metadata.generation").unwrap_or(0) + 1;
             set(&mut new, "metadata.generation", json!(next));
@@ -141,11 +145,12 @@ impl State {
     }
 
     /// A body as an object of the resource, without what its type or schema does not know.
-    fn read_body(&self, resource: &Resource, mut body: Value, caller: &Caller) -> Result<Value, ApiError> {
+    fn read_body(resource: &Resource, mut body: Value, caller: &Caller) -> Result<Value, ApiError> {
         if !body.is_object() {
             return Err(ApiError::bad_request("the body of the request is not a JSON object"));
         }
-        for (field, expected) in [("apiVersion", resource.api_version()), ("kind", resource.kind.to_string())] {
+        for (field, expected) in [("apiVersion", resource.api_version()), ("kind", resource.kind.to_string())]
+        {
             match body.get(field).and_then(Value::as_str) {
                 None | Some("") if resource.is_custom() => {
                     return Err(ApiError::bad_request(format!("Object '{field}' is missing in the body")));
@@ -155,7 +160,8 @@ impl State {
                 // The schema of a custom resource is asked about `kind` too late for a bad request.
                 Some(found) if resource.is_custom() && field == "kind" => {
                     let cause = Cause::invalid("kind", &json!(found), &format!("must be {expected}"));
-                    let other = Resource::new(resource.group.clone(), resource.version.clone(), "", found.to_owned());
+                    let other =
+                        Resource::new(resource.group.clone(), resource.version.clone(), "", found.to_owned());
                     return Err(ApiError::invalid(&other, object::name(&body), &[cause]));
                 }
                 Some(found) => {
@@ -237,7 +243,7 @@ impl State {
         Ok(())
     }
 
-    fn refuse_if_invalid(&self, resource: &Resource, new: &Value, old: Option<&Value>) -> Result<(), ApiError> {
+    fn refuse_if_invalid(resource: &Resource, new: &Value, old: Option<&Value>) -> Result<(), ApiError> {
         let mut causes = kinds::validate_metadata(new);
         if old.is_none()
             && let Some(detail) = resource.rules.check_name(object::name(new))
@@ -248,15 +254,21 @@ impl State {
         if let Some(schema) = &resource.schema {
             let mut wrong = schema.validate(new);
             // What a younger schema forbids may stay as long as nobody touches it.
-            wrong.retain(|c| old.is_none_or(|old| at(new, &c.field).is_none() || at(new, &c.field) != at(old, &c.field)));
+            wrong.retain(|c| {
+                old.is_none_or(|old| at(new, &c.field).is_none() || at(new, &c.field) != at(old, &c.field))
+            });
             causes.extend(wrong);
         }
         if let Some(old) = old {
             causes.extend(resource.rules.validate_update(new, old));
-            let added = items(new, "metadata.finalizers").iter().filter(|f| !f.as_str().is_some_and(|f| has_finalizer(old, f)));
+            let added = items(new, "metadata.finalizers")
+                .iter()
+                .filter(|f| !f.as_str().is_some_and(|f| has_finalizer(old, f)));
             let added: Vec<&str> = added.filter_map(Value::as_str).collect();
             if is_deleting(old) && !added.is_empty() {
-                let detail = format!("no new finalizers can be added if the object is being deleted, found new finalizers {added:?}");
+                let detail = format!(
+                    "no new finalizers can be added if the object is being deleted, found new finalizers {added:?}"
+                );
                 causes.push(Cause::forbidden("metadata.finalizers", &detail));
             }
         }
@@ -264,7 +276,13 @@ impl State {
     }
 
     /// Stores an object, unless this is only a rehearsal.
-    pub(super) fn commit(&mut self, resource: &Resource, key: &str, new: Value, caller: &Caller) -> Arc<Value> {
+    pub(super) fn commit(
+        &mut self,
+        resource: &Resource,
+        key: &str,
+        new: Value,
+        caller: &Caller,
+    ) -> Arc<Value> {
         if caller.dry_run {
             return Arc::new(new);
         }
@@ -321,8 +339,7 @@ fn check_identity(
 ) -> Result<(), ApiError> {
     let given = object::name(new).to_owned();
     if given != name {
-        let message =
-            format!("the name of the object ({given}) does not match the name on the URL ({name})");
+        let message = format!("the name of the object ({given}) does not match the name on the URL ({name})");
         return Err(ApiError::bad_request(message));
     }
     let uid = object::uid(new);
@@ -331,14 +348,17 @@ fn check_identity(
             let cause = Cause::invalid("metadata.uid", &json!(uid), "field is immutable");
             return Err(ApiError::invalid(resource, name, &[cause]));
         }
-        let detail =
-            format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", object::uid(old));
+        let detail = format!(
+            "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
+            object::uid(old)
+        );
         return Err(ApiError::conflict(resource, name, &detail));
     }
     let version = text(new, "metadata.resourceVersion");
     if version.is_empty() || version == "0" {
         if resource.guarded_update {
-            let cause = Cause::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
+            let cause =
+                Cause::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
             return Err(ApiError::invalid(resource, name, &[cause]));
         }
     } else if version.parse::<u64>().is_err() {

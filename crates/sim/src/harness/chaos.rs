@@ -109,87 +109,80 @@ impl Chaos {
 
     fn strike(&mut self, misfortune: Misfortune, clocks: &[Clock]) {
         let node = self.nodes[self.random.usize(..self.nodes.len())].clone();
-        let name = node.name.as_str();
         let what = match misfortune {
-            Misfortune::ForeignWrite => return self.write_as_somebody(name),
+            Misfortune::ForeignWrite => self.write_as_somebody(&node.name),
             Misfortune::Reboot => {
                 let down_for = Duration::from_millis(self.random.u64(500..60_000));
-                self.kubelets.reboot(name, down_for);
-                "reboot"
+                self.kubelets.reboot(&node.name, down_for);
+                Some("reboot")
             }
             Misfortune::PowerOff => {
-                self.kubelets.power_off(name);
-                self.off.push(name.to_owned());
-                "power off"
+                self.kubelets.power_off(&node.name);
+                self.off.push(node.name.clone());
+                Some("power off")
             }
-            Misfortune::PowerOn => match self.off.pop() {
-                Some(name) => {
-                    self.kubelets.power_on(&name);
-                    "power on"
-                }
-                None => return,
-            },
-            Misfortune::DeleteNode => {
-                // The machine is replaced by another of the same name: same name, another uid.
-                if let Some(object) = self.somebody.get("nodes", "", name) {
-                    let _ = self.somebody.delete(&object, None);
-                    self.kubelets.power_off(name);
-                    self.kubelets.join(node.clone());
-                }
-                "node deleted and reborn"
-            }
+            Misfortune::PowerOn => self.off.pop().map(|name| {
+                self.kubelets.power_on(&name);
+                "power on"
+            }),
+            Misfortune::DeleteNode => self.replace_by_namesake(&node),
             Misfortune::LieBegins => {
-                self.kubelets.lie(name, Lie { ready: Some(self.random.bool()), ..Lie::default() });
-                "kubelet lies"
+                self.kubelets.lie(&node.name, Lie { ready: Some(self.random.bool()), ..Lie::default() });
+                Some("kubelet lies")
             }
             Misfortune::LieEnds => {
-                self.kubelets.lie(name, Lie::default());
-                return;
+                self.kubelets.lie(&node.name, Lie::default());
+                Some("kubelet is honest again")
             }
-            Misfortune::DnsDown => {
-                let outage = match self.random.u8(0..4) {
-                    0 => Outage::All,
-                    1 => Outage::Zone(node.zone.clone()),
-                    _ => Outage::Node(name.to_owned()),
-                };
-                self.cluster.network().fail(outage.clone());
-                let what = match outage {
-                    Outage::All => "DNS down, all",
-                    Outage::Zone(_) => "DNS down, zone",
-                    Outage::Node(_) => "DNS down, node",
-                };
-                self.outages.push(outage);
-                what
-            }
-            Misfortune::DnsUp => {
-                if let Some(outage) = self.outages.pop() {
-                    self.cluster.network().heal(&outage);
-                }
-                return;
-            }
+            Misfortune::DnsDown => Some(self.fail_dns(&node)),
+            Misfortune::DnsUp => self.outages.pop().map(|outage| {
+                self.cluster.network().heal(&outage);
+                "DNS back"
+            }),
             Misfortune::Compaction => {
                 let mut state = self.cluster.state();
-                let keep = self.random.u64(0..50);
-                let revision = state.store.revision().saturating_sub(keep);
+                let revision = state.store.revision().saturating_sub(self.random.u64(0..50));
                 state.store.compact(revision);
-                "history compacted (410)"
+                Some("history compacted (410)")
             }
             Misfortune::ClockJump => {
                 let clock = &clocks[self.random.usize(..clocks.len())];
                 clock.jump(SignedDuration::from_secs(self.random.i64(-60..60)));
-                "clock jump"
+                Some("clock jump")
             }
         };
-        self.coverage.lock().unwrap_or_else(PoisonError::into_inner).count(what);
-        self.cluster.trace().line(|| format!("chaos: {what} {name}"));
+        if let Some(what) = what {
+            self.coverage.lock().unwrap_or_else(PoisonError::into_inner).count(what);
+            self.cluster.trace().line(|| format!("chaos: {what} {}", node.name));
+        }
+    }
+
+    /// The machine is replaced by another of the same name: same name, another uid.
+    fn replace_by_namesake(&self, node: &NodeSpec) -> Option<&'static str> {
+        let object = self.somebody.get("nodes", "", &node.name)?;
+        self.somebody.delete(&object, None).ok()?;
+        self.kubelets.power_off(&node.name);
+        self.kubelets.join(node.clone());
+        Some("node deleted and reborn")
+    }
+
+    fn fail_dns(&mut self, node: &NodeSpec) -> &'static str {
+        let (outage, what) = match self.random.u8(0..4) {
+            0 => (Outage::All, "DNS down, all"),
+            1 => (Outage::Zone(node.zone.clone()), "DNS down, zone"),
+            _ => (Outage::Node(node.name.clone()), "DNS down, node"),
+        };
+        self.cluster.network().fail(outage.clone());
+        self.outages.push(outage);
+        what
     }
 
     /// Somebody else changes what is theirs on the same object.
-    fn write_as_somebody(&mut self, name: &str) {
-        let Some(node) = self.somebody.get("nodes", "", name) else { return };
+    fn write_as_somebody(&mut self, name: &str) -> Option<&'static str> {
+        let node = self.somebody.get("nodes", "", name)?;
         let n = self.random.u32(0..1_000);
         let choice = self.random.u8(0..3);
-        let _ = self.somebody.change(&node, None, |node| match choice {
+        let written = self.somebody.change(&node, None, |node| match choice {
             0 => node["metadata"]["labels"]["somebody.example.com/label"] = json!(n.to_string()),
             1 => node["metadata"]["annotations"]["somebody.example.com/note"] = json!(n.to_string()),
             _ => {
@@ -202,7 +195,7 @@ impl Chaos {
                 set(node, "spec.taints", json!(taints));
             }
         });
-        self.coverage.lock().unwrap_or_else(PoisonError::into_inner).count("foreign write");
+        written.ok().map(|_| "foreign write")
     }
 
     fn heal(&mut self) {

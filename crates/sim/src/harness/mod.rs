@@ -74,7 +74,7 @@ pub struct Scenario {
 impl Scenario {
     /// Two replicas, ten minutes of trouble, three to settle.
     pub fn new(program: Program, invariants: fn() -> Vec<Box<dyn Invariant>>) -> Self {
-        let (rough, calm) = (Duration::from_secs(600), Duration::from_secs(180));
+        let (rough, calm) = (Duration::from_mins(10), Duration::from_mins(3));
         Self { program, replicas: 2, invariants, rough, calm, runner: Arc::new(Shell) }
     }
 }
@@ -168,10 +168,12 @@ impl<'s> Run<'s> {
         let started = actors.at_work();
         let kubelets = Kubelets::start(&self.cluster, self.random.u64(..), self.scenario.runner.clone());
         let nodes = self.choose_nodes();
-        let chaos = chaos::Chaos::new(&self.cluster, &kubelets, nodes, self.random.u64(..), self.coverage.clone());
+        let chaos =
+            chaos::Chaos::new(&self.cluster, &kubelets, nodes, self.random.u64(..), self.coverage.clone());
 
         let mut replicas = JoinSet::new();
-        let clocks: Vec<Clock> = (0..self.scenario.replicas).map(|_| self.cluster.clock().independent()).collect();
+        let clocks: Vec<Clock> =
+            (0..self.scenario.replicas).map(|_| self.cluster.clock().independent()).collect();
         for (i, clock) in clocks.iter().enumerate() {
             replicas.spawn(self.keep_replica_running(i, clock.clone()));
         }
@@ -213,7 +215,12 @@ impl<'s> Run<'s> {
                 let mut coverage = coverage.lock().unwrap_or_else(PoisonError::into_inner);
                 *coverage.checks.entry(invariant.name().to_owned()).or_default() += 1;
                 if let Err(wrong) = invariant.check(change) {
-                    violation.report(format!("{}: {wrong} (by {}, {})", invariant.name(), change.who, describe(change)));
+                    violation.report(format!(
+                        "{}: {wrong} (by {}, {})",
+                        invariant.name(),
+                        change.who,
+                        describe(change)
+                    ));
                 }
             }
         }));
@@ -250,7 +257,8 @@ impl<'s> Run<'s> {
                 let name = format!("replica-{i}");
                 cluster.trace().line(|| format!("{name} starts"));
                 let client = Wire::new(&cluster, &name).with_faults(faults.clone()).client();
-                let replica = Replica { client, clock: clock.clone(), name: name.clone(), seed: random.u64(..) };
+                let replica =
+                    Replica { client, clock: clock.clone(), name: name.clone(), seed: random.u64(..) };
                 let running = program(replica);
                 tokio::select! {
                     biased;

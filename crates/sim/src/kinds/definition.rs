@@ -32,13 +32,16 @@ impl Rules for Definitions {
             items(definition, "spec.versions").iter().filter(|v| object::is_true(v, "storage")).collect();
         let stored: Vec<Value> = stored.iter().map(|v| v["name"].clone()).collect();
         let since = time(scene.now);
-        let condition = |kind: &str, status: &str, reason: &str, message: &str| {
-            json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": since})
-        };
+        let condition = |kind: &str, status: &str, reason: &str, message: &str| json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": since});
         let conditions = match taken_name(definition, scene) {
             None => vec![
                 condition("NamesAccepted", "True", "NoConflicts", "no conflicts found"),
-                condition("Established", "True", "InitialNamesAccepted", "the initial names have been accepted"),
+                condition(
+                    "Established",
+                    "True",
+                    "InitialNamesAccepted",
+                    "the initial names have been accepted",
+                ),
             ],
             Some(name) => vec![
                 condition("NamesAccepted", "False", "NamesConflict", &format!("{name:?} is already in use")),
@@ -48,7 +51,11 @@ impl Rules for Definitions {
         let mut finalizers = items(definition, "metadata.finalizers").to_vec();
         finalizers.push(json!(CLEANUP));
         set(definition, "metadata.finalizers", json!(finalizers));
-        set(definition, "status", json!({"acceptedNames": names, "storedVersions": stored, "conditions": conditions}));
+        set(
+            definition,
+            "status",
+            json!({"acceptedNames": names, "storedVersions": stored, "conditions": conditions}),
+        );
         Ok(())
     }
 
@@ -90,7 +97,8 @@ impl Rules for Definitions {
 /// A name of this CRD that another one of its group has.
 fn taken_name(definition: &Value, scene: &Scene<'_>) -> Option<String> {
     let names = |d: &Value| -> Vec<String> {
-        let single = ["plural", "singular", "kind", "listKind"].map(|n| text(d, &format!("spec.names.{n}")).to_owned());
+        let single = ["plural", "singular", "kind", "listKind"]
+            .map(|n| text(d, &format!("spec.names.{n}")).to_owned());
         let short = items(d, "spec.names.shortNames").iter().filter_map(Value::as_str).map(str::to_owned);
         single.into_iter().chain(short).collect()
     };

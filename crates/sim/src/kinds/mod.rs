@@ -9,7 +9,8 @@ mod pod_spec;
 pub use definition::{CLEANUP, Definitions, resource_of};
 pub use node::{NOT_READY, Nodes, UNREACHABLE, UNSCHEDULABLE};
 pub use others::{
-    ConfigMaps, EndpointSlices, Events, Leases, Namespaces, NewEvents, PriorityClasses, Secrets, Services, Workloads,
+    ConfigMaps, EndpointSlices, Events, Leases, Namespaces, NewEvents, PriorityClasses, Secrets, Services,
+    Workloads,
 };
 pub use pod::Pods;
 
@@ -124,18 +125,29 @@ pub fn validate_metadata(object: &Value) -> Vec<Cause> {
             causes.push(Cause::invalid("metadata.labels", &json!(key), "name part must be a qualified name"));
         }
         if !value.as_str().is_some_and(is_label_value) {
-            causes.push(Cause::invalid("metadata.labels", value, "a valid label must be 63 characters or less"));
+            causes.push(Cause::invalid(
+                "metadata.labels",
+                value,
+                "a valid label must be 63 characters or less",
+            ));
         }
     }
     let mut size = 0;
     for (key, value) in at(object, "metadata.annotations").and_then(Value::as_object).into_iter().flatten() {
         size += key.len() + value.as_str().map_or(0, str::len);
         if !is_qualified_name(&key.to_lowercase()) {
-            causes.push(Cause::invalid("metadata.annotations", &json!(key), "name part must be a qualified name"));
+            causes.push(Cause::invalid(
+                "metadata.annotations",
+                &json!(key),
+                "name part must be a qualified name",
+            ));
         }
     }
     if size > 256 * 1024 {
-        causes.push(Cause::too_long("metadata.annotations", "Too long: may not be more than 262144 bytes".into()));
+        causes.push(Cause::too_long(
+            "metadata.annotations",
+            "Too long: may not be more than 262144 bytes".into(),
+        ));
     }
     causes.extend(validate_finalizers(object));
     causes.extend(validate_owners(object));
@@ -150,7 +162,11 @@ fn validate_finalizers(object: &Value) -> Vec<Cause> {
         let standard = matches!(name, "orphan" | "foregroundDeletion" | "kubernetes");
         if !(is_qualified_name(name) && (standard || name.contains('/') || name.contains('.'))) {
             let path = format!("metadata.finalizers[{i}]");
-            causes.push(Cause::invalid(path, finalizer, "name is neither a standard finalizer name nor is it fully qualified"));
+            causes.push(Cause::invalid(
+                path,
+                finalizer,
+                "name is neither a standard finalizer name nor is it fully qualified",
+            ));
         }
     }
     if ["orphan", "foregroundDeletion"].iter().all(|f| finalizers.iter().any(|g| g == f)) {

@@ -70,10 +70,18 @@ impl Rules for Nodes {
             // The real server names them so.
             let path = format!("metadata.taints[{i}]");
             if !is_qualified_name(text(taint, "key")) {
-                causes.push(Cause::invalid(format!("{path}.key"), &taint["key"], "name part must be non-empty"));
+                causes.push(Cause::invalid(
+                    format!("{path}.key"),
+                    &taint["key"],
+                    "name part must be non-empty",
+                ));
             }
             if !is_label_value(text(taint, "value")) {
-                causes.push(Cause::invalid(format!("{path}.value"), &taint["value"], "not a valid label value"));
+                causes.push(Cause::invalid(
+                    format!("{path}.value"),
+                    &taint["value"],
+                    "not a valid label value",
+                ));
             }
             let effects = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
             if text(taint, "effect").is_empty() {
@@ -95,7 +103,10 @@ impl Rules for Nodes {
             let changed = at(old, path).is_some_and(|o| !o.as_str().is_some_and(str::is_empty))
                 && at(new, path) != at(old, path);
             changed.then(|| {
-                Cause::forbidden(path, &format!("node updates may not change {name} except from \"\" to valid"))
+                Cause::forbidden(
+                    path,
+                    &format!("node updates may not change {name} except from \"\" to valid"),
+                )
             })
         };
         let cidrs = fixed("spec.podCIDRs", "podCIDR").or_else(|| fixed("spec.podCIDR", "podCIDR"));

@@ -29,7 +29,8 @@ impl Rules for Namespaces {
         object::copy(old, new, "spec.finalizers");
     }
     fn check_name(&self, name: &str) -> Option<&'static str> {
-        (!is_dns_label(name)).then_some("a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-'")
+        (!is_dns_label(name))
+            .then_some("a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-'")
     }
 }
 
@@ -56,12 +57,15 @@ impl Rules for Services {
         let taken = |ip: &str| scene.store.all("services").any(|(_, s)| text(s, "spec.clusterIP") == ip);
         let asked = text(service, "spec.clusterIP");
         if !matches!(asked, "" | "None") && taken(asked) {
-            let cause = Cause::invalid("spec.clusterIPs", &json!([asked]), "provided IP is already allocated");
+            let cause =
+                Cause::invalid("spec.clusterIPs", &json!([asked]), "provided IP is already allocated");
             return Err(ApiError::invalid(scene.resource, object::name(service), &[cause]));
         }
         if asked.is_empty() {
-            let free = (10..65_000_u32).map(|n| format!("10.96.{}.{}", n / 256, n % 256)).find(|ip| !taken(ip));
-            let ip = free.ok_or_else(|| ApiError::internal("failed to allocate a serviceIP: range is full"))?;
+            let free =
+                (10..65_000_u32).map(|n| format!("10.96.{}.{}", n / 256, n % 256)).find(|ip| !taken(ip));
+            let ip =
+                free.ok_or_else(|| ApiError::internal("failed to allocate a serviceIP: range is full"))?;
             set(service, "spec.clusterIP", json!(ip));
         }
         let ip = text(service, "spec.clusterIP").to_owned();
@@ -79,7 +83,8 @@ impl Rules for Services {
         }
     }
     fn validate(&self, service: &Value) -> Vec<Cause> {
-        let headless = text(service, "spec.clusterIP") == "None" || text(service, "spec.type") == "ExternalName";
+        let headless =
+            text(service, "spec.clusterIP") == "None" || text(service, "spec.type") == "ExternalName";
         let missing = items(service, "spec.ports").is_empty() && !headless;
         missing.then(|| Cause::required("spec.ports", "")).into_iter().collect()
     }
@@ -106,16 +111,24 @@ fn frozen_when_immutable(new: &Value, old: &Value, fields: &[&str]) -> Vec<Cause
 pub struct ConfigMaps;
 impl Rules for ConfigMaps {
     fn validate(&self, map: &Value) -> Vec<Cause> {
-        let keys = |field: &str| at(map, field).and_then(Value::as_object).into_iter().flatten().map(|(k, _)| k.clone());
+        let keys = |field: &str| {
+            at(map, field).and_then(Value::as_object).into_iter().flatten().map(|(k, _)| k.clone())
+        };
         let good = |key: &str| {
-            key.len() <= 253 && !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+            key.len() <= 253
+                && !key.is_empty()
+                && key.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
         };
         let detail = "a valid config key must consist of alphanumeric characters, '-', '_' or '.'";
         let bad = ["data", "binaryData"].into_iter().flat_map(|field| {
-            keys(field).filter(|key| !good(key)).map(move |key| Cause::invalid(format!("{field}[{key}]"), &json!(key), detail))
+            keys(field)
+                .filter(|key| !good(key))
+                .map(move |key| Cause::invalid(format!("{field}[{key}]"), &json!(key), detail))
         });
         let twice = keys("data").filter(|key| keys("binaryData").any(|k| k == *key));
-        let twice = twice.map(|key| Cause::invalid(format!("data[{key}]"), &json!(key), "duplicate of key present in binaryData"));
+        let twice = twice.map(|key| {
+            Cause::invalid(format!("data[{key}]"), &json!(key), "duplicate of key present in binaryData")
+        });
         bad.chain(twice).collect()
     }
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
@@ -155,7 +168,8 @@ impl Rules for Events {
         let about = text(event, "involvedObject.namespace");
         let home = object::namespace(event);
         let fits = about == home || (about.is_empty() && home == "default");
-        let cause = || Cause::invalid("involvedObject.namespace", &json!(about), "does not match event.namespace");
+        let cause =
+            || Cause::invalid("involvedObject.namespace", &json!(about), "does not match event.namespace");
         (!fits).then(cause).into_iter().collect()
     }
 }
@@ -233,7 +247,11 @@ impl Rules for EndpointSlices {
         };
         let wrong = |(i, endpoint): (usize, &Value)| {
             let bad = items(endpoint, "addresses").iter().find(|a| !a.as_str().is_some_and(fits))?.clone();
-            Some(Cause::invalid(format!("endpoints[{i}].addresses"), &bad, &format!("must be an {kind} address")))
+            Some(Cause::invalid(
+                format!("endpoints[{i}].addresses"),
+                &bad,
+                &format!("must be an {kind} address"),
+            ))
         };
         items(slice, "endpoints").iter().enumerate().filter_map(wrong).collect()
     }
@@ -278,9 +296,7 @@ impl Rules for PriorityClasses {
 pub struct Workloads;
 impl Rules for Workloads {
     fn default(&self, workload: &mut Value) {
-        let rolling = |surge: Value, unavailable: Value| {
-            json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}})
-        };
+        let rolling = |surge: Value, unavailable: Value| json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}});
         match text(workload, "kind") {
             "Deployment" => {
                 default(workload, "spec.replicas", json!(1));
@@ -300,7 +316,9 @@ impl Rules for Workloads {
         let status = match text(workload, "kind") {
             "Deployment" => json!({}),
             "ReplicaSet" => json!({"replicas": 0}),
-            _ => json!({"currentNumberScheduled": 0, "desiredNumberScheduled": 0, "numberMisscheduled": 0, "numberReady": 0}),
+            _ => {
+                json!({"currentNumberScheduled": 0, "desiredNumberScheduled": 0, "numberMisscheduled": 0, "numberReady": 0})
+            }
         };
         set(workload, "status", status);
         Ok(())

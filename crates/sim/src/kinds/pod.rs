@@ -48,7 +48,10 @@ impl Rules for Pods {
         }
         let (before, after) = (items(old, "spec.schedulingGates"), items(new, "spec.schedulingGates"));
         if !after.iter().all(|gate| before.contains(gate)) {
-            causes.push(Cause::forbidden("spec.schedulingGates", "only deletion is allowed, but found new scheduling gate"));
+            causes.push(Cause::forbidden(
+                "spec.schedulingGates",
+                "only deletion is allowed, but found new scheduling gate",
+            ));
         }
         if let Some(was) = number(old, "spec.activeDeadlineSeconds")
             && number(new, "spec.activeDeadlineSeconds").is_none_or(|is| is > was)
@@ -67,7 +70,13 @@ impl Rules for Pods {
     }
 
     fn carry_over(&self, new: &mut Value, old: &Value) {
-        for path in ["spec.nodeName", "spec.priority", "spec.preemptionPolicy", "spec.serviceAccountName", "spec.serviceAccount"] {
+        for path in [
+            "spec.nodeName",
+            "spec.priority",
+            "spec.preemptionPolicy",
+            "spec.serviceAccountName",
+            "spec.serviceAccount",
+        ] {
             if at(new, path).is_none() {
                 object::copy(old, new, path);
             }
@@ -105,7 +114,8 @@ fn admit_service_account(pod: &mut Value, scene: &Scene<'_>) -> Result<(), ApiEr
     set(pod, "spec.serviceAccount", json!(account));
     let key = format!("{}/{account}", namespace(pod));
     if scene.store.get("serviceaccounts", &key).is_none() {
-        let detail = format!("error looking up service account {key}: serviceaccount \"{account}\" not found");
+        let detail =
+            format!("error looking up service account {key}: serviceaccount \"{account}\" not found");
         return Err(ApiError::forbidden(scene.resource, object::name(pod), &detail));
     }
     Ok(())
@@ -153,7 +163,9 @@ fn admit_priority(pod: &mut Value, scene: &Scene<'_>) -> Result<(), ApiError> {
     let priority = class.and_then(|c| number(c, "value")).unwrap_or(0);
     let preemption = class.map_or("PreemptLowerPriority", |c| text(c, "preemptionPolicy"));
     if number(pod, "spec.priority").is_some_and(|given| given != priority) {
-        let detail = format!("the integer value of priority must not be provided in pod spec; priority admission controller computed {priority} from the given PriorityClass name");
+        let detail = format!(
+            "the integer value of priority must not be provided in pod spec; priority admission controller computed {priority} from the given PriorityClass name"
+        );
         return Err(ApiError::forbidden(scene.resource, object::name(pod), &detail));
     }
     if let Some(class) = class {
@@ -169,7 +181,8 @@ fn tolerate_brief_outages(pod: &mut Value) {
     let mut tolerations = items(pod, "spec.tolerations").to_vec();
     for key in [NOT_READY, UNREACHABLE] {
         let covered = |t: &Value| {
-            (text(t, "key") == key || text(t, "key").is_empty()) && matches!(text(t, "effect"), "" | "NoExecute")
+            (text(t, "key") == key || text(t, "key").is_empty())
+                && matches!(text(t, "effect"), "" | "NoExecute")
         };
         if !tolerations.iter().any(covered) {
             tolerations.push(

@@ -69,7 +69,12 @@ pub fn validate(object: &Value, path: &str) -> Vec<Cause> {
         causes.push(Cause::invalid(format!("{path}.activeDeadlineSeconds"), &json!(seconds), detail));
     }
     causes.extend(one_of(spec, path, "restartPolicy", &["Always", "OnFailure", "Never"]));
-    causes.extend(one_of(spec, path, "dnsPolicy", &["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"]));
+    causes.extend(one_of(
+        spec,
+        path,
+        "dnsPolicy",
+        &["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"],
+    ));
     causes.extend(validate_volumes(spec, path));
     causes.extend(validate_containers(spec, path));
     causes.extend(validate_tolerations(spec, path));
@@ -106,7 +111,8 @@ fn validate_containers(spec: &Value, path: &str) -> Vec<Cause> {
             if name.is_empty() {
                 causes.push(Cause::required(format!("{path}.name"), ""));
             } else if !is_dns_label(name) {
-                let detail = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-'";
+                let detail =
+                    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-'";
                 causes.push(Cause::invalid(format!("{path}.name"), &json!(name), detail));
             } else if names.contains(&name) {
                 causes.push(Cause::duplicate(format!("{path}.name"), &json!(name)));
@@ -120,7 +126,10 @@ fn validate_containers(spec: &Value, path: &str) -> Vec<Cause> {
             for (m, mount) in items(container, "volumeMounts").iter().enumerate() {
                 if !items(spec, "volumes").iter().any(|v| text(v, "name") == text(mount, "name")) {
                     let path = format!("{path}.volumeMounts[{m}].name");
-                    causes.push(Cause { reason: "FieldValueNotFound", ..Cause::invalid(path, &mount["name"], "no such volume") });
+                    causes.push(Cause {
+                        reason: "FieldValueNotFound",
+                        ..Cause::invalid(path, &mount["name"], "no such volume")
+                    });
                 }
             }
         }
@@ -144,7 +153,8 @@ fn validate_tolerations(spec: &Value, path: &str) -> Vec<Cause> {
     for (i, toleration) in items(spec, "tolerations").iter().enumerate() {
         let path = format!("{path}.tolerations[{i}]");
         let (key, operator) = (text(toleration, "key"), text(toleration, "operator"));
-        let wrong = |field: &str, detail: &str| Cause::invalid(format!("{path}.{field}"), &toleration[field], detail);
+        let wrong =
+            |field: &str, detail: &str| Cause::invalid(format!("{path}.{field}"), &toleration[field], detail);
         match operator {
             "Exists" if !text(toleration, "value").is_empty() => {
                 causes.push(wrong("operator", "value must be empty when `operator` is 'Exists'"));
@@ -155,7 +165,9 @@ fn validate_tolerations(spec: &Value, path: &str) -> Vec<Cause> {
             "" | "Equal" | "Exists" => {}
             _ => causes.extend(one_of(toleration, &path, "operator", &["Equal", "Exists"])),
         }
-        if number(toleration, "tolerationSeconds").is_some() && !matches!(text(toleration, "effect"), "" | "NoExecute") {
+        if number(toleration, "tolerationSeconds").is_some()
+            && !matches!(text(toleration, "effect"), "" | "NoExecute")
+        {
             causes.push(wrong("effect", "effect must be 'NoExecute' when `tolerationSeconds` is set"));
         }
     }
@@ -173,16 +185,26 @@ fn validate_affinity(spec: &Value, path: &str) -> Vec<Cause> {
             let allowed = ["DoesNotExist", "Exists", "Gt", "In", "Lt", "NotIn"];
             causes.extend(one_of(expression, &path, "operator", &allowed));
             if matches!(text(expression, "operator"), "In" | "NotIn") && count == 0 {
-                causes.push(Cause::required(format!("{path}.values"), "must be specified when `operator` is 'In' or 'NotIn'"));
+                causes.push(Cause::required(
+                    format!("{path}.values"),
+                    "must be specified when `operator` is 'In' or 'NotIn'",
+                ));
             }
         }
         for (i, field) in items(term, "matchFields").iter().enumerate() {
             let path = format!("{path}.matchFields[{i}]");
             if items(field, "values").len() != 1 {
-                causes.push(Cause::required(format!("{path}.values"), "must be only one value when `operator` is 'In' or 'NotIn' for node field selector"));
+                causes.push(Cause::required(
+                    format!("{path}.values"),
+                    "must be only one value when `operator` is 'In' or 'NotIn' for node field selector",
+                ));
             }
             if text(field, "key") != "metadata.name" {
-                causes.push(Cause::invalid(format!("{path}.key"), &field["key"], "not a valid field selector key"));
+                causes.push(Cause::invalid(
+                    format!("{path}.key"),
+                    &field["key"],
+                    "not a valid field selector key",
+                ));
             }
         }
     }

@@ -32,7 +32,12 @@ pub enum Way {
 pub fn scenario(way: Way) -> Scenario {
     let program: Program = Arc::new(move |replica| Box::pin(label_nodes(replica, way)));
     Scenario::new(program, || {
-        vec![Box::new(OnlyOurLabel), Box::new(OnlyReadyNodes), Box::<OnceEach>::default(), Box::new(AllLabelled)]
+        vec![
+            Box::new(OnlyOurLabel),
+            Box::new(OnlyReadyNodes),
+            Box::<OnceEach>::default(),
+            Box::new(AllLabelled),
+        ]
     })
 }
 
@@ -59,8 +64,12 @@ async fn follow(api: &Api<Node>, replica: &Replica, way: Way) -> kube::Result<()
         // Looked at again every few seconds, because a label may have failed and no event be due.
         let Ok(event) = timeout(Duration::from_secs(5), events.try_next()).await else { continue };
         match event? {
-            Some(WatchEvent::Added(node) | WatchEvent::Modified(node)) => drop(seen.insert(node.name_any(), node)),
-            Some(WatchEvent::Deleted(node)) => drop(seen.remove(&node.name_any())),
+            Some(WatchEvent::Added(node) | WatchEvent::Modified(node)) => {
+                seen.insert(node.name_any(), node);
+            }
+            Some(WatchEvent::Deleted(node)) => {
+                seen.remove(&node.name_any());
+            }
             Some(WatchEvent::Bookmark(_)) => {}
             Some(WatchEvent::Error(error)) => return Err(kube::Error::Api(error)),
             None => return Ok(()),
@@ -78,14 +87,12 @@ async fn label(client: &Client, node: &Node, who: &str, way: Way) -> kube::Resul
     let name = node.name_any();
     match way {
         Way::Guarded => {
-            let labels = match node.labels().is_empty() {
-                true => json!({"op": "add", "path": "/metadata/labels", "value": {LABEL: who}}),
-                false => json!({"op": "add", "path": format!("/metadata/labels/{}", LABEL.replace('/', "~1")), "value": who}),
-            };
+            // Every kubelet labels its node, so that there is a map to add to.
+            let path = format!("/metadata/labels/{}", LABEL.replace('/', "~1"));
             let patch = json!([
                 {"op": "test", "path": "/metadata/uid", "value": node.uid()},
                 {"op": "test", "path": "/metadata/resourceVersion", "value": node.resource_version()},
-                labels,
+                {"op": "add", "path": path, "value": who},
             ]);
             let patch: json_patch::Patch = serde_json::from_value(patch).expect("the patch is well formed");
             api.patch(&name, &PatchParams::default(), &Patch::<()>::Json(patch)).await?;
@@ -184,7 +191,8 @@ impl Invariant for AllLabelled {
         if ready == 0 {
             return Err("no node is Ready: the run shows nothing".into());
         }
-        let without = nodes.iter().find(|n| condition_status(n, "Ready") == "True" && label_of(Some(n)).is_none());
+        let without =
+            nodes.iter().find(|n| condition_status(n, "Ready") == "True" && label_of(Some(n)).is_none());
         without.map_or(Ok(()), |node| Err(format!("{} is Ready and has no label", name(node))))
     }
 }

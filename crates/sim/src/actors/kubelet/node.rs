@@ -55,9 +55,11 @@ impl Machine {
 
     fn registration(&self) -> Value {
         let mut labels = self.spec.labels.clone();
-        for (key, value) in
-            [("kubernetes.io/hostname", self.spec.name.as_str()), ("kubernetes.io/os", "linux"), ("kubernetes.io/arch", "amd64")]
-        {
+        for (key, value) in [
+            ("kubernetes.io/hostname", self.spec.name.as_str()),
+            ("kubernetes.io/os", "linux"),
+            ("kubernetes.io/arch", "amd64"),
+        ] {
             labels.entry(key.to_owned()).or_insert_with(|| value.to_owned());
         }
         if !self.spec.zone.is_empty() {
@@ -72,7 +74,9 @@ impl Machine {
 
     /// The node as its kubelet sees it.
     pub(super) fn report_status(&self, api: &Local) {
-        let Some(node) = api.get("nodes", "", &self.spec.name).filter(|n| uid(n) == self.node_uid) else { return };
+        let Some(node) = api.get("nodes", "", &self.spec.name).filter(|n| uid(n) == self.node_uid) else {
+            return;
+        };
         let now = time(api.cluster().clock().now());
         let capacity = json!({"cpu": "4", "memory": "16Gi", "pods": "110", "ephemeral-storage": "100Gi"});
         let ready = self.lie.ready.unwrap_or(true);
@@ -106,25 +110,23 @@ impl Machine {
     pub(super) fn heartbeat(&self, api: &Local) {
         let now = micro_time(api.cluster().clock().now());
         let node = api.get("nodes", "", &self.spec.name).filter(|n| uid(n) == self.node_uid);
-        match api.get(LEASES, "kube-node-lease", &self.spec.name).filter(|l| !is_deleting(l)) {
-            Some(lease) => {
-                let _ = api.change(&lease, None, |lease| {
-                    set(lease, "spec.renewTime", json!(now));
-                    if items(lease, "metadata.ownerReferences").is_empty()
-                        && let Some(node) = &node
-                    {
-                        set(lease, "metadata.ownerReferences", owned_by(node));
-                    }
-                });
-            }
-            None => {
-                let mut lease = json!({"metadata": {"name": self.spec.name, "namespace": "kube-node-lease"},
-                    "spec": {"holderIdentity": self.spec.name, "leaseDurationSeconds": 40, "renewTime": now}});
-                if let Some(node) = &node {
-                    set(&mut lease, "metadata.ownerReferences", owned_by(node));
+        let known = api.get(LEASES, "kube-node-lease", &self.spec.name).filter(|l| !is_deleting(l));
+        if let Some(lease) = known {
+            let _ = api.change(&lease, None, |lease| {
+                set(lease, "spec.renewTime", json!(now));
+                if items(lease, "metadata.ownerReferences").is_empty()
+                    && let Some(node) = &node
+                {
+                    set(lease, "metadata.ownerReferences", owned_by(node));
                 }
-                let _ = api.create("coordination.k8s.io/v1", "Lease", "kube-node-lease", lease);
+            });
+        } else {
+            let mut lease = json!({"metadata": {"name": self.spec.name, "namespace": "kube-node-lease"},
+                "spec": {"holderIdentity": self.spec.name, "leaseDurationSeconds": 40, "renewTime": now}});
+            if let Some(node) = &node {
+                set(&mut lease, "metadata.ownerReferences", owned_by(node));
             }
+            let _ = api.create("coordination.k8s.io/v1", "Lease", "kube-node-lease", lease);
         }
         let reported = node.as_ref().map(|n| crate::object::condition_status(n, "Ready") == "Unknown");
         if reported == Some(true) {

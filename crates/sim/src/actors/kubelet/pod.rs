@@ -43,7 +43,8 @@ impl Work {
     ) -> Self {
         let stop = Arc::new(Notify::new());
         let containers = items(pod, "spec.containers").iter().map(Container::new).collect();
-        let keeper = Keeper { api: api.clone(), runner: runner.clone(), pod: pod.clone(), zone, lie, containers };
+        let keeper =
+            Keeper { api: api.clone(), runner: runner.clone(), pod: pod.clone(), zone, lie, containers };
         let task = tokio::spawn(keeper.keep(latency, after_boot, stop.clone()));
         Self { task, stop }
     }
@@ -77,7 +78,8 @@ impl Container {
             ContainerState::Waiting(reason) => json!({"waiting": {"reason": reason}}),
             ContainerState::Running { since } => json!({"running": {"startedAt": since}}),
             ContainerState::Ended { since, at, code, reason, message } => {
-                let mut ended = json!({"exitCode": code, "reason": reason, "startedAt": since, "finishedAt": at});
+                let mut ended =
+                    json!({"exitCode": code, "reason": reason, "startedAt": since, "finishedAt": at});
                 if !message.is_empty() {
                     ended["message"] = json!(message);
                 }
@@ -119,7 +121,8 @@ impl Keeper {
             stop.notified().await;
             return self.let_go();
         }
-        let deadline = number(&self.pod, "spec.activeDeadlineSeconds").map(|s| Duration::from_secs(s.unsigned_abs()));
+        let deadline =
+            number(&self.pod, "spec.activeDeadlineSeconds").map(|s| Duration::from_secs(s.unsigned_abs()));
         let deadline = deadline.map(|d| Instant::now() + d);
         self.report("Pending", None);
         let cut = {
@@ -141,12 +144,14 @@ impl Keeper {
             None => {}
             Some(Cut::Deadline) => {
                 self.kill();
-                let why = ("DeadlineExceeded", "Pod was active on the node longer than the specified deadline");
+                let why =
+                    ("DeadlineExceeded", "Pod was active on the node longer than the specified deadline");
                 self.report("Failed", Some(why));
             }
             Some(Cut::Deleted) => {
                 // A process is asked first; these all go when asked, a moment later.
-                let grace = number(&self.pod, "metadata.deletionGracePeriodSeconds").unwrap_or(1).unsigned_abs();
+                let grace =
+                    number(&self.pod, "metadata.deletionGracePeriodSeconds").unwrap_or(1).unsigned_abs();
                 let _ = timeout(Duration::from_secs(grace), sleep(Duration::from_millis(20))).await;
                 self.kill();
                 self.report("Failed", None);
@@ -179,7 +184,8 @@ impl Keeper {
             self.record(i, &end);
             if self.restarts(i, &end) {
                 self.containers[i].restarts += 1;
-                let backoff = 10 * (1 << self.containers[i].restarts.clamp(1, 5) as u64);
+                let doubled = u32::try_from(self.containers[i].restarts.clamp(1, 5)).unwrap_or(5);
+                let backoff = 10 * 2_u64.pow(doubled);
                 running.push(self.start(i, Duration::from_secs(backoff.min(300))));
             }
             let phase = if running.is_empty() { self.last_phase() } else { "Running" };
@@ -262,7 +268,8 @@ impl Keeper {
                 ContainerState::Ended { .. } => continue,
                 ContainerState::Waiting(_) => at.clone(),
             };
-            container.state = ContainerState::Ended { since, at: at.clone(), code, reason, message: String::new() };
+            container.state =
+                ContainerState::Ended { since, at: at.clone(), code, reason, message: String::new() };
         }
     }
 
@@ -273,7 +280,8 @@ impl Keeper {
     fn report(&self, phase: &str, why: Option<(&str, &str)>) {
         let now = self.now();
         let statuses: Vec<Value> = self.containers.iter().map(Container::status).collect();
-        let ready = if phase == "Running" && statuses.iter().all(|s| s["ready"] == true) { "True" } else { "False" };
+        let ready =
+            if phase == "Running" && statuses.iter().all(|s| s["ready"] == true) { "True" } else { "False" };
         let node = text(&self.pod, "spec.nodeName");
         let _ = self.api.change(&self.pod, Some("status"), |pod| {
             set(pod, "status.phase", json!(phase));
@@ -289,9 +297,12 @@ impl Keeper {
                 set(pod, "status.reason", json!(reason));
                 set(pod, "status.message", json!(message));
             }
-            for (kind, status) in
-                [("PodScheduled", "True"), ("Initialized", "True"), ("ContainersReady", ready), ("Ready", ready)]
-            {
+            for (kind, status) in [
+                ("PodScheduled", "True"),
+                ("Initialized", "True"),
+                ("ContainersReady", ready),
+                ("Ready", ready),
+            ] {
                 set_condition(pod, json!({"type": kind, "status": status}), &now);
             }
         });

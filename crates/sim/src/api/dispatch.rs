@@ -1,0 +1,235 @@
+//! What is done for each verb, and what the client is told.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::decode::{duplicate_fields, refuse_fields};
+use super::status::{ApiError, Cause};
+use super::{Caller, DeleteOptions, Deleted, Edit, Request, Shape, State, Verb, Watch};
+use crate::object;
+use crate::resources::Resource;
+
+/// How long a watch lasts that does not say.
+const LONGEST_WATCH: Duration = Duration::from_mins(30);
+
+/// What a client is told.
+#[derive(Debug)]
+pub enum Answer {
+    /// A document.
+    Document(StatusCode, Value),
+    /// Plain text, as health endpoints and unknown paths give.
+    Plain(StatusCode, &'static str),
+    /// Events, for so long, with bookmarks or without.
+    Events(Box<Watch>, Duration, bool),
+}
+
+impl Answer {
+    /// A refusal.
+    #[must_use]
+    pub fn refusal(error: &ApiError) -> Self {
+        let code = StatusCode::from_u16(error.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        Self::Document(code, error.body())
+    }
+}
+
+impl State {
+    /// Does what is asked.
+    pub fn serve(&mut self, request: &Request, who: &str, now: Timestamp) -> Result<Answer, ApiError> {
+        let caller = Caller {
+            dry_run: read_dry_run(request)?,
+            strict: read_field_validation(request)?,
+            ..Caller::new(who, now)
+        };
+        let shape = Shape::of(&request.accept, &request.query, request.verb == Verb::List)?;
+        check_subresource(request)?;
+        if !request.verb.is_write() {
+            return self.serve_read(request, shape, now);
+        }
+        let (code, object) = match request.verb {
+            Verb::Create if request.subresource.is_some() => {
+                let body = read_document(request, caller.strict)?;
+                self.bind(&request.resource, request.target(), &body, &caller)?;
+                return Ok(Answer::Document(StatusCode::CREATED, success(None)));
+            }
+            Verb::Delete => return self.serve_delete(request, shape, &caller),
+            Verb::DeleteCollection => return self.serve_delete_collection(request, &caller),
+            _ => self.serve_write(request, &caller)?,
+        };
+        Ok(Answer::Document(code, shape.one(&request.resource, object, now)))
+    }
+
+    fn serve_read(&self, request: &Request, shape: Shape, now: Timestamp) -> Result<Answer, ApiError> {
+        let resource = &request.resource;
+        match request.verb {
+            Verb::Watch => {
+                let watch = Watch::begin(self, request, now)?;
+                let seconds = request.query.number("timeoutSeconds")?.and_then(|s| u64::try_from(s).ok());
+                let lasts = seconds.filter(|s| *s > 0).map_or(LONGEST_WATCH, Duration::from_secs);
+                Ok(Answer::Events(Box::new(watch), lasts, request.query.flag("allowWatchBookmarks")))
+            }
+            Verb::List => {
+                let page = self.list(request)?;
+                let show = |object: &Value| {
+                    let mut object = resource.from_stored(object.clone());
+                    // Items of a typed list do not repeat their type; those of a custom resource do.
+                    if shape == Shape::Whole && !resource.is_custom() {
+                        object::take(&mut object, "apiVersion");
+                        object::take(&mut object, "kind");
+                    }
+                    object
+                };
+                let items = page.items.iter().map(|o| show(o)).collect();
+                Ok(Answer::Document(StatusCode::OK, shape.list(resource, items, &page.metadata, now)))
+            }
+            _ => {
+                let object = resource.from_stored((*self.read(request)?).clone());
+                Ok(Answer::Document(StatusCode::OK, shape.one(resource, object, now)))
+            }
+        }
+    }
+
+    fn serve_write(&mut self, request: &Request, caller: &Caller) -> Result<(StatusCode, Value), ApiError> {
+        let resource = &request.resource;
+        let (namespace, name) = request.target();
+        let subresource = request.subresource.as_deref();
+        let (code, stored) = if request.verb == Verb::Patch {
+            let edit = Edit::Patch(&request.content_type, &request.body);
+            (StatusCode::OK, self.update(resource, (namespace, name), subresource, edit, caller)?)
+        } else {
+            let body = read_document(request, caller.strict)?;
+            let made_by_put = resource.create_on_update && subresource.is_none();
+            let missing = request.verb == Verb::Update && self.get(resource, namespace, name).is_err();
+            if request.verb == Verb::Create || (missing && made_by_put) {
+                (StatusCode::CREATED, self.create(resource, namespace, body, caller)?)
+            } else {
+                (
+                    StatusCode::OK,
+                    self.update(resource, (namespace, name), subresource, Edit::Put(body), caller)?,
+                )
+            }
+        };
+        Ok((code, resource.from_stored((*stored).clone())))
+    }
+
+    fn serve_delete(&mut self, request: &Request, shape: Shape, caller: &Caller) -> Result<Answer, ApiError> {
+        let resource = &request.resource;
+        let options = read_delete_options(request)?;
+        let document = match self.delete(resource, request.target(), &options, caller)? {
+            Deleted::Gone(last) if !resource.returns_deleted => success(Some(&describe(resource, &last))),
+            Deleted::Gone(object) | Deleted::Pending(object) => {
+                shape.one(resource, resource.from_stored((*object).clone()), caller.now)
+            }
+        };
+        Ok(Answer::Document(StatusCode::OK, document))
+    }
+
+    fn serve_delete_collection(&mut self, request: &Request, caller: &Caller) -> Result<Answer, ApiError> {
+        let resource = &request.resource;
+        if resource.kind == "Namespace" {
+            return Err(ApiError::method_not_allowed());
+        }
+        let options = read_delete_options(request)?;
+        let page = self.list(request)?;
+        for item in &page.items {
+            self.delete(resource, (object::namespace(item), object::name(item)), &options, caller)?;
+        }
+        let items = page.items.iter().map(|o| resource.from_stored((**o).clone())).collect();
+        Ok(Answer::Document(StatusCode::OK, Shape::Whole.list(resource, items, &page.metadata, caller.now)))
+    }
+}
+
+fn describe(resource: &Resource, object: &Value) -> Value {
+    let mut details =
+        json!({"name": object::name(object), "kind": resource.plural, "uid": object::uid(object)});
+    if !resource.group.is_empty() {
+        details["group"] = json!(resource.group);
+    }
+    details
+}
+
+fn success(details: Option<&Value>) -> Value {
+    let mut status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"});
+    if let Some(details) = details {
+        status["details"] = details.clone();
+    } else {
+        status["code"] = json!(201);
+    }
+    status
+}
+
+fn check_subresource(request: &Request) -> Result<(), ApiError> {
+    let resource = &request.resource;
+    match (request.subresource.as_deref(), request.verb) {
+        (None, _) | (Some("binding"), Verb::Create) | (Some("finalize"), Verb::Update) => Ok(()),
+        (Some("status"), Verb::Get | Verb::Update | Verb::Patch) if resource.has_status => Ok(()),
+        (Some("status"), _) if resource.has_status => Err(ApiError::method_not_allowed()),
+        (Some("binding"), _) if resource.kind == "Pod" => Err(ApiError::method_not_allowed()),
+        _ => Err(ApiError::no_such_path()),
+    }
+}
+
+fn read_dry_run(request: &Request) -> Result<bool, ApiError> {
+    match request.query.text("dryRun") {
+        "" => Ok(false),
+        "All" => Ok(true),
+        other => {
+            let cause = Cause::unsupported("dryRun", &json!(other), &["\"All\"".to_owned()]);
+            Err(ApiError::invalid_options(options_kind(request.verb), &[cause]))
+        }
+    }
+}
+
+fn options_kind(verb: Verb) -> &'static str {
+    match verb {
+        Verb::Create => "CreateOptions",
+        Verb::Patch => "PatchOptions",
+        Verb::Delete | Verb::DeleteCollection => "DeleteOptions",
+        _ => "UpdateOptions",
+    }
+}
+
+fn read_field_validation(request: &Request) -> Result<bool, ApiError> {
+    match request.query.text("fieldValidation") {
+        "" | "Ignore" | "Warn" => Ok(false),
+        "Strict" => Ok(true),
+        other => {
+            let allowed = ["", "Ignore", "Strict", "Warn"].map(|v| format!("{v:?}"));
+            let cause = Cause::unsupported("fieldValidation", &json!(other), &allowed);
+            Err(ApiError::invalid_options(options_kind(request.verb), &[cause]))
+        }
+    }
+}
+
+/// A JSON or YAML body.
+fn read_document(request: &Request, strict: bool) -> Result<Value, ApiError> {
+    let malformed = |e: String| ApiError::bad_request(format!("unable to read the body: {e}"));
+    match request.content_type.as_str() {
+        "" | "application/json" => {
+            let document = serde_json::from_slice(&request.body).map_err(|e| malformed(e.to_string()))?;
+            if strict {
+                let twice = duplicate_fields(&request.body);
+                refuse_fields(&request.resource.kind, &request.resource.version, &[], &twice)?;
+            }
+            Ok(document)
+        }
+        "application/yaml" => {
+            let text = std::str::from_utf8(&request.body).map_err(|e| malformed(e.to_string()))?;
+            serde_saphyr::from_str(text).map_err(|e| malformed(e.to_string()))
+        }
+        _ => {
+            let mut error = ApiError::unsupported_media_type(&["application/json", "application/yaml"]);
+            error.details = None;
+            Err(error)
+        }
+    }
+}
+
+fn read_delete_options(request: &Request) -> Result<DeleteOptions, ApiError> {
+    let body = if request.body.is_empty() { Value::Null } else { read_document(request, false)? };
+    let grace = request.query.number("gracePeriodSeconds")?;
+    let propagation = Some(request.query.text("propagationPolicy")).filter(|p| !p.is_empty());
+    DeleteOptions::read(&body, grace, propagation)
+}
