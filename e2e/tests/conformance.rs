@@ -59,7 +59,8 @@ async fn on_real(filter: Option<&str>) -> Result<Option<Vec<Outcome>>> {
         let kubeconfig = Kubeconfig::read_from(path)?;
         let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
         config.default_retry = false;
-        let client = Client::try_from(config).context("CONFORMANCE_KUBECONFIG: no client can be made of it")?;
+        let client =
+            Client::try_from(config).context("CONFORMANCE_KUBECONFIG: no client can be made of it")?;
         return Ok(Some(conformance::run(client, filter, CONCURRENCY).await));
     }
     let Some(cluster) = or_skip(Cluster::control_plane().await)? else { return Ok(None) };
@@ -82,7 +83,13 @@ fn print_table(embedded: &[Outcome], real: Option<&[Outcome]>) -> usize {
         group[0] += 1;
         group[1] += usize::from(case.result.is_err());
         group[2] += usize::from(other.is_some_and(|o| o.result.is_err()));
-        println!("{:<18} {:<58} {:<8} {:<8}", case.group, case.name, word(case), other.map_or("skipped", word));
+        println!(
+            "{:<18} {:<58} {:<8} {:<8}",
+            case.group,
+            case.name,
+            word(case),
+            other.map_or("skipped", word)
+        );
     }
     println!("\n{:<18} {:>5} {:>15} {:>11}", "GROUP", "CASES", "FAILED EMBEDDED", "FAILED REAL");
     for (name, [cases, embedded, real]) in groups {

@@ -101,6 +101,13 @@ pub const TIERS: &[Tier] = &[
         steps: &[Step::Tests("e2e", Which::Named(&["control_plane"]))],
     },
     Tier {
+        name: "strangers",
+        what: "kubectl, client-go and the Python client on the embedded cluster's port",
+        usually: "2 min to build and install them, then 30 s",
+        needs: Some("kubernetes"),
+        steps: &[Step::Tests("e2e", Which::Named(&["strangers"]))],
+    },
+    Tier {
         name: "conformance",
         what: "the same API cases on the embedded cluster and on the real one",
         usually: "1 min",

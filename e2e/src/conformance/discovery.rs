@@ -85,7 +85,6 @@ async fn resources_of_groups(c: &Ctx) -> Result<()> {
         ("events.k8s.io/v1", "events", "Event"),
         ("discovery.k8s.io/v1", "endpointslices", "EndpointSlice"),
         ("scheduling.k8s.io/v1", "priorityclasses", "PriorityClass"),
-        ("policy/v1", "poddisruptionbudgets", "PodDisruptionBudget"),
         ("apiextensions.k8s.io/v1", "customresourcedefinitions", "CustomResourceDefinition"),
     ] {
         let found = c.read(&format!("/apis/{version}")).await?;
@@ -105,13 +104,10 @@ async fn one_group(c: &Ctx) -> Result<()> {
 
 async fn subresources(c: &Ctx) -> Result<()> {
     let found = c.read("/api/v1").await?;
-    for name in ["pods/status", "nodes/status", "pods/binding", "pods/eviction"] {
+    for name in ["pods/status", "nodes/status", "pods/binding"] {
         is(&resource(&found, name)?, "/singularName", "")?;
     }
-    let eviction = resource(&found, "pods/eviction")?;
-    is(&eviction, "/group", "policy")?;
-    is(&eviction, "/version", "v1")?;
-    is(&eviction, "/kind", "Eviction")
+    is(&resource(&found, "pods/binding")?, "/kind", "Binding")
 }
 
 async fn custom_kinds(c: &Ctx) -> Result<()> {

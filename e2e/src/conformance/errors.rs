@@ -70,6 +70,8 @@ async fn method_not_allowed(c: &Ctx) -> Result<()> {
     let path = c.path("v1/configmaps");
     c.put(&path, &objects::config_map("a")).await?.fails(405, "MethodNotAllowed")?;
     c.merge(&path, json!({})).await?.fails(405, "MethodNotAllowed")?;
+    // Objects are made in a namespace, not in all of them.
+    c.post("/api/v1/configmaps", &objects::config_map("a")).await?.fails(405, "MethodNotAllowed")?;
     // Namespaces cannot be deleted as a collection.
     c.delete("/api/v1/namespaces").await?.fails(405, "MethodNotAllowed")?;
     c.get(&c.path("v1/pods/a/binding")).await?.fails(405, "MethodNotAllowed").map(drop)

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use serde_json::json;
 
-use super::check::{absent, is, names, present, text};
+use super::check::{absent, is, names, text};
 use super::ctx::Ctx;
 use super::objects::{self, with};
 
@@ -17,14 +17,11 @@ cases!["kinds":
     service_of_no_selector,
     deployment_is_defaulted,
     deployment_selector_must_match,
-    deployment_scale,
     lease_times_are_micro,
     namespaces_of_the_system,
     namespace_finalize,
     event_needs_its_namespace,
     endpoint_slice_addresses,
-    pod_disruption_budget,
-    role_and_binding,
 ];
 
 async fn secret_string_data(c: &Ctx) -> Result<()> {
@@ -116,18 +113,6 @@ async fn deployment_selector_must_match(c: &Ctx) -> Result<()> {
     c.post(&path, &none).await?.fails(422, "Invalid").map(drop)
 }
 
-async fn deployment_scale(c: &Ctx) -> Result<()> {
-    let path = c.path("apps/v1/deployments");
-    c.create(&path, with(objects::deployment("a"), json!({"spec": {"paused": true}}))).await?;
-    let scale = c.read(&format!("{path}/a/scale")).await?;
-    is(&scale, "/kind", "Scale")?;
-    is(&scale, "/apiVersion", "autoscaling/v1")?;
-    absent(&scale, "/spec/replicas")?;
-    is(&scale, "/status/selector", "app=a")?;
-    let patched = c.merge(&format!("{path}/a/scale"), json!({"spec": {"replicas": 0}})).await?.ok(200)?;
-    is(&patched, "/metadata/name", "a")
-}
-
 async fn lease_times_are_micro(c: &Ctx) -> Result<()> {
     let path = c.path("coordination.k8s.io/v1/leases");
     let times = json!({"spec": {"acquireTime": "2026-01-01T00:00:00.123456Z", "renewTime": "2026-01-01T00:00:01.000000Z"}});
@@ -191,27 +176,4 @@ async fn endpoint_slice_addresses(c: &Ctx) -> Result<()> {
     let all = c.read(&format!("{path}?labelSelector=kubernetes.io/service-name=s")).await?;
     ensure!(names(&all)? == ["a"], "{:?}", names(&all)?);
     Ok(())
-}
-
-async fn pod_disruption_budget(c: &Ctx) -> Result<()> {
-    let path = c.path("policy/v1/poddisruptionbudgets");
-    let body = json!({"metadata": {"name": "a"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"a": "b"}}}});
-    let made = c.create(&path, body.clone()).await?;
-    is(&made, "/metadata/generation", 1)?;
-    is(&made, "/spec/minAvailable", 1)?;
-    let both = with(body, json!({"metadata": {"name": "b"}, "spec": {"maxUnavailable": "50%"}}));
-    c.post(&path, &both).await?.fails(422, "Invalid").map(drop)
-}
-
-async fn role_and_binding(c: &Ctx) -> Result<()> {
-    let roles = c.path("rbac.authorization.k8s.io/v1/roles");
-    let rules = json!([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]);
-    let made = c.create(&roles, json!({"metadata": {"name": "a"}, "rules": rules})).await?;
-    is(&made, "/rules", rules)?;
-    absent(&made, "/metadata/generation")?;
-    let bindings = c.path("rbac.authorization.k8s.io/v1/rolebindings");
-    let reference = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "a"});
-    let body = json!({"metadata": {"name": "a"}, "roleRef": reference,
-        "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": c.ns()}]});
-    present(&c.create(&bindings, body).await?, "/subjects/0/name")
 }
