@@ -64,7 +64,8 @@ e2e: rust ## the tests of the real control plane; 13 min cold, 1 min after that
 
 demo: rust ## a whole cluster in one process, to look at: ARGS=... go to it; 4 min to build, then at once
 	@echo "demo: starts an embedded cluster (usually 4 min to build, then at once); Ctrl-C ends it"
-	@cargo run -q -p nodekeeper -- demo $(ARGS)
+	@cargo build --workspace --bin nodekeeper
+	@"$(TARGET)/debug/nodekeeper" demo $(ARGS)
 
 deny: rust ## licences, bans, sources and known advisories of all dependencies; 1 min to install cargo-deny, then seconds
 	@echo "deny: cargo-deny on every dependency (usually 1 min to install it, then seconds)"

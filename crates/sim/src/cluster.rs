@@ -8,7 +8,7 @@ use crate::api::status::ApiError;
 use crate::api::{Caller, DeleteOptions, Deleted, Edit, State};
 use crate::clock::Clock;
 use crate::network::Network;
-use crate::resources::Resource;
+use crate::resource::Resource;
 use crate::store::{Change, Observer};
 use crate::trace::Trace;
 use crate::wire::Wire;

@@ -9,7 +9,7 @@ use http::{Method, Request};
 use tokio::sync::Notify;
 
 use crate::api::status::ApiError;
-use crate::resources::Resource;
+use crate::resource::Resource;
 use crate::store::Store;
 
 /// What happens to one request.

@@ -20,6 +20,7 @@ pub mod harness;
 pub mod kinds;
 pub mod network;
 pub mod object;
+pub mod resource;
 pub mod resources;
 pub mod server;
 pub mod store;

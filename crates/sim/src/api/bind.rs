@@ -6,7 +6,7 @@ use super::status::ApiError;
 use super::{Caller, State, key};
 use crate::clock::time;
 use crate::object::{self, set, text};
-use crate::resources::Resource;
+use crate::resource::Resource;
 
 impl State {
     /// Puts a Pod on a Node, once.

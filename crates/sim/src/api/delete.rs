@@ -9,7 +9,7 @@ use super::status::{ApiError, Cause};
 use super::{Caller, State, key};
 use crate::clock::time;
 use crate::object::{self, has_finalizer, is_deleting, items, number, set, text};
-use crate::resources::Resource;
+use crate::resource::Resource;
 
 /// What becomes of the objects that name this one as their owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

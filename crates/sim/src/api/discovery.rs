@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::State;
 use super::status::ApiError;
-use crate::resources::Resource;
+use crate::resource::Resource;
 
 /// The Kubernetes version that the embedded cluster says it is.
 pub const VERSION: &str = "v1.36.4";

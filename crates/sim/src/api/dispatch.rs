@@ -10,7 +10,7 @@ use super::decode::{duplicate_fields, refuse_fields};
 use super::status::{ApiError, Cause};
 use super::{Caller, DeleteOptions, Deleted, Edit, Request, Shape, State, Verb, Watch};
 use crate::object;
-use crate::resources::Resource;
+use crate::resource::Resource;
 
 /// How long a watch lasts that does not say.
 const LONGEST_WATCH: Duration = Duration::from_mins(30);

@@ -5,6 +5,7 @@ mod decode;
 mod delete;
 mod discovery;
 mod dispatch;
+mod identity;
 mod patch;
 pub mod quantity;
 mod read;
@@ -29,7 +30,8 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::kinds;
-use crate::resources::{Resource, builtin};
+use crate::resource::Resource;
+use crate::resources::builtin;
 use crate::store::Store;
 use status::ApiError;
 

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use serde_json::{Map, Value};
 
 use super::status::ApiError;
-use crate::resources::{PRIMITIVE, Resource};
+use crate::resource::{PRIMITIVE, Resource};
 
 /// Content types of patches that are understood.
 pub const TYPES: &[&str] = &[JSON, MERGE, STRATEGIC];

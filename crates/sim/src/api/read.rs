@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::selector::{Fields, Labels};
 use super::status::{ApiError, Cause};
 use super::{Query, Request, State};
-use crate::resources::Resource;
+use crate::resource::Resource;
 
 /// Which objects of a resource are meant.
 #[derive(Clone, Debug)]

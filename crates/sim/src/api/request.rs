@@ -8,7 +8,7 @@ use percent_encoding::percent_decode_str;
 
 use super::State;
 use super::status::ApiError;
-use crate::resources::Resource;
+use crate::resource::Resource;
 
 /// What is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

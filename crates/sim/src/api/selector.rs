@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::status::ApiError;
 use crate::object::{at, text};
-use crate::resources::Resource;
+use crate::resource::Resource;
 
 /// One requirement on a label.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::resources::Resource;
+use crate::resource::Resource;
 
 /// One thing that is wrong with an object.
 #[derive(Clone, Debug, PartialEq, Eq)]

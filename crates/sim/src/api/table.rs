@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::Query;
 use super::status::ApiError;
 use crate::object::{self, at, condition_status, is_true, items, number, text};
-use crate::resources::Resource;
+use crate::resource::Resource;
 
 /// What a client wants to see of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use super::read::{Selection, query_version};
 use super::status::{ApiError, Cause};
 use super::{Request, Shape, State};
 use crate::object::set;
-use crate::resources::Resource;
+use crate::resource::Resource;
 use crate::store::Change;
 
 /// What a watch has to say next.

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::status::{ApiError, Cause};
-use super::{Caller, State, decode, key};
+use super::{Caller, State, decode, identity, key};
 use crate::clock::time;
 use crate::kinds::{self, Scene};
 use crate::object::{self, at, copy, has_finalizer, is_deleting, items, number, set, take, text};
-use crate::resources::{Generation, Resource};
+use crate::resource::{Generation, Resource};
 
 /// Metadata that only the server writes.
 const SERVER_METADATA: &[&str] = &[
@@ -57,7 +57,7 @@ impl State {
         caller: &Caller,
     ) -> Result<Arc<Value>, ApiError> {
         let mut new = Self::read_body(resource, body, caller)?;
-        check_namespace(resource, &mut new, namespace)?;
+        identity::check_namespace(resource, &mut new, namespace)?;
         if !matches!(text(&new, "metadata.resourceVersion"), "" | "0") {
             return Err(ApiError::unclassified("resourceVersion should not be set on objects to be created"));
         }
@@ -105,17 +105,8 @@ impl State {
             400 if is_patch => ApiError::bad_patch(&e.message),
             _ => e,
         })?;
-        check_namespace(resource, &mut new, namespace)?;
-        check_identity(resource, &mut new, &old, name, is_patch)?;
-        let asked_deletion = at(&new, "metadata.deletionTimestamp").cloned();
-        if asked_deletion.is_some_and(|asked| Some(&asked) != at(&old, "metadata.deletionTimestamp")) {
-            let cause = Cause::invalid(
-                "metadata.deletionTimestamp",
-                &new["metadata"]["deletionTimestamp"],
-                "field is immutable",
-            );
-            return Err(ApiError::invalid(resource, name, &[cause]));
-        }
+        identity::check_namespace(resource, &mut new, namespace)?;
+        identity::check(resource, &new, &old, is_patch)?;
         for path in SERVER_METADATA {
             copy(&old, &mut new, path);
         }
@@ -311,62 +302,6 @@ fn is_released(object: &Value) -> bool {
         && items(object, "metadata.finalizers").is_empty()
         && number(object, "metadata.deletionGracePeriodSeconds").unwrap_or(0) == 0
         && (text(object, "kind") != "Namespace" || items(object, "spec.finalizers").is_empty())
-}
-
-fn check_namespace(resource: &Resource, new: &mut Value, namespace: &str) -> Result<(), ApiError> {
-    let given = object::namespace(new);
-    if !resource.namespaced {
-        if !given.is_empty() {
-            take(new, "metadata.namespace");
-        }
-        return Ok(());
-    }
-    if !given.is_empty() && given != namespace {
-        let message = "the namespace of the provided object does not match the namespace sent on the request";
-        return Err(ApiError::bad_request(message));
-    }
-    set(new, "metadata.namespace", json!(namespace));
-    Ok(())
-}
-
-/// Name, uid and resourceVersion of an update, which are also its guards.
-fn check_identity(
-    resource: &Resource,
-    new: &mut Value,
-    old: &Value,
-    name: &str,
-    is_patch: bool,
-) -> Result<(), ApiError> {
-    let given = object::name(new).to_owned();
-    if given != name {
-        let message = format!("the name of the object ({given}) does not match the name on the URL ({name})");
-        return Err(ApiError::bad_request(message));
-    }
-    let uid = object::uid(new);
-    if !uid.is_empty() && uid != object::uid(old) {
-        if is_patch {
-            let cause = Cause::invalid("metadata.uid", &json!(uid), "field is immutable");
-            return Err(ApiError::invalid(resource, name, &[cause]));
-        }
-        let detail = format!(
-            "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
-            object::uid(old)
-        );
-        return Err(ApiError::conflict(resource, name, &detail));
-    }
-    let version = text(new, "metadata.resourceVersion");
-    if version.is_empty() || version == "0" {
-        if resource.guarded_update {
-            let cause =
-                Cause::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
-            return Err(ApiError::invalid(resource, name, &[cause]));
-        }
-    } else if version.parse::<u64>().is_err() {
-        return Err(ApiError::unclassified(&format!("resourceVersion {version:?} is not a number")));
-    } else if version != text(old, "metadata.resourceVersion") {
-        return Err(ApiError::modified(resource, name));
-    }
-    Ok(())
 }
 
 /// A write to `/status` leaves the rest alone. Custom resources keep their metadata too; others take labels,

@@ -7,7 +7,7 @@ use crate::api::schema::Schema;
 use crate::api::status::{ApiError, Cause};
 use crate::clock::time;
 use crate::object::{self, at, items, set, text};
-use crate::resources::{Generation, Resource};
+use crate::resource::{Generation, Resource};
 
 /// Holds a CRD until its objects are gone.
 pub const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";

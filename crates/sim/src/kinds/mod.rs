@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 use crate::api::status::{ApiError, Cause};
 use crate::object::{at, is_true, items, text};
-use crate::resources::Resource;
+use crate::resource::Resource;
 use crate::store::Store;
 
 /// What the rules of a kind may look at.

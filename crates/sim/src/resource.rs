@@ -1,0 +1,314 @@
+//! A kind of object: where it is served, and how the API server treats it.
+
+use std::any::TypeId;
+use std::borrow::Cow;
+
+use k8s_openapi::{NamespaceResourceScope, Resource as Typed};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::api::schema::Schema;
+use crate::kinds::{self, Rules};
+
+/// Lists that a strategic merge patch merges by a key, in every object.
+const META_LISTS: &[(&str, &str)] =
+    &[("metadata.ownerReferences", "uid"), ("metadata.finalizers", PRIMITIVE)];
+/// In every pod spec.
+const POD_SPEC_LISTS: &[(&str, &str)] = &[
+    ("volumes", "name"),
+    ("imagePullSecrets", "name"),
+    ("hostAliases", "ip"),
+    ("topologySpreadConstraints", "topologyKey"),
+    ("resourceClaims", "name"),
+    ("schedulingGates", "name"),
+];
+/// In every container.
+const CONTAINER_LISTS: &[(&str, &str)] = &[
+    ("env", "name"),
+    ("ports", "containerPort"),
+    ("volumeMounts", "mountPath"),
+    ("volumeDevices", "devicePath"),
+];
+
+/// The merge key of a list of plain values.
+pub const PRIMITIVE: &str = "";
+
+/// When `metadata.generation` counts up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Generation {
+    /// The kind has none.
+    Never,
+    /// 1, for ever.
+    First,
+    /// When `spec` changes.
+    Spec,
+    /// When anything but `metadata` (and a separate `status`) changes.
+    NotMetadata,
+}
+
+/// Another face of a stored resource: the same objects with some fields named differently.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// `group/plural` under which the objects are stored.
+    pub stored_as: &'static str,
+    stored_version: &'static str,
+    names: &'static [(&'static str, &'static str)],
+}
+
+/// A kind of object, and how the API server treats it.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact about a kind that is so or not")]
+#[derive(Clone, Debug)]
+pub struct Resource {
+    /// API group; empty for core.
+    pub group: Cow<'static, str>,
+    /// API version.
+    pub version: Cow<'static, str>,
+    /// Name in paths.
+    pub plural: Cow<'static, str>,
+    /// Name in objects.
+    pub kind: Cow<'static, str>,
+    /// Name that kubectl accepts for one.
+    pub singular: String,
+    /// Short names that kubectl accepts.
+    pub short: Vec<String>,
+    /// Whether its objects live in namespaces.
+    pub namespaced: bool,
+    /// Whether `/status` is a subresource, and so `status` is closed to other writes.
+    pub has_status: bool,
+    /// Whether `status` survives create (a kubelet registers its Node with one).
+    pub keeps_status: bool,
+    /// Whether DELETE answers with the object, not with a `Status`.
+    pub returns_deleted: bool,
+    /// Whether PUT makes what is missing.
+    pub create_on_update: bool,
+    /// Whether PUT must carry a resourceVersion.
+    pub guarded_update: bool,
+    /// When generation counts up.
+    pub generation: Generation,
+    /// Columns of `kubectl get` that a custom resource declares.
+    pub columns: Vec<Value>,
+    /// The structural schema of a custom resource.
+    pub schema: Option<Schema>,
+    /// The version under which a custom resource is stored; others are the same under another name.
+    pub stored_version: Option<String>,
+    /// What this kind does beyond being stored.
+    pub rules: &'static dyn Rules,
+    decode: Option<Decode>,
+    view: Option<View>,
+    fields: Vec<Cow<'static, str>>,
+    merge_keys: Vec<(String, &'static str)>,
+}
+
+/// Reads an object as its type and writes it again.
+type Decode = fn(&Value) -> Result<Value, serde_json::Error>;
+
+/// The resource of a type that `k8s-openapi` knows.
+pub(crate) fn kind<T: Typed + Serialize + DeserializeOwned>(short: &[&str]) -> Resource
+where
+    T::Scope: 'static,
+{
+    let mut resource = Resource::new(T::GROUP, T::VERSION, T::URL_PATH_SEGMENT, T::KIND);
+    resource.short = short.iter().map(ToString::to_string).collect();
+    resource.namespaced = TypeId::of::<T::Scope>() == TypeId::of::<NamespaceResourceScope>();
+    resource.decode = Some(|value| serde_json::to_value(T::deserialize(value)?));
+    resource.lists(META_LISTS)
+}
+
+impl Resource {
+    /// A namespaced resource that is merely stored.
+    pub fn new(
+        group: impl Into<Cow<'static, str>>,
+        version: impl Into<Cow<'static, str>>,
+        plural: impl Into<Cow<'static, str>>,
+        kind: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        let kind = kind.into();
+        Self {
+            group: group.into(),
+            version: version.into(),
+            plural: plural.into(),
+            singular: kind.to_lowercase(),
+            kind,
+            short: Vec::new(),
+            namespaced: true,
+            has_status: false,
+            keeps_status: false,
+            returns_deleted: false,
+            create_on_update: false,
+            guarded_update: false,
+            generation: Generation::Never,
+            columns: Vec::new(),
+            schema: None,
+            stored_version: None,
+            rules: &kinds::Plain,
+            decode: None,
+            view: None,
+            fields: Vec::new(),
+            merge_keys: Vec::new(),
+        }
+    }
+
+    pub(crate) fn status(mut self) -> Self {
+        self.has_status = true;
+        self
+    }
+    pub(crate) fn keeps_status(mut self) -> Self {
+        self.keeps_status = true;
+        self
+    }
+    pub(crate) fn returns_deleted(mut self) -> Self {
+        self.returns_deleted = true;
+        self
+    }
+    pub(crate) fn create_on_update(mut self) -> Self {
+        self.create_on_update = true;
+        self
+    }
+    pub(crate) fn guarded_update(mut self) -> Self {
+        self.guarded_update = true;
+        self
+    }
+    pub(crate) fn generation(mut self, generation: Generation) -> Self {
+        self.generation = generation;
+        self
+    }
+    pub(crate) fn rules(mut self, rules: &'static dyn Rules) -> Self {
+        self.rules = rules;
+        self
+    }
+    /// Adds fields that objects can be selected by.
+    #[must_use]
+    pub fn fields(mut self, fields: &[&'static str]) -> Self {
+        self.fields.extend(fields.iter().map(|f| Cow::Borrowed(*f)));
+        self
+    }
+    pub(crate) fn lists(mut self, lists: &[(&str, &'static str)]) -> Self {
+        self.merge_keys.extend(lists.iter().map(|(path, key)| ((*path).to_owned(), *key)));
+        self
+    }
+    pub(crate) fn pod_spec(mut self, at: &str) -> Self {
+        for (list, key) in POD_SPEC_LISTS {
+            self.merge_keys.push((format!("{at}.{list}"), key));
+        }
+        for containers in ["containers", "initContainers", "ephemeralContainers"] {
+            self.merge_keys.push((format!("{at}.{containers}"), "name"));
+            for (list, key) in CONTAINER_LISTS {
+                self.merge_keys.push((format!("{at}.{containers}.{list}"), key));
+            }
+        }
+        self
+    }
+    pub(crate) fn view_of(
+        mut self,
+        stored_as: &'static str,
+        names: &'static [(&'static str, &'static str)],
+    ) -> Self {
+        self.view = Some(View { stored_as, stored_version: "v1", names });
+        self
+    }
+
+    /// `v1` or `group/v1`.
+    #[must_use]
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() {
+            self.version.to_string()
+        } else {
+            format!("{}/{}", self.group, self.version)
+        }
+    }
+
+    /// `pods` or `leases.coordination.k8s.io`, as messages name it.
+    #[must_use]
+    pub fn qualified(&self) -> String {
+        if self.group.is_empty() {
+            self.plural.to_string()
+        } else {
+            format!("{}.{}", self.plural, self.group)
+        }
+    }
+
+    /// `Pod` or `Lease.coordination.k8s.io`, as messages name it.
+    #[must_use]
+    pub fn qualified_kind(&self) -> String {
+        if self.group.is_empty() { self.kind.to_string() } else { format!("{}.{}", self.kind, self.group) }
+    }
+
+    /// The name of the collection that holds the objects: two versions or views of a kind share one.
+    #[must_use]
+    pub fn collection(&self) -> Cow<'_, str> {
+        match &self.view {
+            Some(view) => Cow::Borrowed(view.stored_as),
+            None if self.group.is_empty() => Cow::Borrowed(&self.plural),
+            None => Cow::Owned(format!("{}/{}", self.group, self.plural)),
+        }
+    }
+
+    /// Whether a field selector may name this field.
+    #[must_use]
+    pub fn is_selectable(&self, field: &str) -> bool {
+        field == "metadata.name"
+            || (field == "metadata.namespace" && self.namespaced)
+            || self.fields.iter().any(|f| f == field)
+    }
+
+    /// The key by which a strategic merge patch merges the list at this path (without indices), if it does.
+    #[must_use]
+    pub fn merge_key(&self, path: &str) -> Option<&'static str> {
+        self.merge_keys.iter().find(|(p, _)| p == path).map(|(_, key)| *key)
+    }
+
+    /// Whether this is a custom resource.
+    #[must_use]
+    pub fn is_custom(&self) -> bool {
+        self.decode.is_none()
+    }
+
+    /// The object with only what its type knows, or why it does not fit.
+    pub fn decode(&self, object: &Value) -> Result<Value, serde_json::Error> {
+        self.decode.map_or_else(|| Ok(object.clone()), |decode| decode(object))
+    }
+
+    /// From the form of this resource to the stored one.
+    #[must_use]
+    pub fn to_stored(&self, mut object: Value) -> Value {
+        if let Some(version) = &self.stored_version {
+            crate::object::set(&mut object, "apiVersion", format!("{}/{version}", self.group).into());
+        }
+        let Some(view) = &self.view else { return object };
+        crate::object::set(&mut object, "apiVersion", view.stored_version.into());
+        rename(object, view.names.iter().map(|(mine, stored)| (*mine, *stored)))
+    }
+
+    /// From the stored form to the one of this resource.
+    #[must_use]
+    pub fn from_stored(&self, mut object: Value) -> Value {
+        if let Some(schema) = &self.schema {
+            // A schema that is younger than the object speaks when the object is read.
+            schema.prune(&mut object);
+            schema.default(&mut object);
+            crate::object::set(&mut object, "apiVersion", self.api_version().into());
+        }
+        let Some(view) = &self.view else { return object };
+        let mut object = rename(object, view.names.iter().map(|(mine, stored)| (*stored, *mine)));
+        crate::object::set(&mut object, "apiVersion", self.api_version().into());
+        object
+    }
+
+    /// Whether stored objects look different here.
+    #[must_use]
+    pub fn is_view(&self) -> bool {
+        self.view.is_some()
+    }
+}
+
+fn rename<'n>(mut object: Value, names: impl Iterator<Item = (&'n str, &'n str)>) -> Value {
+    if let Some(map) = object.as_object_mut() {
+        for (from, to) in names {
+            if let Some(value) = map.remove(from) {
+                map.insert(to.to_owned(), value);
+            }
+        }
+    }
+    object
+}
