@@ -87,6 +87,13 @@ pub const TIERS: &[Tier] = &[
         steps: &[Step::Tests("crates/sim", Which::All)],
     },
     Tier {
+        name: "front door",
+        what: "the binary as a person meets it, the demo included",
+        usually: "20 s",
+        needs: None,
+        steps: &[Step::Tests("crates/nodekeeper", Which::All)],
+    },
+    Tier {
         name: "kubernetes",
         what: "etcd and Kubernetes from their Go modules, into a cache outside the repository",
         usually: "9 min, then 1 s",

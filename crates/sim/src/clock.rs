@@ -17,7 +17,8 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock that starts at the same moment in every run.
+    /// A clock that starts at the same moment in every run. To be made inside a paused runtime: outside of any, tokio's
+    /// clock is the real one.
     #[must_use]
     pub fn simulated() -> Self {
         Self::starting_at(Timestamp::constant(1_767_225_600, 0))
@@ -59,6 +60,13 @@ impl Clock {
         let millis = i64::try_from(by.as_millis()).unwrap_or(0);
         self.skew_millis.fetch_add(millis, Ordering::Relaxed);
     }
+}
+
+/// A moment so long after another; what clients may ask for can lie beyond the end of time.
+#[must_use]
+pub fn after(start: Instant, wait: std::time::Duration) -> Instant {
+    const FAR: std::time::Duration = std::time::Duration::from_hours(24 * 365 * 10);
+    start.checked_add(wait.min(FAR)).unwrap_or(start)
 }
 
 /// `metav1.Time`: whole seconds.

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http::{Method, Request};
 use tokio::sync::Notify;
 
+use crate::api::Query;
 use crate::api::status::ApiError;
 use crate::resource::Resource;
 use crate::store::Store;
@@ -233,12 +234,14 @@ impl Faults {
         Line::Late(Duration::from_millis(inner.random.u64(if late { 200..4_000 } else { 0..10 })))
     }
 
-    /// How far the cache has come that answers reads which may be old, if it is behind.
+    /// How far the cache has come that answers a read which may be old, if it is behind.
     #[must_use]
-    pub fn cache_age(&self, store: &Store) -> Option<u64> {
+    pub fn cache_age(&self, request: &Request<Bytes>, store: &Store) -> Option<u64> {
+        let query = Query::parse(request.uri().query().unwrap_or_default());
+        let may_be_old = request.method() == Method::GET && query.text("resourceVersion") == "0";
         let mut guard = self.lock();
         let inner = &mut *guard;
-        if !inner.happens(inner.rates.stale) {
+        if !may_be_old || query.flag("watch") || !inner.happens(inner.rates.stale) {
             return None;
         }
         inner.count("stale read");

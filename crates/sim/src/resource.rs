@@ -13,7 +13,7 @@ use crate::kinds::{self, Rules};
 
 /// Lists that a strategic merge patch merges by a key, in every object.
 const META_LISTS: &[(&str, &str)] =
-    &[("metadata.ownerReferences", "uid"), ("metadata.finalizers", PRIMITIVE)];
+    &[("metadata.ownerReferences", "uid"), ("metadata.finalizers", PRIMITIVE), ("status.conditions", "type")];
 /// In every pod spec.
 const POD_SPEC_LISTS: &[(&str, &str)] = &[
     ("volumes", "name"),
@@ -96,7 +96,7 @@ pub struct Resource {
     pub rules: &'static dyn Rules,
     decode: Option<Decode>,
     view: Option<View>,
-    fields: Vec<Cow<'static, str>>,
+    fields: Vec<String>,
     merge_keys: Vec<(String, &'static str)>,
 }
 
@@ -177,10 +177,12 @@ impl Resource {
         self.rules = rules;
         self
     }
+    pub(crate) fn fields(self, fields: &[&str]) -> Self {
+        self.select_by(fields.iter().map(ToString::to_string))
+    }
     /// Adds fields that objects can be selected by.
-    #[must_use]
-    pub fn fields(mut self, fields: &[&'static str]) -> Self {
-        self.fields.extend(fields.iter().map(|f| Cow::Borrowed(*f)));
+    pub(crate) fn select_by(mut self, fields: impl Iterator<Item = String>) -> Self {
+        self.fields.extend(fields);
         self
     }
     pub(crate) fn lists(mut self, lists: &[(&str, &'static str)]) -> Self {

@@ -31,7 +31,7 @@ pub fn builtin() -> Vec<Resource> {
         kind::<Lease>(&[]).create_on_update().guarded_update().rules(&kinds::Leases),
         kind::<EndpointSlice>(&[]).generation(Generation::NotMetadata).rules(&kinds::EndpointSlices),
         kind::<PriorityClass>(&["pc"]).generation(Generation::First).rules(&kinds::PriorityClasses),
-        kind::<CustomResourceDefinition>(&["crd", "crds"]).status().guarded_update().generation(Generation::Spec).rules(&kinds::Definitions).lists(&[("status.conditions", "type")]),
+        kind::<CustomResourceDefinition>(&["crd", "crds"]).status().guarded_update().generation(Generation::Spec).rules(&kinds::Definitions),
     ]
 }
 
@@ -82,9 +82,7 @@ const EVENT_NAMES: &[(&str, &str)] = &[
 ];
 
 /// Lists that a strategic merge patch merges by a key; all others it replaces. Taints are not here: they are atomic.
-const NODE_LISTS: &[(&str, &str)] =
-    &[("status.conditions", "type"), ("status.addresses", "type"), ("spec.podCIDRs", PRIMITIVE)];
-const POD_LISTS: &[(&str, &str)] =
-    &[("status.conditions", "type"), ("status.podIPs", "ip"), ("status.hostIPs", "ip")];
+const NODE_LISTS: &[(&str, &str)] = &[("status.addresses", "type"), ("spec.podCIDRs", PRIMITIVE)];
+const POD_LISTS: &[(&str, &str)] = &[("status.podIPs", "ip"), ("status.hostIPs", "ip")];
 const SERVICE_FIELDS: &[&str] = &["spec.clusterIP", "spec.type"];
-const SERVICE_LISTS: &[(&str, &str)] = &[("spec.ports", "port"), ("status.conditions", "type")];
+const SERVICE_LISTS: &[(&str, &str)] = &[("spec.ports", "port")];

@@ -14,7 +14,9 @@ use tokio::time::Instant;
 
 use crate::api::status::ApiError;
 use crate::api::{Answer, Next, Request, Watch};
+use crate::clock::after;
 use crate::cluster::Cluster;
+use crate::kinds::not_enforced;
 use crate::object::{self, text};
 
 /// The body of every answer.
@@ -65,6 +67,14 @@ pub fn respond(cluster: &Cluster, answer: Answer) -> Response<Body> {
             let mut response = Response::new(Full::new(Bytes::from(document.to_string())).boxed_unsync());
             *response.status_mut() = code;
             response.headers_mut().insert(header::CONTENT_TYPE, json);
+            if text(&document, "kind") == "CustomResourceDefinition" {
+                for word in not_enforced(&document) {
+                    let warning = format!("299 - \"{word} is not enforced by the embedded cluster\"");
+                    if let Ok(warning) = warning.parse() {
+                        response.headers_mut().append(header::WARNING, warning);
+                    }
+                }
+            }
             if let Some(seconds) = object::number(&document, "details.retryAfterSeconds")
                 && text(&document, "kind") == "Status"
                 && let Ok(value) = seconds.to_string().parse()
@@ -91,7 +101,7 @@ pub fn respond(cluster: &Cluster, answer: Answer) -> Response<Body> {
 /// A watch as lines of JSON, until its time is over or it can no longer follow.
 pub fn events(cluster: Cluster, watch: Watch, lasts: Duration, bookmarks: bool) -> impl Stream<Item = Bytes> {
     let wake = cluster.state().store.changes_of(&watch.collection());
-    let end = Instant::now() + lasts;
+    let end = after(Instant::now(), lasts);
     let bookmark_at = Instant::now() + BOOKMARK_EVERY;
     let place = Some((cluster, watch, wake, bookmark_at));
     stream::unfold(place, move |place| async move {

@@ -58,10 +58,16 @@ impl Store {
         self.revision
     }
 
-    /// The oldest revision whose successors are all still known.
+    /// The oldest revision from which a client may go on.
     #[must_use]
     pub fn compacted(&self) -> u64 {
         self.compacted
+    }
+
+    /// Whether every change after this revision is still in the log.
+    #[must_use]
+    pub fn reaches_back_to(&self, revision: u64) -> bool {
+        self.log.front().is_none_or(|first| first.revision <= revision.saturating_add(1))
     }
 
     /// One object.
@@ -98,7 +104,7 @@ impl Store {
     /// The changes after a revision, oldest first.
     pub fn since(&self, revision: u64) -> impl Iterator<Item = &Arc<Change>> {
         let first = self.log.front().map_or(self.revision + 1, |c| c.revision);
-        let skip = usize::try_from((revision + 1).saturating_sub(first)).unwrap_or(usize::MAX);
+        let skip = usize::try_from(revision.saturating_add(1).saturating_sub(first)).unwrap_or(usize::MAX);
         self.log.range(skip.min(self.log.len())..)
     }
 
@@ -154,18 +160,18 @@ impl Store {
         self.log.push_back(Arc::new(change));
         if self.log.len() > LONGEST_LOG {
             self.compact(self.revision - (LONGEST_LOG as u64) / 2);
+            while self.log.front().is_some_and(|c| c.revision <= self.compacted) {
+                self.log.pop_front();
+            }
         }
         if let Some(waiting) = self.waiting.get(collection) {
             waiting.notify_waiters();
         }
     }
 
-    /// Forgets the history up to a revision.
+    /// Refuses the history up to a revision to clients. The actors of the cluster, who cannot list again, keep it.
     pub fn compact(&mut self, revision: u64) {
         self.compacted = revision.clamp(self.compacted, self.revision);
-        while self.log.front().is_some_and(|c| c.revision <= self.compacted) {
-            self.log.pop_front();
-        }
         // Whoever stands before the cut must learn that it was left behind.
         for waiting in self.waiting.values() {
             waiting.notify_waiters();

@@ -98,7 +98,7 @@ impl Wire {
             }
             _ => {}
         }
-        let cache_at = faults.cache_age(&self.cluster.state().store);
+        let cache_at = faults.cache_age(request, &self.cluster.state().store);
         let answer = server::answer(&self.cluster, &self.who, request, cache_at);
         self.note(request, &answer, fault.name());
         match fault {

@@ -32,8 +32,8 @@ impl Bench {
     async fn create(&self, count: usize) -> (usize, usize) {
         let mut answered = 0;
         for i in 0..count {
-            let map: ConfigMap =
-                serde_json::from_value(json!({"metadata": {"name": format!("m{i:03}")}})).expect("it is well formed");
+            let map: ConfigMap = serde_json::from_value(json!({"metadata": {"name": format!("m{i:03}")}}))
+                .expect("it is well formed");
             answered += usize::from(self.maps.create(&PostParams::default(), &map).await.is_ok());
         }
         (answered, self.cluster.local("test").all("configmaps").len())
@@ -96,7 +96,8 @@ async fn a_cut_watch_loses_its_end_but_never_its_middle() {
     let mut version = "0".to_owned();
     let mut seen = Vec::new();
     for _ in 0..100 {
-        let mut events = bench.maps.watch(&WatchParams::default().timeout(30), &version).await.unwrap().boxed();
+        let mut events =
+            bench.maps.watch(&WatchParams::default().timeout(30), &version).await.unwrap().boxed();
         if version == "0" {
             seen.clear();
         }

@@ -154,6 +154,23 @@ async fn a_deleted_pod_is_ended_before_its_object_goes() {
     assert!(ended, "its end was not reported before it went");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_stubborn_pod_is_killed_when_its_grace_is_over() {
+    let bench = Bench::new().await;
+    for (pod, shortened, seconds) in [("p", None, 30), ("q", Some(5), 5)] {
+        let made = bench.create(pod, &["stubborn"], &json!({}));
+        bench.until("it runs", |b| b.phase(pod) == "Running").await;
+        let asked = Instant::now();
+        bench.api.delete(&made, None).unwrap();
+        if shortened.is_some() {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            bench.api.delete(&made, shortened).unwrap();
+        }
+        bench.until("it is gone", |b| b.pod(pod).is_none()).await;
+        assert_eq!(asked.elapsed().as_secs(), seconds, "{pod}");
+    }
+}
+
 fn state_code(pod: &Value) -> Option<i64> {
     items(pod, "status.containerStatuses").first().and_then(|c| number(c, "state.terminated.exitCode"))
 }
@@ -248,6 +265,18 @@ async fn a_reboot_kills_what_ran_and_changes_the_boot_id() {
             b.api.all("events").iter().any(|e| text(e, "reason") == "Rebooted")
         })
         .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_boots_once_whoever_starts_it() {
+    let bench = Bench::new().await;
+    let boot = bench.boot_id();
+    bench.kubelets.reboot("n1", Duration::from_secs(30));
+    bench.kubelets.power_on("n1");
+    bench.until("n1 has another boot id", |b| b.boot_id() != boot).await;
+    let boot = bench.boot_id();
+    tokio::time::sleep(Duration::from_mins(2)).await;
+    assert_eq!(bench.boot_id(), boot, "the boot that was due came on top of the one that was made");
 }
 
 #[tokio::test(start_paused = true)]

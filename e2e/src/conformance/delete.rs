@@ -105,7 +105,7 @@ async fn refuses_bad_options(c: &Ctx) -> Result<()> {
     failed.invalid(&["propagationPolicy"])?;
     let both = json!({"propagationPolicy": "Orphan", "orphanDependents": true});
     c.delete_with(&path, both).await?.invalid(&["propagationPolicy"])?;
-    c.delete_with(&path, json!({"gracePeriodSeconds": "soon"})).await?.fails(400, "BadRequest")?;
+    c.delete(&format!("{path}?gracePeriodSeconds=soon")).await?.fails(400, "BadRequest")?;
     c.read(&path).await.map(drop)
 }
 

@@ -17,8 +17,10 @@ use tokio::time::timeout;
 
 /// The version that was seen to work; newer ones may be tried by hand.
 const PYTHON_CLIENT: &str = "kubernetes==37.0.2";
-/// No stranger takes longer, the first build or download of it aside.
+/// No stranger takes longer, once it is here.
 const PATIENCE: Duration = Duration::from_mins(2);
+/// Nor does its first download.
+const DOWNLOAD: Duration = Duration::from_mins(10);
 
 /// The embedded cluster on a port, with one machine.
 struct Stage {
@@ -46,14 +48,24 @@ impl Stage {
 }
 
 /// Runs a command to its end and returns what it printed; what it printed is in the error too.
-async fn run(mut command: Command) -> Result<String> {
+async fn run(command: Command) -> Result<String> {
+    run_for(command, PATIENCE).await
+}
+
+/// The same, with another patience. A command that takes longer is ended.
+async fn run_for(mut command: Command, patience: Duration) -> Result<String> {
     let shown = format!("{command:?}");
-    let run = spawn_blocking(move || command.stdin(Stdio::null()).output());
-    let output = timeout(PATIENCE, run).await.with_context(|| format!("{shown} did not end"))???;
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let id = child.id();
+    let waited = timeout(patience, spawn_blocking(move || child.wait_with_output())).await;
+    let Ok(output) = waited else {
+        // Still a child of ours that was not waited for, so the pid is still its own.
+        Command::new("kill").args(["-9", &id.to_string()]).status()?;
+        bail!("{shown} did not end within {patience:?}");
+    };
+    let output = output??;
     let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    if !output.status.success() {
-        bail!("{shown} ended with {}: {text}", output.status);
-    }
+    ensure!(output.status.success(), "{shown} ended with {}: {text}", output.status);
     Ok(text)
 }
 
@@ -186,8 +198,7 @@ async fn client_go_informers_sync_and_follow() -> Result<()> {
     build.current_dir(&source).env("CGO_ENABLED", "0").env("GOFLAGS", "-mod=readonly -buildvcs=false");
     build.args(["build", "-trimpath", "-o"]).arg(&binary).arg(".");
     // The first time it downloads and compiles client-go.
-    let built = spawn_blocking(move || build.output()).await??;
-    ensure!(built.status.success(), "go build: {}", String::from_utf8_lossy(&built.stderr));
+    run_for(build, DOWNLOAD).await?;
     let mut informer = Command::new(binary);
     informer.arg(stage.kubeconfig());
     let text = run(informer).await?;
@@ -201,20 +212,15 @@ async fn client_go_informers_sync_and_follow() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_python_client_reads_writes_and_watches() -> Result<()> {
-    let environment = Settings::from_env()?.cache.join("python").join(PYTHON_CLIENT);
-    if Command::new("python3").args(["-m", "venv", "--help"]).output().map_or(true, |o| !o.status.success()) {
-        return missing("the Python client", "install python3 with its venv module");
-    }
-    let python = environment.join("bin/python");
-    if !environment.join("complete").exists() {
-        let mut make = Command::new("python3");
-        make.args(["-m", "venv", "--clear"]).arg(&environment);
-        run(make).await?;
-        let mut install = Command::new(&python);
-        install.args(["-m", "pip", "install", "--quiet", PYTHON_CLIENT]);
-        run(install).await?;
-        std::fs::write(environment.join("complete"), "")?;
-    }
+    let python = match python_client().await {
+        Ok(python) => python,
+        Err(error) => {
+            return missing(
+                "the Python client",
+                &format!("needs python3 with venv, and PyPI once: {error:#}"),
+            );
+        }
+    };
     let stage = Stage::new().await?;
     let mut script = Command::new(python);
     script
@@ -223,6 +229,26 @@ async fn the_python_client_reads_writes_and_watches() -> Result<()> {
     let text = run(script).await?;
     ensure!(text.trim_end().ends_with("done"), "{text}");
     Ok(())
+}
+
+/// A Python with the client, made once in the cache.
+async fn python_client() -> Result<PathBuf> {
+    let folder = Settings::from_env()?.cache.join("python");
+    let environment = folder.join(PYTHON_CLIENT);
+    std::fs::create_dir_all(&folder)?;
+    let lock = std::fs::File::create(folder.join("lock"))?;
+    let _held = spawn_blocking(move || lock.lock().map(|()| lock)).await??;
+    let python = environment.join("bin/python");
+    if !environment.join("complete").exists() {
+        let mut make = Command::new("python3");
+        make.args(["-m", "venv", "--clear"]).arg(&environment);
+        run(make).await?;
+        let mut install = Command::new(&python);
+        install.args(["-m", "pip", "install", "--quiet", PYTHON_CLIENT]);
+        run_for(install, DOWNLOAD).await?;
+        std::fs::write(environment.join("complete"), "")?;
+    }
+    Ok(python)
 }
 
 /// Says loudly that a stranger is not here; an error where nothing may be skipped.

@@ -1,7 +1,8 @@
 //! `nodekeeper demo`: the embedded cluster at work, told line by line.
 
 use std::fs;
-use std::io::IsTerminal as _;
+use std::io::{IsTerminal as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use nodekeeper_sim::cluster::Local;
 use nodekeeper_sim::object::{condition_status, items, name, text};
 use nodekeeper_sim::{Cluster, Options, bind};
 use serde_json::{Value, json};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep};
 
 use crate::args::Demo;
@@ -20,18 +22,24 @@ use crate::args::Demo;
 /// No single thing in the demo takes longer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Runs the demo to its end, or until ctrl-c.
+/// Runs the demo to its end, or until it is told to stop.
 pub fn run(demo: &Demo) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate())?;
         tokio::select! {
-            told = Story::tell(demo) => told,
-            _ = tokio::signal::ctrl_c() => {
-                println!("\nstopped: nothing is left behind");
-                Ok(())
-            }
+            told = Story::tell(demo) => return told,
+            _ = tokio::signal::ctrl_c() => {}
+            _ = terminate.recv() => {}
         }
+        print("\nstopped");
+        Ok(())
     })
+}
+
+/// Prints a line. Nobody listening any more (`| head`) is no reason to fail.
+fn print(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
 }
 
 struct Story {
@@ -44,7 +52,7 @@ struct Story {
 impl Story {
     async fn tell(demo: &Demo) -> Result<()> {
         let cluster = Cluster::new(Options::real(1));
-        // Ten times as impatient as a real controller manager, so that the demo does not take ten minutes.
+        // More impatient than a real controller manager, so that nobody has to wait a minute for a dead machine.
         let timing = Timing {
             node_monitor_period: Duration::from_secs(1),
             node_monitor_grace: Duration::from_secs(12),
@@ -59,26 +67,29 @@ impl Story {
             start: Instant::now(),
             colours: std::io::stdout().is_terminal(),
         };
-        println!(
-            "The embedded cluster of Nodekeeper: an API server in memory, with scheduler, kubelets and controllers."
+        print(
+            "The embedded cluster of Nodekeeper: API server, scheduler, kubelets and controllers, all in this process.",
         );
-        println!("It listens on https://{}\n", bound.address);
+        print(&format!("It listens on https://{}\n", bound.address));
         story.machines_join().await?;
         story.a_pod_waits_for_a_taint().await?;
         story.a_pod_runs_to_its_end().await?;
         story.a_machine_loses_its_power().await?;
         story.table();
-        println!("\nAll of it ended as it should, after {:.0} s.", story.start.elapsed().as_secs_f64());
+        print(&format!(
+            "\nAll of it ended as it should, after {:.0} s.",
+            story.start.elapsed().as_secs_f64()
+        ));
         if demo.keep {
             let path = kubeconfig.path().display();
-            println!("\nThe cluster stays up until ctrl-c. In another terminal:");
+            print("\nThe cluster stays up until ctrl-c. In another terminal:");
             for command in [
                 "get nodes",
                 "describe node node-2",
                 "get pods -A -w",
                 "taint node node-1 demo=yes:NoSchedule",
             ] {
-                println!("  kubectl --kubeconfig {path} {command}");
+                print(&format!("  kubectl --kubeconfig {path} {command}"));
             }
             std::future::pending::<()>().await;
         }
@@ -199,11 +210,11 @@ impl Story {
             _ => "",
         };
         let end = if colour.is_empty() { "" } else { "\x1b[0m" };
-        println!("{:>6.1}s {colour}{mark:1}{end} {what}", self.start.elapsed().as_secs_f64());
+        print(&format!("{:>6.1}s {colour}{mark:1}{end} {what}", self.start.elapsed().as_secs_f64()));
     }
 
     fn table(&self) {
-        println!("\n{:<8} {:<6} {:<5} {:<34} PODS", "NODE", "READY", "ZONE", "TAINTS");
+        print(&format!("\n{:<8} {:<6} {:<5} {:<34} PODS", "NODE", "READY", "ZONE", "TAINTS"));
         let pods = self.somebody.all("pods");
         for node in self.somebody.all("nodes") {
             let taints: Vec<&str> = items(&node, "spec.taints").iter().map(|t| text(t, "key")).collect();
@@ -213,7 +224,7 @@ impl Story {
                 here.map(|p| format!("{} ({})", name(p), text(p, "status.phase"))).collect();
             let zone = node["metadata"]["labels"]["topology.kubernetes.io/zone"].as_str().unwrap_or("-");
             let ready = condition_status(&node, "Ready");
-            println!("{:<8} {ready:<6} {zone:<5} {taints:<34} {}", name(&node), here.join(", "));
+            print(&format!("{:<8} {ready:<6} {zone:<5} {taints:<34} {}", name(&node), here.join(", ")));
         }
     }
 }
@@ -232,8 +243,10 @@ impl Kubeconfig {
             fs::write(file.path(), text)?;
             return Ok(Self::Temporary(file));
         };
-        fs::write(&path, text)
-            .with_context(|| format!("--kubeconfig {}: cannot write the file", path.display()))?;
+        // Only for its owner: there is a token in it.
+        let file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
+        let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+        written.with_context(|| format!("--kubeconfig {}: cannot write the file", path.display()))?;
         Ok(Self::Named(path))
     }
 

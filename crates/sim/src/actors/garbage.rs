@@ -129,7 +129,13 @@ fn delete_dependents_first(api: &Local, owner: &Value) -> bool {
     }
     let mut done = false;
     for dependent in all.iter().filter(|d| !is_deleting(d)) {
-        done |= delete(api, dependent, Propagation::Foreground);
+        let others = items(dependent, "metadata.ownerReferences").iter().filter(|r| text(r, "uid") != id);
+        let has_another = others.into_iter().any(|r| owner_is_there(api, r, dependent));
+        done |= if has_another {
+            forget_owners(api, dependent, &[id.to_owned()])
+        } else {
+            delete(api, dependent, Propagation::Foreground)
+        };
     }
     done
 }

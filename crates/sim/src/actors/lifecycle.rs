@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::placement::{Stay, may_stay};
 use super::{REACTION, Timing};
-use crate::clock::time;
+use crate::clock::{after, time};
 use crate::cluster::Local;
 use crate::kinds::{NOT_READY, UNREACHABLE, UNSCHEDULABLE};
 use crate::object::{
@@ -196,7 +196,8 @@ fn evict_due(api: &Local, since: &mut BTreeMap<String, Instant>) -> Option<Insta
             Stay::Seconds(seconds) => Duration::from_secs(seconds.unsigned_abs()),
         };
         pending.push(uid(&pod).to_owned());
-        let due = *since.entry(uid(&pod).to_owned()).or_insert_with(Instant::now) + wait;
+        let due = *since.entry(uid(&pod).to_owned()).or_insert_with(Instant::now);
+        let due = after(due, wait);
         if due <= Instant::now() {
             disrupt(api, &pod, "DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint");
             let _ = api.delete(&pod, None);
@@ -214,7 +215,7 @@ fn disrupt(api: &Local, pod: &Value, reason: &str, message: &str) {
     let _ = api.change(pod, Some("status"), |pod| set_condition(pod, target, &now));
 }
 
-/// Removes pods whose node is gone for good, and pods that were deleted before they had one.
+/// Removes pods whose node is gone for good.
 pub(super) async fn collect_pods(api: Local, timing: Timing) {
     let mut missing: BTreeMap<String, Instant> = BTreeMap::new();
     loop {

@@ -7,11 +7,14 @@ mod namespaces;
 pub mod placement;
 mod scheduler;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Local};
+use crate::object::{text, uid};
 
 /// How fast the controllers are. The defaults are those of a real controller manager.
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +65,28 @@ pub fn start(cluster: &Cluster, timing: Timing) -> Actors {
     actors.spawn(lifecycle::collect_pods(cluster.local("pod-garbage-collector"), timing));
     actors.spawn(garbage::run(cluster.local("generic-garbage-collector")));
     actors.spawn(namespaces::run(cluster.local("namespace-controller")));
+    actors.spawn(expire_events(cluster.local("kube-apiserver")));
     Actors(actors)
+}
+
+/// Events are gone an hour after they were last written, on a real server by a lease of etcd's.
+async fn expire_events(api: Local) {
+    let mut written: BTreeMap<String, (String, Instant)> = BTreeMap::new();
+    loop {
+        sleep(Duration::from_mins(1)).await;
+        let events = api.all("events");
+        written.retain(|id, _| events.iter().any(|e| uid(e) == id));
+        for event in events {
+            let version = text(&event, "metadata.resourceVersion").to_owned();
+            let seen =
+                written.entry(uid(&event).to_owned()).or_insert_with(|| (version.clone(), Instant::now()));
+            if seen.0 != version {
+                *seen = (version, Instant::now());
+            } else if seen.1.elapsed() > Duration::from_hours(1) {
+                let _ = api.delete(&event, None);
+            }
+        }
+    }
 }
 
 /// The time between seeing something and acting on it.

@@ -61,10 +61,12 @@ struct Load {
 
 impl Load {
     fn add(&mut self, pod: &Value) {
-        self.pods += 1_000_000_000;
+        self.pods = self.pods.saturating_add(1_000_000_000);
         for container in items(pod, "spec.containers") {
-            self.cpu += amount(container, "resources.requests.cpu").unwrap_or(0);
-            self.memory += amount(container, "resources.requests.memory").unwrap_or(0);
+            let asked =
+                |resource: &str| amount(container, &format!("resources.requests.{resource}")).unwrap_or(0);
+            self.cpu = self.cpu.saturating_add(asked("cpu"));
+            self.memory = self.memory.saturating_add(asked("memory"));
         }
     }
 
@@ -72,7 +74,7 @@ impl Load {
     fn leaves_room_for(&self, ask: &Self, node: &Value) -> bool {
         let fits = |resource: &str, used: u128, asked: u128| {
             let has = amount(node, &format!("status.allocatable.{resource}"));
-            asked == 0 || has.is_none_or(|has| used + asked <= has)
+            asked == 0 || has.is_none_or(|has| used.saturating_add(asked) <= has)
         };
         fits("pods", self.pods, ask.pods)
             && fits("cpu", self.cpu, ask.cpu)
@@ -106,7 +108,7 @@ fn report(api: &Local, pod: &Value, nodes: &[Arc<Value>]) {
     let repelled = nodes.iter().filter(|n| placement::repelled_by(pod, n).is_some()).count();
     let count = nodes.len();
     let message = format!(
-        "0/{count} nodes are available: {repelled} node(s) had untolerated taint(s), {} node(s) didn't match Pod's node affinity/selector.",
+        "0/{count} nodes are available: {repelled} node(s) had untolerated taint(s), {} node(s) had no room or didn't match Pod's node affinity/selector.",
         count - repelled
     );
     if condition(pod, "PodScheduled").is_some_and(|c| text(c, "message") == message) {

@@ -51,6 +51,26 @@ pub fn normalize_metadata(object: &mut Value) {
     }
 }
 
+/// Writes quantities that are given as numbers as text, which is how their type reads them.
+pub fn quote_quantities(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            for (key, child) in map.iter_mut() {
+                match child.as_object_mut() {
+                    Some(quantities) if QUANTITIES.contains(&key.as_str()) => {
+                        for quantity in quantities.values_mut().filter(|q| q.is_number()) {
+                            *quantity = json!(quantity.to_string());
+                        }
+                    }
+                    _ => quote_quantities(child),
+                }
+            }
+        }
+        Value::Array(list) => list.iter_mut().for_each(quote_quantities),
+        _ => {}
+    }
+}
+
 /// Every quantity must be one, and is kept in canonical form.
 pub fn read_quantities(value: &mut Value) -> Result<(), ApiError> {
     match value {

@@ -163,7 +163,9 @@ fn success(details: Option<&Value>) -> Value {
 fn check_subresource(request: &Request) -> Result<(), ApiError> {
     let resource = &request.resource;
     match (request.subresource.as_deref(), request.verb) {
-        (None, _) | (Some("binding"), Verb::Create) | (Some("finalize"), Verb::Update) => Ok(()),
+        (None, _) => Ok(()),
+        (Some("binding"), Verb::Create) if resource.kind == "Pod" => Ok(()),
+        (Some("finalize"), Verb::Update) if resource.kind == "Namespace" => Ok(()),
         (Some("status"), Verb::Get | Verb::Update | Verb::Patch) if resource.has_status => Ok(()),
         (Some("status"), _) if resource.has_status => Err(ApiError::method_not_allowed()),
         (Some("binding"), _) if resource.kind == "Pod" => Err(ApiError::method_not_allowed()),
@@ -173,6 +175,7 @@ fn check_subresource(request: &Request) -> Result<(), ApiError> {
 
 fn read_dry_run(request: &Request) -> Result<bool, ApiError> {
     match request.query.text("dryRun") {
+        "" if request.verb.is_delete() => Ok(read_delete_body(request)?["dryRun"] == json!(["All"])),
         "" => Ok(false),
         "All" => Ok(true),
         other => {
@@ -227,8 +230,13 @@ fn read_document(request: &Request, strict: bool) -> Result<Value, ApiError> {
     }
 }
 
+/// The options of a DELETE, for those who send them in its body.
+fn read_delete_body(request: &Request) -> Result<Value, ApiError> {
+    if request.body.is_empty() { Ok(Value::Null) } else { read_document(request, false) }
+}
+
 fn read_delete_options(request: &Request) -> Result<DeleteOptions, ApiError> {
-    let body = if request.body.is_empty() { Value::Null } else { read_document(request, false)? };
+    let body = read_delete_body(request)?;
     let grace = request.query.number("gracePeriodSeconds")?;
     let propagation = Some(request.query.text("propagationPolicy")).filter(|p| !p.is_empty());
     DeleteOptions::read(&body, grace, propagation)

@@ -35,7 +35,7 @@ pub fn canonical(text: &str) -> Option<String> {
         return None;
     }
     let mantissa: u128 = format!("{whole}{fraction}").parse().ok()?;
-    let places = i32::try_from(fraction.len()).ok()?;
+    let places = i32::try_from(fraction.len()).ok().filter(|places| *places <= 30)?;
     let text = if let Some(power) = BINARY.iter().skip(1).position(|s| *s == suffix) {
         binary(mantissa, places, u32::try_from(power).ok()? + 1)?
     } else if let Some(power) = DECIMAL.iter().position(|s| *s == suffix) {
@@ -43,7 +43,8 @@ pub fn canonical(text: &str) -> Option<String> {
         let (mantissa, step) = in_thousands(mantissa, exponent)?;
         format!("{mantissa}{}", DECIMAL.get(usize::try_from(step + 3).ok()?)?)
     } else {
-        let exponent: i32 = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
+        let exponent: i32 =
+            suffix.strip_prefix(['e', 'E'])?.parse().ok().filter(|e| (-30..=30).contains(e))?;
         match in_thousands(mantissa, exponent - places)? {
             (mantissa, 0) => mantissa.to_string(),
             (mantissa, step) => format!("{mantissa}e{}", step * 3),
@@ -118,7 +119,19 @@ mod tests {
         }
         assert!(billionths("2") > billionths("1500m") && billionths("1Gi") > billionths("1G"));
         assert!(billionths("10e9") == billionths("10G") && billionths("1k") < billionths("1Ki"));
-        for bad in ["", "many", "1 Gi", "1.2.3", "Gi", "1gi", "1e", "--1"] {
+        for bad in [
+            "",
+            "many",
+            "1 Gi",
+            "1.2.3",
+            "Gi",
+            "1gi",
+            "1e",
+            "--1",
+            "1.5e-2147483648",
+            "1e-2000000000",
+            "1e99999999999",
+        ] {
             assert_eq!(canonical(bad), None, "{bad}");
         }
     }

@@ -38,19 +38,10 @@ impl Verb {
         !matches!(self, Self::Get | Self::List | Self::Watch)
     }
 
-    /// The word that discovery and traces use.
+    /// Whether it ends objects.
     #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Get => "get",
-            Self::List => "list",
-            Self::Watch => "watch",
-            Self::Create => "create",
-            Self::Update => "update",
-            Self::Patch => "patch",
-            Self::Delete => "delete",
-            Self::DeleteCollection => "deletecollection",
-        }
+    pub fn is_delete(self) -> bool {
+        matches!(self, Self::Delete | Self::DeleteCollection)
     }
 }
 
@@ -124,11 +115,16 @@ impl Request {
 
     /// Reads a request; `None` where the path is not of the form of a resource's.
     pub fn read(state: &State, request: &http::Request<Bytes>) -> Option<Result<Self, ApiError>> {
-        let path = Path::parse(request.uri().path())?;
+        let mut path = Path::parse(request.uri().path())?;
         let Some(resource) = state.resource(&path.group, &path.version, &path.resource) else {
             return Some(Err(ApiError::no_such_path()));
         };
-        let query = Query::parse(request.uri().query().unwrap_or_default());
+        let mut query = Query::parse(request.uri().query().unwrap_or_default());
+        if path.is_watch
+            && let Some(name) = path.name.take()
+        {
+            query.0.push(("fieldSelector".into(), format!("metadata.name={name}")));
+        }
         let header = |name| request.headers().get(name).and_then(|v| v.to_str().ok()).unwrap_or_default();
         let verb = match (request.method(), path.name.is_some()) {
             (&Method::GET, false) if path.is_watch || query.flag("watch") => Verb::Watch,

@@ -104,18 +104,17 @@ fn parse_label(part: &str) -> Option<Label> {
 
 fn label_key(key: &str) -> Option<String> {
     let (prefix, name) = key.split_once('/').map_or(("", key), |(p, n)| (p, n));
-    (prefix.len() <= 253 && is_label_text(prefix) && !name.is_empty() && is_label_text(name))
-        .then(|| key.to_owned())
+    (is_label_text(prefix, 253) && !name.is_empty() && is_label_text(name, 63)).then(|| key.to_owned())
 }
 
 fn label_value(value: &str) -> Option<String> {
-    is_label_text(value).then(|| value.to_owned())
+    is_label_text(value, 63).then(|| value.to_owned())
 }
 
-/// Letters and digits at both ends, `-_.` between them; empty is fine. Names are at most 63 long, prefixes 253.
-fn is_label_text(text: &str) -> bool {
+/// Letters and digits at both ends, `-_.` between them; empty is fine.
+fn is_label_text(text: &str, longest: usize) -> bool {
     let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    text.len() <= 253
+    text.len() <= longest
         && text.chars().all(inner)
         && text.chars().next().is_none_or(|c| c.is_ascii_alphanumeric())
         && text.chars().last().is_none_or(|c| c.is_ascii_alphanumeric())

@@ -227,6 +227,27 @@ impl ApiError {
         Self::new(500, "InternalError", message, Some(details))
     }
 
+    /// 422 about the options of a request, not about an object.
+    #[must_use]
+    pub fn invalid_options(kind: &'static str, causes: &[Cause]) -> Self {
+        let options = Resource::new("meta.k8s.io", "v1", "", kind);
+        Self::invalid(&options, "", causes)
+    }
+
+    /// 406: only JSON is spoken here.
+    #[must_use]
+    pub fn not_acceptable() -> Self {
+        let message = "only the following media types are accepted: application/json".into();
+        Self::new(406, "NotAcceptable", message, Some(json!({})))
+    }
+
+    /// 413.
+    #[must_use]
+    pub fn too_large(limit: usize) -> Self {
+        let message = format!("Request entity too large: limit is {limit}");
+        Self::new(413, "RequestEntityTooLarge", message, Some(json!({})))
+    }
+
     /// The `Status` object.
     #[must_use]
     pub fn body(&self) -> Value {
@@ -241,32 +262,5 @@ impl ApiError {
             status["details"] = details.clone();
         }
         status
-    }
-}
-
-impl ApiError {
-    /// 422 about the options of a request, not about an object.
-    #[must_use]
-    pub fn invalid_options(kind: &'static str, causes: &[Cause]) -> Self {
-        let options = Resource::new("meta.k8s.io", "v1", "", kind);
-        Self::invalid(&options, "", causes)
-    }
-}
-
-impl ApiError {
-    /// 406: only JSON is spoken here.
-    #[must_use]
-    pub fn not_acceptable() -> Self {
-        let message = "only the following media types are accepted: application/json".into();
-        Self::new(406, "NotAcceptable", message, Some(json!({})))
-    }
-}
-
-impl ApiError {
-    /// 413.
-    #[must_use]
-    pub fn too_large(limit: usize) -> Self {
-        let message = format!("Request entity too large: limit is {limit}");
-        Self::new(413, "RequestEntityTooLarge", message, Some(json!({})))
     }
 }

@@ -32,6 +32,7 @@ pub struct Watch {
     shape: Shape,
     initial: VecDeque<Value>,
     seen: u64,
+    too_old: bool,
 }
 
 impl Watch {
@@ -44,7 +45,8 @@ impl Watch {
         let send_initial = initial_events_wanted(request)?;
         let version = query_version(request)?.unwrap_or(0);
         let current = state.store.revision();
-        let mut watch = Self { selection, resource, shape, initial: VecDeque::new(), seen: current };
+        let mut watch =
+            Self { selection, resource, shape, initial: VecDeque::new(), seen: current, too_old: false };
         if send_initial.unwrap_or(version == 0) {
             if version > current {
                 return Err(ApiError::version_too_large(version, current));
@@ -62,6 +64,7 @@ impl Watch {
             }
         } else if version > 0 {
             watch.seen = version;
+            watch.too_old = version < state.store.compacted();
         }
         Ok(watch)
     }
@@ -77,7 +80,8 @@ impl Watch {
         if let Some(event) = self.initial.pop_front() {
             return Next::Event(event);
         }
-        if self.seen < state.store.compacted() {
+        // Who follows is told of everything; too old is who begins, or falls behind what is kept.
+        if self.too_old || !state.store.reaches_back_to(self.seen) {
             let message = format!("too old resource version: {} ({})", self.seen, state.store.compacted());
             return Next::Last(json!({"type": "ERROR", "object": ApiError::expired(message).body()}));
         }

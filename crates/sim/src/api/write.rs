@@ -163,7 +163,10 @@ impl State {
                 }
             }
         }
-        decode::check_micro_times(&body)?;
+        if matches!(&*resource.kind, "Lease" | "Event") && !resource.is_custom() {
+            decode::check_micro_times(&body)?;
+        }
+        decode::quote_quantities(&mut body);
         let wrong_type = |e: serde_json::Error| {
             let (kind, version) = (&resource.kind, &resource.version);
             let detail = format!("{kind} in version \"{version}\" cannot be handled as a {kind}: {e}");

@@ -127,7 +127,13 @@ impl Chaos {
             }),
             Misfortune::DeleteNode => self.replace_by_namesake(&node),
             Misfortune::LieBegins => {
-                self.kubelets.lie(&node.name, Lie { ready: Some(self.random.bool()), ..Lie::default() });
+                let forged = [("kubelet.example.com/forged".to_owned(), "yes".to_owned())].into();
+                let lie = match self.random.u8(0..3) {
+                    0 => Lie { ready: Some(false), ..Lie::default() },
+                    1 => Lie { exit_code: Some(0), ..Lie::default() },
+                    _ => Lie { labels: forged, ..Lie::default() },
+                };
+                self.kubelets.lie(&node.name, lie);
                 Some("kubelet lies")
             }
             Misfortune::LieEnds => {

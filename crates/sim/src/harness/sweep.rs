@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -32,7 +33,14 @@ pub fn sweep(scenario: &Scenario, seeds: Range<u64>, progress: impl Fn(u64) + Sy
                     if seed >= seeds.end {
                         return;
                     }
-                    let mut report = run(scenario, seed, false);
+                    // A panic in the middle of a run must not lose the seed that led to it.
+                    let run = AssertUnwindSafe(|| run(scenario, seed, false));
+                    let mut report = catch_unwind(run).unwrap_or_else(|_| Report {
+                        seed,
+                        violation: Some("the run panicked: see the output above".into()),
+                        coverage: Coverage::default(),
+                        trace: String::new(),
+                    });
                     let mut result = result.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                     result.runs += 1;
                     result.coverage.add(std::mem::take(&mut report.coverage));
@@ -68,7 +76,7 @@ impl fmt::Display for Sweep {
         }
         for report in &self.failures {
             let violation = report.violation.as_deref().unwrap_or_default();
-            writeln!(f, "FAILED seed {}: {violation}\n  replay: make sim SEED={}", report.seed, report.seed)?;
+            writeln!(f, "FAILED seed {}: {violation}", report.seed)?;
         }
         Ok(())
     }

@@ -66,6 +66,10 @@ impl Rules for Definitions {
             let detail = format!("must be spec.names.plural+\".\"+spec.group = \"{plural}.{group}\"");
             causes.push(Cause::invalid("metadata.name", &json!(object::name(definition)), &detail));
         }
+        if text(definition, "spec.conversion.strategy") != "None" {
+            let strategy = &definition["spec"]["conversion"]["strategy"];
+            causes.push(Cause::unsupported("spec.conversion.strategy", strategy, &["\"None\"".to_owned()]));
+        }
         if !matches!(text(definition, "spec.scope"), "Cluster" | "Namespaced") {
             causes.push(Cause::required("spec.scope", "Cluster or Namespaced"));
         }
@@ -127,6 +131,31 @@ fn untyped(schema: &Value, path: &str) -> Vec<Cause> {
     causes
 }
 
+/// What a CRD asks for that is not enforced here, for a warning to whoever writes it.
+#[must_use]
+pub fn not_enforced(definition: &Value) -> Vec<&'static str> {
+    const IGNORED: &[&str] =
+        &["x-kubernetes-validations", "x-kubernetes-list-type", "format", "oneOf", "anyOf", "allOf", "not"];
+    fn mentions(schema: &Value, word: &str) -> bool {
+        match schema {
+            Value::Object(map) => map.iter().any(|(key, value)| {
+                // A property may be called like a keyword.
+                let named = key == "properties" && value.is_object();
+                if named {
+                    value.as_object().into_iter().flatten().any(|(_, sub)| mentions(sub, word))
+                } else {
+                    key == word || mentions(value, word)
+                }
+            }),
+            Value::Array(list) => list.iter().any(|sub| mentions(sub, word)),
+            _ => false,
+        }
+    }
+    let schemas =
+        || items(definition, "spec.versions").iter().filter_map(|v| at(v, "schema.openAPIV3Schema"));
+    IGNORED.iter().copied().filter(|word| schemas().any(|schema| mentions(schema, word))).collect()
+}
+
 /// The resources that a CRD serves, one a version. Versions share their objects; there is no conversion.
 #[must_use]
 pub fn resource_of(definition: &Value) -> Vec<Resource> {
@@ -150,9 +179,29 @@ pub fn resource_of(definition: &Value) -> Vec<Resource> {
             resource.guarded_update = true;
             resource.stored_version.clone_from(&storage);
             resource.generation = Generation::NotMetadata;
+            let fields = items(version, "selectableFields").iter().map(|f| text(f, "jsonPath"));
+            resource = resource.select_by(fields.map(|path| path.trim_start_matches('.').to_owned()));
             resource.columns = items(version, "additionalPrinterColumns").to_vec();
             resource.schema = at(version, "schema.openAPIV3Schema").cloned().map(Schema::new);
             resource
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_enforced_is_named() {
+        let crd = |schema: Value| json!({"spec": {"versions": [{"schema": {"openAPIV3Schema": schema}}]}});
+        let plain = crd(
+            json!({"type": "object", "properties": {"format": {"type": "string"}, "not": {"type": "string"}}}),
+        );
+        assert!(not_enforced(&plain).is_empty(), "a property may be called like a keyword");
+        let more =
+            crd(json!({"type": "object", "properties": {"at": {"type": "string", "format": "date-time"}},
+            "x-kubernetes-validations": [{"rule": "true"}]}));
+        assert_eq!(not_enforced(&more), ["x-kubernetes-validations", "format"]);
+    }
 }

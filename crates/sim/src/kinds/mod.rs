@@ -6,7 +6,7 @@ mod others;
 mod pod;
 mod pod_spec;
 
-pub use definition::{CLEANUP, Definitions, resource_of};
+pub use definition::{CLEANUP, Definitions, not_enforced, resource_of};
 pub use node::{NOT_READY, Nodes, UNREACHABLE, UNSCHEDULABLE};
 pub use others::{
     ConfigMaps, EndpointSlices, Events, Leases, Namespaces, NewEvents, PriorityClasses, Secrets, Services,

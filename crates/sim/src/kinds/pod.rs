@@ -42,7 +42,15 @@ impl Rules for Pods {
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
         let mut causes = Vec::new();
         let (before, after) = (items(old, "spec.tolerations"), items(new, "spec.tolerations"));
-        if !before.iter().all(|t| after.contains(t)) {
+        let kept = |t: &Value| {
+            let but_seconds = |t: &Value| {
+                let mut t = t.clone();
+                take(&mut t, "tolerationSeconds");
+                t
+            };
+            after.iter().any(|a| but_seconds(a) == but_seconds(t))
+        };
+        if !before.iter().all(kept) {
             let detail = "existing toleration can not be modified except its tolerationSeconds";
             causes.push(Cause::forbidden("spec.tolerations", detail));
         }

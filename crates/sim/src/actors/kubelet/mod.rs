@@ -2,14 +2,16 @@
 //!
 //! All kubelets of a cluster are driven by one task, so that two hundred of them do not wake up for each other's pods.
 
+mod container;
 mod node;
 mod pod;
 mod runner;
 
 pub use runner::{End, Job, Runner, Shell};
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -17,11 +19,12 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use crate::clock::after;
 use crate::cluster::{Cluster, Local};
 use crate::object::{is_deleting, text, uid};
 use crate::store::Change;
 use node::Machine;
-use pod::Work;
+use pod::{How, Work};
 
 /// What a machine is when it joins.
 #[derive(Clone, Debug, Default)]
@@ -61,7 +64,9 @@ enum Command {
 #[derive(Clone)]
 pub struct Kubelets {
     commands: mpsc::UnboundedSender<Command>,
-    _task: Arc<Task>,
+    task: Arc<Task>,
+    /// Set by the keeper of a pod that panics: else it would look like a pod that takes its time.
+    pod_died: Arc<AtomicBool>,
 }
 
 struct Task(JoinHandle<()>);
@@ -76,14 +81,16 @@ impl Kubelets {
     #[must_use]
     pub fn start(cluster: &Cluster, seed: u64, runner: Arc<dyn Runner>) -> Self {
         let (commands, inbox) = mpsc::unbounded_channel();
+        let pod_died = Arc::new(AtomicBool::new(false));
         let floor = Floor {
+            pod_died: pod_died.clone(),
             api: cluster.local("kubelet"),
             runner,
             random: fastrand::Rng::with_seed(seed),
             machines: BTreeMap::new(),
-            timers: BTreeMap::new(),
+            timers: BTreeSet::new(),
         };
-        Self { commands, _task: Arc::new(Task(tokio::spawn(floor.run(inbox)))) }
+        Self { commands, task: Arc::new(Task(tokio::spawn(floor.run(inbox)))), pod_died }
     }
 
     /// A machine boots and registers.
@@ -106,6 +113,12 @@ impl Kubelets {
         self.send(Command::Reboot(node.to_owned(), down_for));
     }
 
+    /// Whether the kubelets still work: none of them died of a bug.
+    #[must_use]
+    pub fn at_work(&self) -> bool {
+        !self.task.0.is_finished() && !self.pod_died.load(Ordering::Relaxed)
+    }
+
     /// A kubelet begins to lie, or stops to.
     pub fn lie(&self, node: &str, lie: Lie) {
         self.send(Command::Lie(node.to_owned(), lie));
@@ -119,17 +132,19 @@ impl Kubelets {
 
 /// Where all machines stand.
 struct Floor {
+    pod_died: Arc<AtomicBool>,
     api: Local,
     runner: Arc<dyn Runner>,
     random: fastrand::Rng,
     machines: BTreeMap<String, Machine>,
-    timers: BTreeMap<(Instant, String), Timer>,
+    timers: BTreeSet<(Instant, String, Timer)>,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Timer {
     Heartbeat,
     Boot,
+    Ready,
 }
 
 /// How often a kubelet renews its lease.
@@ -139,7 +154,7 @@ impl Floor {
     async fn run(mut self, mut inbox: mpsc::UnboundedReceiver<Command>) {
         let mut pods = self.api.follow(&["pods"]);
         loop {
-            let next = self.timers.first_key_value().map(|((at, _), _)| *at);
+            let next = self.timers.first().map(|(at, _, _)| *at);
             let timer = async {
                 match next {
                     Some(at) => tokio::time::sleep_until(at).await,
@@ -174,7 +189,7 @@ impl Floor {
             Command::Reboot(name, down_for) => {
                 if self.machines.contains_key(&name) {
                     self.switch_off(&name);
-                    self.timers.insert((Instant::now() + down_for, name), Timer::Boot);
+                    self.timers.insert((after(Instant::now(), down_for), name, Timer::Boot));
                 }
             }
             Command::Lie(name, lie) => {
@@ -194,16 +209,21 @@ impl Floor {
             machine.is_on = false;
             machine.pods.clear();
         }
-        self.timers.retain(|(_, n), _| n != name);
+        self.timers.retain(|(_, n, _)| n != name);
     }
 
     fn boot(&mut self, name: &str) {
         let boot_id = format!("{:032x}", self.random.u128(..));
         let stagger = Duration::from_millis(self.random.u64(0..10_000));
+        let ready_in = Duration::from_millis(self.random.u64(200..3_000));
         let Some(machine) = self.machines.get_mut(name) else { return };
+        // Whatever was due before this boot is over, another boot included.
+        self.timers.retain(|(_, n, _)| n != name);
+        machine.pods.clear();
         self.api.cluster().trace().line(|| format!("machine {name} boots as {boot_id}"));
         machine.boot(&self.api, boot_id);
-        self.timers.insert((Instant::now() + stagger, name.to_owned()), Timer::Heartbeat);
+        self.timers.insert((Instant::now() + stagger, name.to_owned(), Timer::Heartbeat));
+        self.timers.insert((Instant::now() + ready_in, name.to_owned(), Timer::Ready));
         let bound = self.api.all("pods").into_iter().filter(|p| text(p, "spec.nodeName") == name);
         for pod in bound.collect::<Vec<_>>() {
             self.start(&pod, true);
@@ -211,13 +231,19 @@ impl Floor {
     }
 
     fn on_timer(&mut self) {
-        let Some(((_, name), timer)) = self.timers.pop_first() else { return };
+        let Some((_, name, timer)) = self.timers.pop_first() else { return };
         match timer {
             Timer::Boot => self.boot(&name),
+            Timer::Ready => {
+                if let Some(machine) = self.machines.get_mut(&name).filter(|m| m.is_on) {
+                    machine.is_ready = true;
+                    machine.report_status(&self.api);
+                }
+            }
             Timer::Heartbeat => {
                 if let Some(machine) = self.machines.get_mut(&name).filter(|m| m.is_on) {
                     machine.heartbeat(&self.api);
-                    self.timers.insert((Instant::now() + HEARTBEAT, name), Timer::Heartbeat);
+                    self.timers.insert((Instant::now() + HEARTBEAT, name, Timer::Heartbeat));
                 }
             }
         }
@@ -247,9 +273,14 @@ impl Floor {
     fn start(&mut self, pod: &Arc<Value>, after_boot: bool) {
         let latency = Duration::from_millis(self.random.u64(50..800));
         let Some(machine) = self.machines.get_mut(text(pod, "spec.nodeName")) else { return };
-        let lie = machine.lie.exit_code;
-        let zone = machine.spec.zone.clone();
-        let work = Work::start(&self.api, &self.runner, pod, zone, latency, after_boot, lie);
+        let how = How {
+            zone: machine.spec.zone.clone(),
+            latency,
+            after_boot,
+            lie: machine.lie.exit_code,
+            died: self.pod_died.clone(),
+        };
+        let work = Work::start(&self.api, &self.runner, pod, how);
         if is_deleting(pod) {
             work.stop();
         }

@@ -16,6 +16,8 @@ pub(super) struct Machine {
     pub(super) spec: NodeSpec,
     pub(super) is_on: bool,
     pub(super) lie: Lie,
+    /// A kubelet registers first, and is ready when its network is.
+    pub(super) is_ready: bool,
     pub(super) pods: BTreeMap<String, Work>,
     boot_id: String,
     /// A kubelet registers when it starts, and never again: a Node that is deleted under it stays away.
@@ -28,6 +30,7 @@ impl Machine {
             spec,
             is_on: false,
             lie: Lie::default(),
+            is_ready: false,
             pods: BTreeMap::new(),
             boot_id: String::new(),
             node_uid: String::new(),
@@ -36,11 +39,13 @@ impl Machine {
 
     pub(super) fn boot(&mut self, api: &Local, boot_id: String) {
         self.is_on = true;
+        self.is_ready = false;
         let rebooted = !self.boot_id.is_empty();
         self.boot_id = boot_id;
         let node = match api.get("nodes", "", &self.spec.name) {
             Some(node) => node,
-            None => match api.create("v1", "Node", "", self.registration()) {
+            None => match api.create("v1", "Node", "", self.registration(&time(api.cluster().clock().now())))
+            {
                 Ok(node) => node,
                 Err(_) => return,
             },
@@ -49,11 +54,11 @@ impl Machine {
         if rebooted {
             self.announce_reboot(api, &node);
         }
-        self.heartbeat(api);
         self.report_status(api);
+        self.heartbeat(api);
     }
 
-    fn registration(&self) -> Value {
+    fn registration(&self, now: &str) -> Value {
         let mut labels = self.spec.labels.clone();
         for (key, value) in [
             ("kubernetes.io/hostname", self.spec.name.as_str()),
@@ -69,41 +74,49 @@ impl Machine {
         if !self.spec.provider_id.is_empty() {
             spec["providerID"] = json!(self.spec.provider_id);
         }
-        json!({"metadata": {"name": self.spec.name, "labels": labels}, "spec": spec})
+        let mut node = json!({"metadata": {"name": self.spec.name, "labels": labels}, "spec": spec});
+        self.describe(&mut node, now);
+        node
     }
 
-    /// The node as its kubelet sees it.
+    /// Brings the status up to date.
     pub(super) fn report_status(&self, api: &Local) {
         let Some(node) = api.get("nodes", "", &self.spec.name).filter(|n| uid(n) == self.node_uid) else {
             return;
         };
         let now = time(api.cluster().clock().now());
+        let _ = api.change(&node, Some("status"), |node| self.describe(node, &now));
+    }
+
+    /// The node as its kubelet sees it, or says it does.
+    fn describe(&self, node: &mut Value, now: &str) {
         let capacity = json!({"cpu": "4", "memory": "16Gi", "pods": "110", "ephemeral-storage": "100Gi"});
-        let ready = self.lie.ready.unwrap_or(true);
-        let _ = api.change(&node, Some("status"), |node| {
-            set(node, "status.capacity", capacity.clone());
-            set(node, "status.allocatable", capacity);
-            set(node, "status.addresses", json!([{"type": "Hostname", "address": self.spec.name}]));
-            set(node, "status.nodeInfo", json!({
+        set(node, "status.capacity", capacity.clone());
+        set(node, "status.allocatable", capacity);
+        set(node, "status.addresses", json!([{"type": "Hostname", "address": self.spec.name}]));
+        set(
+            node,
+            "status.nodeInfo",
+            json!({
                 "bootID": self.boot_id, "machineID": self.spec.name, "systemUUID": self.spec.name,
                 "kernelVersion": "6.18.0", "osImage": "Nodekeeper Sim", "containerRuntimeVersion": "sim://1",
                 "kubeletVersion": "v1.36.4", "kubeProxyVersion": "", "operatingSystem": "linux", "architecture": "amd64",
-            }));
-            let ok = ["MemoryPressure", "DiskPressure", "PIDPressure"].map(|kind| {
-                json!({"type": kind, "status": "False", "reason": "KubeletHasSufficient", "lastHeartbeatTime": now})
-            });
-            let ready = if ready {
-                json!({"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "kubelet is posting ready status", "lastHeartbeatTime": now})
-            } else {
-                json!({"type": "Ready", "status": "False", "reason": "KubeletNotReady", "message": "container runtime network not ready", "lastHeartbeatTime": now})
-            };
-            for condition in ok.into_iter().chain([ready]) {
-                set_condition(node, condition, &now);
-            }
-            for (key, value) in &self.lie.labels {
-                node["metadata"]["labels"][key] = json!(value);
-            }
-        });
+            }),
+        );
+        let (status, reason, message) = if self.lie.ready.unwrap_or(self.is_ready) {
+            ("True", "KubeletReady", "kubelet is posting ready status")
+        } else {
+            ("False", "KubeletNotReady", "container runtime network not ready")
+        };
+        for kind in ["MemoryPressure", "DiskPressure", "PIDPressure"] {
+            let fine = json!({"type": kind, "status": "False", "reason": "KubeletHasSufficient", "lastHeartbeatTime": now});
+            set_condition(node, fine, now);
+        }
+        let ready = json!({"type": "Ready", "status": status, "reason": reason, "message": message, "lastHeartbeatTime": now});
+        set_condition(node, ready, now);
+        for (key, value) in &self.lie.labels {
+            node["metadata"]["labels"][key] = json!(value);
+        }
     }
 
     /// Renews the lease; and the status, where somebody else declared this node silent.

@@ -1,23 +1,21 @@
 //! One pod on one machine, from its binding to its end, as its kubelet reports it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
+use super::container::{Container, State};
 use super::runner::{End, Job, Runner};
-use crate::clock::time;
+use crate::clock::{after, time};
 use crate::cluster::Local;
-use crate::object::{items, name, number, set, set_condition, text, uid};
-
-/// The kubelet keeps this much of the termination messages of a pod, divided among its containers...
-const ALL_MESSAGES: usize = 12 * 1024;
-/// ...and at most this much of one.
-const ONE_MESSAGE: usize = 4 * 1024;
+use crate::object::{items, name, namespace, number, set, set_condition, text, uid};
 
 /// A pod that its kubelet has taken on. Dropping it is pulling the plug: nothing more is reported.
 pub(super) struct Work {
@@ -32,20 +30,19 @@ impl Drop for Work {
 }
 
 impl Work {
-    pub(super) fn start(
-        api: &Local,
-        runner: &Arc<dyn Runner>,
-        pod: &Arc<Value>,
-        zone: String,
-        latency: Duration,
-        after_boot: bool,
-        lie: Option<i32>,
-    ) -> Self {
+    /// Takes a pod on.
+    pub(super) fn start(api: &Local, runner: &Arc<dyn Runner>, pod: &Arc<Value>, how: How) -> Self {
         let stop = Arc::new(Notify::new());
-        let containers = items(pod, "spec.containers").iter().map(Container::new).collect();
-        let keeper =
-            Keeper { api: api.clone(), runner: runner.clone(), pod: pod.clone(), zone, lie, containers };
-        let task = tokio::spawn(keeper.keep(latency, after_boot, stop.clone()));
+        let all = |list: &str| items(pod, list).iter().map(Container::new).collect();
+        let keeper = Keeper {
+            api: api.clone(),
+            runner: runner.clone(),
+            pod: pod.clone(),
+            init: all("spec.initContainers"),
+            containers: all("spec.containers"),
+            how,
+        };
+        let task = tokio::spawn(keeper.keep(stop.clone()));
         Self { task, stop }
     }
 
@@ -55,221 +52,214 @@ impl Work {
     }
 }
 
-struct Container {
-    spec: Value,
-    restarts: i64,
-    state: ContainerState,
+/// How a pod is taken on.
+pub(super) struct How {
+    /// The zone of the machine.
+    pub(super) zone: String,
+    /// How long it takes to begin.
+    pub(super) latency: Duration,
+    /// The machine has just booted: what had been running is dead.
+    pub(super) after_boot: bool,
+    /// The exit code of every container, without running it.
+    pub(super) lie: Option<i32>,
+    /// To be set where the keeper panics.
+    pub(super) died: Arc<AtomicBool>,
 }
 
-#[derive(Clone)]
-enum ContainerState {
-    Waiting(&'static str),
-    Running { since: String },
-    Ended { since: String, at: String, code: i32, reason: &'static str, message: String },
-}
-
-impl Container {
-    fn new(spec: &Value) -> Self {
-        Self { spec: spec.clone(), restarts: 0, state: ContainerState::Waiting("ContainerCreating") }
-    }
-
-    fn status(&self) -> Value {
-        let state = match &self.state {
-            ContainerState::Waiting(reason) => json!({"waiting": {"reason": reason}}),
-            ContainerState::Running { since } => json!({"running": {"startedAt": since}}),
-            ContainerState::Ended { since, at, code, reason, message } => {
-                let mut ended =
-                    json!({"exitCode": code, "reason": reason, "startedAt": since, "finishedAt": at});
-                if !message.is_empty() {
-                    ended["message"] = json!(message);
-                }
-                json!({"terminated": ended})
-            }
-        };
-        let running = matches!(self.state, ContainerState::Running { .. });
-        json!({"name": self.spec["name"], "image": self.spec["image"], "imageID": "", "ready": running,
-            "started": running, "restartCount": self.restarts, "state": state})
+impl Drop for How {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.died.store(true, Ordering::Relaxed);
+        }
     }
 }
 
 /// Why a pod came to its end before its containers did.
-#[derive(Clone, Copy, PartialEq, Eq)]
 enum Cut {
     Deleted,
     Deadline,
+}
+
+/// What happens to a container next.
+enum Event {
+    Begin(usize),
+    Ended(usize, End),
 }
 
 struct Keeper {
     api: Local,
     runner: Arc<dyn Runner>,
     pod: Arc<Value>,
-    zone: String,
-    lie: Option<i32>,
+    init: Vec<Container>,
     containers: Vec<Container>,
+    how: How,
 }
 
 impl Keeper {
-    async fn keep(mut self, latency: Duration, after_boot: bool, stop: Arc<Notify>) {
-        if matches!(text(&self.pod, "status.phase"), "Succeeded" | "Failed") {
-            stop.notified().await;
-            return self.let_go();
-        }
+    async fn keep(mut self, stop: Arc<Notify>) {
+        let finished = matches!(text(&self.pod, "status.phase"), "Succeeded" | "Failed");
         let had_begun = !text(&self.pod, "status.startTime").is_empty();
-        if after_boot && had_begun && text(&self.pod, "spec.restartPolicy") == "Never" {
-            self.find_dead();
+        if !finished && self.how.after_boot && had_begun && self.policy() == "Never" {
+            self.end_all(255, "Unknown");
             self.report("Failed", None);
-            stop.notified().await;
-            return self.let_go();
-        }
-        let deadline =
-            number(&self.pod, "spec.activeDeadlineSeconds").map(|s| Duration::from_secs(s.unsigned_abs()));
-        let deadline = deadline.map(|d| Instant::now() + d);
-        self.report("Pending", None);
-        let cut = {
-            let stopped = stop.notified();
-            let expired = async {
-                match deadline {
-                    Some(at) => sleep_until(at).await,
-                    None => std::future::pending().await,
+        } else if !finished {
+            match self.live_until_cut(&stop).await {
+                None => {}
+                Some(Cut::Deadline) => {
+                    self.end_all(137, "Error");
+                    let why = "Pod was active on the node longer than the specified deadline";
+                    self.report("Failed", Some(("DeadlineExceeded", why)));
                 }
-            };
-            tokio::select! {
-                biased;
-                () = stopped => Some(Cut::Deleted),
-                () = expired => Some(Cut::Deadline),
-                () = self.live(latency) => None,
-            }
-        };
-        match cut {
-            None => {}
-            Some(Cut::Deadline) => {
-                self.kill();
-                let why =
-                    ("DeadlineExceeded", "Pod was active on the node longer than the specified deadline");
-                self.report("Failed", Some(why));
-            }
-            Some(Cut::Deleted) => {
-                // A process is asked first; these all go when asked, a moment later.
-                let grace =
-                    number(&self.pod, "metadata.deletionGracePeriodSeconds").unwrap_or(1).unsigned_abs();
-                let _ = timeout(Duration::from_secs(grace), sleep(Duration::from_millis(20))).await;
-                self.kill();
-                self.report("Failed", None);
-                return self.let_go();
+                Some(Cut::Deleted) => {
+                    self.wind_down(&stop).await;
+                    self.end_all(137, "Error");
+                    self.report("Failed", None);
+                    return self.let_go();
+                }
             }
         }
         stop.notified().await;
         self.let_go();
     }
 
-    /// Init containers one after the other, then all containers, restarted as the pod says, until it is finished.
-    async fn live(&mut self, latency: Duration) {
-        sleep(latency).await;
-        for init in items(&self.pod.clone(), "spec.initContainers") {
-            if self.run(init.clone()).await != (End::Exit { code: 0, message: String::new() })
-                && text(&self.pod, "spec.restartPolicy") == "Never"
-            {
-                self.report("Failed", None);
+    async fn live_until_cut(&mut self, stop: &Notify) -> Option<Cut> {
+        let deadline = number(&self.pod, "spec.activeDeadlineSeconds");
+        let deadline = deadline.map(|s| after(Instant::now(), Duration::from_secs(s.unsigned_abs())));
+        let expired = async {
+            match deadline {
+                Some(at) => sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = stop.notified() => Some(Cut::Deleted),
+            () = expired => Some(Cut::Deadline),
+            () = self.live() => None,
+        }
+    }
+
+    /// Containers are asked to stop first, and killed when the grace is over, which a second delete may shorten.
+    async fn wind_down(&self, stop: &Notify) {
+        let asked = Instant::now();
+        let longest =
+            self.containers.iter().map(|c| self.runner.winds_down(&c.spec)).max().unwrap_or_default();
+        loop {
+            let pod = self.api.get("pods", namespace(&self.pod), name(&self.pod));
+            let grace = pod.and_then(|p| number(&p, "metadata.deletionGracePeriodSeconds")).unwrap_or(0);
+            let end = after(asked, longest.min(Duration::from_secs(grace.unsigned_abs())));
+            if timeout_at(end, stop.notified()).await.is_err() {
                 return;
             }
         }
-        let mut running = FuturesUnordered::new();
+    }
+
+    /// Init containers one after the other, then all containers, until the pod is finished.
+    async fn live(&mut self) {
+        self.report("Pending", None);
+        sleep(self.how.latency).await;
+        for i in 0..self.init.len() {
+            if !self.run_init(i).await {
+                return self.report("Failed", None);
+            }
+        }
+        let mut events: FuturesUnordered<BoxFuture<'static, Event>> = FuturesUnordered::new();
         for i in 0..self.containers.len() {
-            let since = self.now();
-            self.containers[i].state = ContainerState::Running { since };
-            running.push(self.start(i, Duration::ZERO));
+            events.push(begin_after(i, Duration::ZERO));
         }
-        self.report("Running", None);
-        while let Some((i, end)) = running.next().await {
-            self.record(i, &end);
-            if self.restarts(i, &end) {
-                self.containers[i].restarts += 1;
-                let doubled = u32::try_from(self.containers[i].restarts.clamp(1, 5)).unwrap_or(5);
-                let backoff = 10 * 2_u64.pow(doubled);
-                running.push(self.start(i, Duration::from_secs(backoff.min(300))));
+        while let Some(event) = events.next().await {
+            match event {
+                Event::Begin(i) if !self.runner.has_image(&self.containers[i].spec) => {
+                    self.containers[i].state = State::Waiting("ImagePullBackOff");
+                    events.push(begin_after(i, Duration::from_secs(10)));
+                }
+                Event::Begin(i) => {
+                    let now = self.now();
+                    self.containers[i].begin(&now);
+                    let run = self.run(&self.containers[i].spec);
+                    events.push(Box::pin(async move { Event::Ended(i, run.await) }));
+                }
+                Event::Ended(i, end) => {
+                    let (now, count) = (self.now(), self.containers.len());
+                    self.containers[i].end(&end, &now, count);
+                    if self.is_restarted(&end) {
+                        let wait = self.containers[i].back_off();
+                        events.push(begin_after(i, wait));
+                    }
+                }
             }
-            let phase = if running.is_empty() { self.last_phase() } else { "Running" };
+            let phase = self.phase();
             self.report(phase, None);
-            if phase != "Running" {
+            if matches!(phase, "Succeeded" | "Failed") {
                 return;
             }
         }
     }
 
-    fn start(&self, i: usize, after: Duration) -> futures::future::BoxFuture<'static, (usize, End)> {
-        let run = self.run(self.containers[i].spec.clone());
-        Box::pin(async move {
-            sleep(after).await;
-            (i, run.await)
-        })
+    /// Runs an init container until it succeeds; whether the pod goes on.
+    async fn run_init(&mut self, i: usize) -> bool {
+        loop {
+            let now = self.now();
+            self.init[i].begin(&now);
+            self.report("Pending", None);
+            let end = self.run(&self.init[i].spec).await;
+            let (now, count) = (self.now(), self.init.len());
+            self.init[i].end(&end, &now, count);
+            if matches!(end, End::Exit { code: 0, .. }) {
+                return true;
+            }
+            if self.policy() == "Never" {
+                return false;
+            }
+            let wait = self.init[i].back_off();
+            self.report("Pending", None);
+            sleep(wait).await;
+        }
     }
 
-    fn run(&self, container: Value) -> futures::future::BoxFuture<'static, End> {
-        if let Some(code) = self.lie {
+    fn run(&self, container: &Value) -> BoxFuture<'static, End> {
+        if let Some(code) = self.how.lie {
             return Box::pin(async move { End::Exit { code, message: String::new() } });
         }
         self.runner.run(Job {
             cluster: self.api.cluster().clone(),
             node: text(&self.pod, "spec.nodeName").to_owned(),
-            zone: self.zone.clone(),
+            zone: self.how.zone.clone(),
             pod: self.pod.clone(),
-            container,
+            container: container.clone(),
         })
     }
 
-    fn record(&mut self, i: usize, end: &End) {
-        let at = self.now();
-        let limit = (ALL_MESSAGES / self.containers.len().max(1)).min(ONE_MESSAGE);
-        let container = &mut self.containers[i];
-        let since = match &container.state {
-            ContainerState::Running { since } => since.clone(),
-            _ => at.clone(),
-        };
-        let ended = |code, reason, message| ContainerState::Ended { since, at, code, reason, message };
-        container.state = match end {
-            End::Exit { code: 0, message } => ended(0, "Completed", cut_to(message, limit)),
-            End::Exit { code, message } => ended(*code, "Error", cut_to(message, limit)),
-            End::OutOfMemory => ended(137, "OOMKilled", String::new()),
-            End::NoImage => ContainerState::Waiting("ImagePullBackOff"),
-        };
+    fn policy(&self) -> &str {
+        text(&self.pod, "spec.restartPolicy")
     }
 
-    /// Whether a container is tried again. One without an image is, whatever the policy.
-    fn restarts(&self, i: usize, end: &End) -> bool {
-        let failed = !matches!(end, End::Exit { code: 0, .. });
-        match text(&self.pod, "spec.restartPolicy") {
-            _ if matches!(self.containers[i].state, ContainerState::Waiting(_)) => true,
+    fn is_restarted(&self, end: &End) -> bool {
+        match self.policy() {
             "Always" => true,
-            "OnFailure" => failed,
+            "OnFailure" => !matches!(end, End::Exit { code: 0, .. }),
             _ => false,
         }
     }
 
-    fn last_phase(&self) -> &'static str {
-        let well = |c: &Container| matches!(c.state, ContainerState::Ended { code: 0, .. });
-        if self.containers.iter().all(well) { "Succeeded" } else { "Failed" }
+    /// The phase that follows from the containers, as a kubelet derives it.
+    fn phase(&self) -> &'static str {
+        if self.containers.iter().any(Container::has_never_begun) {
+            return "Pending";
+        }
+        let codes: Option<Vec<i32>> = self.containers.iter().map(Container::exit_code).collect();
+        match codes {
+            None => "Running",
+            Some(codes) if codes.iter().all(|code| *code == 0) => "Succeeded",
+            Some(_) => "Failed",
+        }
     }
 
-    /// The containers as a kill leaves them.
-    fn kill(&mut self) {
-        self.end_all(137, "Error");
-    }
-
-    /// The containers as a boot finds them.
-    fn find_dead(&mut self) {
-        self.end_all(255, "Unknown");
-    }
-
+    /// The containers as a kill or a boot finds them.
     fn end_all(&mut self, code: i32, reason: &'static str) {
-        let at = self.now();
+        let now = self.now();
         for container in &mut self.containers {
-            let since = match &container.state {
-                ContainerState::Running { since } => since.clone(),
-                ContainerState::Ended { .. } => continue,
-                ContainerState::Waiting(_) => at.clone(),
-            };
-            container.state =
-                ContainerState::Ended { since, at: at.clone(), code, reason, message: String::new() };
+            container.cut_off(code, reason, &now);
         }
     }
 
@@ -279,13 +269,17 @@ impl Keeper {
 
     fn report(&self, phase: &str, why: Option<(&str, &str)>) {
         let now = self.now();
-        let statuses: Vec<Value> = self.containers.iter().map(Container::status).collect();
-        let ready =
-            if phase == "Running" && statuses.iter().all(|s| s["ready"] == true) { "True" } else { "False" };
+        let statuses = |all: &[Container]| all.iter().map(Container::status).collect::<Vec<_>>();
+        let yes = |so: bool| if so { "True" } else { "False" };
+        let ready = yes(phase == "Running" && self.containers.iter().all(Container::is_running));
+        let initialized = yes(self.init.iter().all(|c| c.exit_code() == Some(0)));
         let node = text(&self.pod, "spec.nodeName");
         let _ = self.api.change(&self.pod, Some("status"), |pod| {
             set(pod, "status.phase", json!(phase));
-            set(pod, "status.containerStatuses", json!(statuses));
+            set(pod, "status.containerStatuses", json!(statuses(&self.containers)));
+            if !self.init.is_empty() {
+                set(pod, "status.initContainerStatuses", json!(statuses(&self.init)));
+            }
             crate::object::default(pod, "status.startTime", json!(now));
             if phase == "Running" {
                 let ip = pod_ip(uid(pod));
@@ -299,7 +293,7 @@ impl Keeper {
             }
             for (kind, status) in [
                 ("PodScheduled", "True"),
-                ("Initialized", "True"),
+                ("Initialized", initialized),
                 ("ContainersReady", ready),
                 ("Ready", ready),
             ] {
@@ -316,14 +310,15 @@ impl Keeper {
     }
 }
 
+fn begin_after(i: usize, wait: Duration) -> BoxFuture<'static, Event> {
+    Box::pin(async move {
+        sleep(wait).await;
+        Event::Begin(i)
+    })
+}
+
 /// An address in the pod range that depends on nothing but the pod.
 fn pod_ip(uid: &str) -> String {
     let n = uid.bytes().fold(0_u32, |sum, b| sum.wrapping_mul(31).wrapping_add(u32::from(b)));
     format!("10.244.{}.{}", (n >> 8) & 0xff, (n & 0xff).clamp(2, 254))
-}
-
-/// The longest prefix within so many bytes that is still text.
-fn cut_to(message: &str, bytes: usize) -> String {
-    let end = (0..=bytes.min(message.len())).rev().find(|i| message.is_char_boundary(*i)).unwrap_or(0);
-    message[..end].to_owned()
 }

@@ -36,27 +36,42 @@ pub enum End {
     },
     /// It took more memory than it may.
     OutOfMemory,
-    /// Its image is not to be had, so it never began.
-    NoImage,
 }
 
 /// Runs containers.
 pub trait Runner: Send + Sync {
     /// Runs one container to its end. Dropping the future kills it.
     fn run(&self, job: Job) -> BoxFuture<'static, End>;
+
+    /// Whether the image of a container can be had; without it the container waits.
+    fn has_image(&self, _container: &Value) -> bool {
+        true
+    }
+
+    /// How long a container goes on after it was asked to stop; killed when the pod's grace is over.
+    fn winds_down(&self, _container: &Value) -> Duration {
+        Duration::from_millis(20)
+    }
 }
 
 /// Understands a handful of commands: `true`, `false`, `exit N`, `sleep SECONDS`, `resolve` (asks the simulated DNS),
-/// `oom`. Images whose name contains `missing` cannot be pulled. Everything else runs until it is killed.
+/// `oom`, `stubborn` (does not stop when asked). Images whose name contains `missing` cannot be pulled. Everything else
+/// runs until it is asked to stop.
 #[derive(Debug)]
 pub struct Shell;
 
 impl Runner for Shell {
+    fn has_image(&self, container: &Value) -> bool {
+        !text(container, "image").contains("missing")
+    }
+
+    fn winds_down(&self, container: &Value) -> Duration {
+        let stubborn = items(container, "command").first().is_some_and(|word| word == "stubborn");
+        if stubborn { Duration::MAX } else { Duration::from_millis(20) }
+    }
+
     fn run(&self, job: Job) -> BoxFuture<'static, End> {
         Box::pin(async move {
-            if text(&job.container, "image").contains("missing") {
-                return End::NoImage;
-            }
             let words: Vec<&str> = ["command", "args"]
                 .iter()
                 .flat_map(|list| items(&job.container, list))

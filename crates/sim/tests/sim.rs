@@ -1,0 +1,133 @@
+//! `make sim`: seeds of the small controller in `labeller`, and what they covered. Not under the test harness, so that
+//! a replay prints its trace and nothing else, the same byte for byte every time.
+//!
+//! - `SEEDS=n FROM=s` runs n seeds from s on.
+//! - `SEED=x` replays one and prints its trace.
+//! - `WAY=lost-update|stale-read|panic|busy` runs one of the versions that are wrong.
+
+mod labeller;
+
+use std::env;
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use labeller::{Way, scenario};
+use nodekeeper_sim::harness::{Scenario, Sweep, run, sweep};
+
+/// The seeds of `make test`.
+const SEEDS: u64 = 300;
+
+/// What a sweep of that size must have met, or it shows nothing.
+const FAULTS: &[&str] = &[
+    "409",
+    "429",
+    "500",
+    "timeout, landed",
+    "timeout, not landed",
+    "crash before a write",
+    "crash after a write",
+    "watch cut",
+    "late event",
+    "late request",
+    "stale read",
+    "history compacted (410)",
+    "clock jump",
+    "reboot",
+    "power off",
+    "kubelet lies",
+    "node deleted and reborn",
+    "foreign write",
+    "DNS down, all",
+    "DNS down, zone",
+    "DNS down, node",
+];
+
+fn main() -> ExitCode {
+    let name = env::var("WAY").unwrap_or_default();
+    let Some(way) = way(&name) else {
+        eprintln!("WAY={name}: give guarded, lost-update, stale-read, panic or busy");
+        return ExitCode::FAILURE;
+    };
+    let done = number("SEED").and_then(|seed| {
+        let scenario = scenario(way);
+        if let Some(seed) = seed {
+            return Ok(replay(&scenario, seed));
+        }
+        let (from, count) = (number("FROM")?.unwrap_or(1), number("SEEDS")?.unwrap_or(SEEDS));
+        Ok(run_all(&scenario, from, count, &name))
+    });
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(wrong) => {
+            eprintln!("{wrong}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn way(name: &str) -> Option<Way> {
+    match name {
+        "" | "guarded" => Some(Way::Guarded),
+        "lost-update" => Some(Way::LostUpdate),
+        "stale-read" => Some(Way::StaleRead),
+        "panic" => Some(Way::Panic),
+        "busy" => Some(Way::Busy),
+        _ => None,
+    }
+}
+
+fn number(variable: &str) -> Result<Option<u64>, String> {
+    match env::var(variable).unwrap_or_default().as_str() {
+        "" => Ok(None),
+        text => match text.parse() {
+            Ok(number) => Ok(Some(number)),
+            Err(_) => Err(format!("{variable}={text}: give a whole number, such as {variable}=7")),
+        },
+    }
+}
+
+fn replay(scenario: &Scenario, seed: u64) -> bool {
+    let report = run(scenario, seed, true);
+    print!("{}", report.trace);
+    match &report.violation {
+        None => println!("seed {seed}: all invariants held"),
+        Some(violation) => println!("seed {seed} FAILED: {violation}"),
+    }
+    report.violation.is_none()
+}
+
+fn run_all(scenario: &Scenario, from: u64, count: u64, way: &str) -> bool {
+    println!("running {count} seeds from {from}: each 20 nodes or more, for 13 virtual minutes");
+    let found = sweep(scenario, from..from.saturating_add(count), |done| {
+        if done.is_multiple_of(100) {
+            println!("  {done} of {count}");
+            let _ = std::io::stdout().flush();
+        }
+    });
+    print!("{found}");
+    for report in &found.failures {
+        let way = if way.is_empty() { String::new() } else { format!(" WAY={way}") };
+        println!("replay: make sim SEED={}{way}", report.seed);
+    }
+    let missing = if count >= SEEDS { never_met(&found) } else { Vec::new() };
+    for missing in &missing {
+        println!("FAILED: {missing}, so the sweep shows nothing of it");
+    }
+    println!(
+        "{} passed, {} failed",
+        found.runs - found.failures.len() as u64,
+        found.failures.len() + missing.len()
+    );
+    found.failures.is_empty() && missing.is_empty()
+}
+
+fn never_met(found: &Sweep) -> Vec<String> {
+    let met = |fault: &&&str| !found.coverage.faults.contains_key(**fault);
+    let mut missing: Vec<String> =
+        FAULTS.iter().filter(met).map(|f| format!("{f} was never injected")).collect();
+    if found.coverage.crashed_points.len() < found.coverage.write_points.len() * 2 {
+        missing.push("a write was never crashed around".into());
+    }
+    missing
+}
