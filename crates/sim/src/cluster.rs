@@ -9,7 +9,7 @@ use crate::api::{Caller, DeleteOptions, Deleted, Edit, State};
 use crate::clock::Clock;
 use crate::network::Network;
 use crate::resource::Resource;
-use crate::store::{Change, Observer};
+use crate::store::{ANY, Change, Observer};
 use crate::trace::Trace;
 use crate::wire::Wire;
 
@@ -203,7 +203,7 @@ impl Local {
         self.cluster.state().delete(&resource, target, &options, &self.caller())
     }
 
-    /// The changes of some collections from now on.
+    /// The changes of some collections, or of [`ANY`], from now on.
     #[must_use]
     pub fn follow(&self, collections: &[&str]) -> Follow {
         let mut state = self.cluster.state();
@@ -227,7 +227,9 @@ impl Follow {
     /// What changed since the last call, without waiting.
     pub fn drain(&mut self) -> Vec<Arc<Change>> {
         let state = self.cluster.state();
-        let changes = state.store.since(self.seen).filter(|c| self.collections.contains(&c.collection));
+        let wanted =
+            |c: &&Arc<Change>| self.collections.iter().any(|name| *name == c.collection || name == ANY);
+        let changes = state.store.since(self.seen).filter(wanted);
         let changes = changes.cloned().collect();
         self.seen = state.store.revision();
         changes

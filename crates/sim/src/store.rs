@@ -42,6 +42,9 @@ pub struct Store {
     observers: Vec<Observer>,
 }
 
+/// All collections, those that come later included.
+pub const ANY: &str = "*";
+
 /// A log longer than this is cut to half: a cluster that runs for days must not grow.
 const LONGEST_LOG: usize = 50_000;
 
@@ -164,8 +167,10 @@ impl Store {
                 self.log.pop_front();
             }
         }
-        if let Some(waiting) = self.waiting.get(collection) {
-            waiting.notify_waiters();
+        for name in [collection, ANY] {
+            if let Some(waiting) = self.waiting.get(name) {
+                waiting.notify_waiters();
+            }
         }
     }
 
@@ -178,7 +183,7 @@ impl Store {
         }
     }
 
-    /// Woken at each change of a collection. Take it, look at the log, then wait: nothing is lost in between.
+    /// Woken at each change of a collection, or of [`ANY`]. Take it, look at the log, then wait: nothing is lost in between.
     pub fn changes_of(&mut self, collection: &str) -> Arc<Notify> {
         self.waiting.entry(collection.to_owned()).or_default().clone()
     }

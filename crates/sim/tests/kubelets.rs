@@ -200,6 +200,9 @@ async fn an_image_that_cannot_be_had_leaves_the_pod_waiting() {
         })
     };
     bench.until("p waits for its image", waiting).await;
+    let pod = bench.pod("p").unwrap();
+    assert_eq!(text(&pod, "status.phase"), "Pending");
+    assert_eq!(number(&items(&pod, "status.containerStatuses")[0], "restartCount"), Some(0));
     assert_eq!(text(&*bench.ends("p").await, "status.reason"), "DeadlineExceeded");
 }
 
@@ -227,15 +230,49 @@ async fn restart_policies_are_kept() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_container_that_crashes_runs_again_and_is_ready_again() {
+    let bench = Bench::new().await;
+    bench.create("p", &["sleep", "30"], &json!({"restartPolicy": "Always"}));
+    let status = |b: &Bench| b.pod("p").and_then(|p| items(&p, "status.containerStatuses").first().cloned());
+    let again = |b: &Bench| {
+        status(b)
+            .is_some_and(|s| number(&s, "restartCount") == Some(1) && s["state"].get("running").is_some())
+    };
+    bench.until("it runs again", again).await;
+    let pod = bench.pod("p").unwrap();
+    assert_eq!((text(&pod, "status.phase"), condition_status(&pod, "Ready")), ("Running", "True"));
+    assert_eq!(number(&status(&bench).unwrap(), "lastState.terminated.exitCode"), Some(0));
+    let backing_off =
+        |b: &Bench| status(b).is_some_and(|s| text(&s, "state.waiting.reason") == "CrashLoopBackOff");
+    bench.until("it backs off", backing_off).await;
+    assert_eq!(
+        (bench.phase("p").as_str(), condition_status(&bench.pod("p").unwrap(), "Ready")),
+        ("Running", "False")
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn init_containers_come_first_and_can_fail_the_pod() {
     let bench = Bench::new().await;
     let init = |command: &[&str]| json!([{"name": "init", "image": "x:1", "command": command}]);
-    bench.create("good", &["true"], &json!({"initContainers": init(&["true"])}));
+    bench.create("good", &["true"], &json!({"initContainers": init(&["exit", "0", "with a message"])}));
     bench.create("bad", &["true"], &json!({"initContainers": init(&["false"])}));
     assert_eq!(text(&*bench.ends("good").await, "status.phase"), "Succeeded");
     let bad = bench.ends("bad").await;
     assert_eq!(text(&bad, "status.phase"), "Failed");
     assert_eq!(state_code(&bad), None, "the container behind a failed init container ran");
+    assert_eq!(condition_status(&bad, "Initialized"), "False");
+    bench.create(
+        "stuck",
+        &["true"],
+        &json!({"restartPolicy": "OnFailure", "initContainers": init(&["false"])}),
+    );
+    let tries = |b: &Bench| {
+        let pod = b.pod("stuck")?;
+        number(items(&pod, "status.initContainerStatuses").first()?, "restartCount")
+    };
+    bench.until("its init container is tried again", |b| tries(b) >= Some(2)).await;
+    assert_eq!(bench.phase("stuck"), "Pending");
 }
 
 #[tokio::test(start_paused = true)]

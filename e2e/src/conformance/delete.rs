@@ -15,6 +15,7 @@ cases!["delete":
     precondition_on_the_resource_version,
     options_in_the_query,
     refuses_bad_options,
+    dry_run_deletes_nothing,
     frees_the_name,
     collection_by_label,
     collection_by_field,
@@ -107,6 +108,14 @@ async fn refuses_bad_options(c: &Ctx) -> Result<()> {
     c.delete_with(&path, both).await?.invalid(&["propagationPolicy"])?;
     c.delete(&format!("{path}?gracePeriodSeconds=soon")).await?.fails(400, "BadRequest")?;
     c.read(&path).await.map(drop)
+}
+
+async fn dry_run_deletes_nothing(c: &Ctx) -> Result<()> {
+    let (path, made) = c.config_map("a").await?;
+    c.delete(&format!("{path}?dryRun=All")).await?.ok(200)?;
+    c.delete_with(&path, json!({"dryRun": ["All"]})).await?.ok(200)?;
+    c.delete_with(&c.path("v1/configmaps"), json!({"dryRun": ["All"]})).await?.ok(200)?;
+    is(&c.read(&path).await?, "/metadata/resourceVersion", rv(&made)?)
 }
 
 async fn frees_the_name(c: &Ctx) -> Result<()> {

@@ -14,6 +14,7 @@ cases!["errors":
     unknown_resource,
     unknown_group_and_path,
     method_not_allowed,
+    subresources_of_other_kinds,
     unsupported_body_type,
     unsupported_patch_type,
     not_acceptable,
@@ -62,6 +63,15 @@ async fn unknown_group_and_path(c: &Ctx) -> Result<()> {
         ensure!(reply.status == 404, "{path}: {}", reply.status);
     }
     Ok(())
+}
+
+async fn subresources_of_other_kinds(c: &Ctx) -> Result<()> {
+    let (path, made) = c.config_map("a").await?;
+    let binding = json!({"metadata": {"name": "a"}, "target": {"kind": "Node", "name": "n"}});
+    c.post(&format!("{path}/binding"), &binding).await?.fails(404, "NotFound")?;
+    c.put(&format!("{path}/finalize"), &made).await?.fails(404, "NotFound")?;
+    c.put(&format!("{path}/status"), &made).await?.fails(404, "NotFound")?;
+    c.get(&format!("{path}/nonsense")).await?.fails(404, "NotFound").map(drop)
 }
 
 async fn method_not_allowed(c: &Ctx) -> Result<()> {

@@ -18,6 +18,7 @@ cases!["gc":
     foreground_waits_for_blocking_dependents,
     foreground_does_not_wait_for_others,
     foreground_without_dependents,
+    foreground_spares_who_has_another_owner,
     dependents_with_finalizers_are_marked,
     owned_custom_resources_follow,
     namespace_takes_all_with_it,
@@ -124,6 +125,18 @@ async fn foreground_does_not_wait_for_others(c: &Ctx) -> Result<()> {
     c.delete_with(&owner_path, json!({"propagationPolicy": "Foreground"})).await?.ok(200)?;
     c.gone(&owner_path).await?;
     c.until(&path, |a| a["metadata"]["deletionTimestamp"].is_string()).await.map(drop)
+}
+
+async fn foreground_spares_who_has_another_owner(c: &Ctx) -> Result<()> {
+    let (one_path, one) = c.config_map("one").await?;
+    let (_, two) = c.config_map("two").await?;
+    let blocking = with(owned_by(&one), json!({"blockOwnerDeletion": true}));
+    let path = owned(c, "a", json!([blocking, owned_by(&two)])).await?;
+    c.delete_with(&one_path, json!({"propagationPolicy": "Foreground"})).await?.ok(200)?;
+    c.gone(&one_path).await?;
+    let left = c.read(&path).await?;
+    absent(&left, "/metadata/deletionTimestamp")?;
+    is(&left, "/metadata/ownerReferences/0/name", "two")
 }
 
 async fn foreground_without_dependents(c: &Ctx) -> Result<()> {

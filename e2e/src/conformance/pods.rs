@@ -27,6 +27,7 @@ cases!["pods":
     affinity_is_validated,
     volumes_must_exist,
     requests_within_limits,
+    quantities_may_be_numbers,
     quantities_are_canonical,
     binding_sets_the_node,
     binding_twice_conflicts,
@@ -259,6 +260,14 @@ async fn volumes_must_exist(c: &Ctx) -> Result<()> {
     // A volume without a source is an empty directory.
     let (_, pod) = c.pod_of(with(objects::pod("b"), json!({"spec": {"volumes": [{"name": "v"}]}}))).await?;
     is(&pod, "/spec/volumes/0/emptyDir", json!({}))
+}
+
+async fn quantities_may_be_numbers(c: &Ctx) -> Result<()> {
+    let resources = json!({"requests": {"cpu": 1, "memory": 1024}, "limits": {"cpu": 1.5}});
+    let containers = json!([{"name": "main", "image": "x:1", "resources": resources}]);
+    let (_, pod) = c.pod_of(with(objects::pod("a"), json!({"spec": {"containers": containers}}))).await?;
+    is(&pod, "/spec/containers/0/resources/requests", json!({"cpu": "1", "memory": "1024"}))?;
+    is(&pod, "/spec/containers/0/resources/limits", json!({"cpu": "1500m"}))
 }
 
 async fn requests_within_limits(c: &Ctx) -> Result<()> {

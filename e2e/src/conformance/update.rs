@@ -18,6 +18,7 @@ cases!["update":
     refuses_an_impossible_resource_version,
     of_a_missing_object,
     of_a_missing_lease_creates_it,
+    of_a_deleted_lease_by_its_old_holder,
     without_a_change_keeps_the_resource_version,
     keeps_what_the_server_owns,
     bumps_generation_with_the_spec_only,
@@ -121,6 +122,14 @@ async fn of_a_missing_object(c: &Ctx) -> Result<()> {
     let node = objects::node(&c.name("a"), c.ns());
     c.put(&format!("/api/v1/nodes/{}", c.name("a")), &node).await?.fails(404, "NotFound")?;
     c.put(&format!("{}/a", c.widgets().await?), &c.widget("a")).await?.fails(404, "NotFound").map(drop)
+}
+
+async fn of_a_deleted_lease_by_its_old_holder(c: &Ctx) -> Result<()> {
+    let leases = c.path("coordination.k8s.io/v1/leases");
+    let made = c.create(&leases, objects::lease("a")).await?;
+    c.delete(&format!("{leases}/a")).await?.ok(200)?;
+    c.put(&format!("{leases}/a"), &made).await?.fails(409, "Conflict")?;
+    c.get(&format!("{leases}/a")).await?.fails(404, "NotFound").map(drop)
 }
 
 async fn of_a_missing_lease_creates_it(c: &Ctx) -> Result<()> {

@@ -33,6 +33,7 @@ cases!["watch":
     two_watchers_see_the_same,
     partial_metadata,
     old_style_path,
+    old_style_path_of_one_object,
 ];
 
 /// The path of the case's leases, and the resource version of their list.
@@ -363,6 +364,15 @@ async fn partial_metadata(c: &Ctx) -> Result<()> {
     is(&seen, "/kind", "PartialObjectMetadata")?;
     is(&seen, "/apiVersion", "meta.k8s.io/v1")?;
     absent(&seen, "/spec")
+}
+
+async fn old_style_path_of_one_object(c: &Ctx) -> Result<()> {
+    let (path, since) = leases(c).await?;
+    for name in ["a", "b"] {
+        c.create(&path, objects::lease(name)).await?;
+    }
+    let old = path.replace("/v1/namespaces", "/v1/watch/namespaces");
+    c.watch(&format!("{old}/b?resourceVersion={since}")).await?.about("ADDED", "b").await.map(drop)
 }
 
 async fn old_style_path(c: &Ctx) -> Result<()> {

@@ -10,38 +10,23 @@ use super::REACTION;
 use crate::api::{DeleteOptions, Propagation};
 use crate::cluster::Local;
 use crate::object::{self, has_finalizer, is_deleting, is_true, items, name, namespace, set, text, uid};
+use crate::store::{ANY, Change};
 
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
 
 pub(super) async fn run(api: Local) {
-    let mut seen = api.cluster().state().store.revision();
-    let mut collections = all_collections(&api);
+    let mut changes = api.follow(&[ANY]);
     loop {
-        let names: Vec<&str> = collections.iter().map(String::as_str).collect();
-        let mut changes = api.follow(&names);
-        // Between two followings nothing is lost: the log is read from where it was left.
-        if !work(&api, &mut seen) {
-            changes.next().await;
-            sleep(REACTION).await;
-        }
-        collections = all_collections(&api);
+        let mut news = changes.next().await;
+        sleep(REACTION).await;
+        news.extend(changes.drain());
+        work(&api, &news);
     }
 }
 
-/// Every collection that can hold an owner or a dependent, those of later CRDs included.
-fn all_collections(api: &Local) -> BTreeSet<String> {
-    api.cluster().state().resources().map(|r| r.collection().into_owned()).collect()
-}
-
-/// Looks at what changed since the last time; whether anything was done.
-fn work(api: &Local, seen: &mut u64) -> bool {
-    let changes: Vec<_> = {
-        let state = api.cluster().state();
-        let changes = state.store.since(*seen).cloned().collect();
-        *seen = state.store.revision();
-        changes
-    };
+/// Does what follows from some changes. What that changes in turn comes back as news.
+fn work(api: &Local, changes: &[Arc<Change>]) {
     let mut look_at: Vec<Arc<Value>> = Vec::new();
     let mut owners_gone = BTreeSet::new();
     for change in changes {
@@ -69,11 +54,9 @@ fn work(api: &Local, seen: &mut u64) -> bool {
         look_at
             .extend(everything(api).into_iter().filter(|o| is_deleting(o) && has_finalizer(o, FOREGROUND)));
     }
-    let mut done = false;
     for object in look_at {
-        done |= tend(api, &object);
+        tend(api, &object);
     }
-    done
 }
 
 fn everything(api: &Local) -> Vec<Arc<Value>> {
@@ -92,8 +75,8 @@ fn dependents(api: &Local, owner: &Value) -> Vec<Arc<Value>> {
 }
 
 /// Does what an object needs done now.
-fn tend(api: &Local, stale: &Value) -> bool {
-    let Some(object) = current(api, stale) else { return false };
+fn tend(api: &Local, stale: &Value) {
+    let Some(object) = current(api, stale) else { return };
     if is_deleting(&object) && has_finalizer(&object, ORPHAN) {
         for dependent in dependents(api, &object) {
             forget_owners(api, &dependent, &[uid(&object).to_owned()]);
@@ -106,17 +89,18 @@ fn tend(api: &Local, stale: &Value) -> bool {
     let references = items(&object, "metadata.ownerReferences");
     let (there, gone): (Vec<&Value>, Vec<&Value>) =
         references.iter().partition(|r| owner_is_there(api, r, &object));
-    if references.is_empty() || gone.is_empty() {
-        return false;
+    if gone.is_empty() {
+        return;
     }
-    if there.is_empty() {
-        return !is_deleting(&object) && delete(api, &object, Propagation::Background);
+    if !there.is_empty() {
+        let gone: Vec<String> = gone.iter().map(|r| text(r, "uid").to_owned()).collect();
+        forget_owners(api, &object, &gone);
+    } else if !is_deleting(&object) {
+        delete(api, &object, Propagation::Background);
     }
-    let gone: Vec<String> = gone.iter().map(|r| text(r, "uid").to_owned()).collect();
-    forget_owners(api, &object, &gone)
 }
 
-fn delete_dependents_first(api: &Local, owner: &Value) -> bool {
+fn delete_dependents_first(api: &Local, owner: &Value) {
     let all = dependents(api, owner);
     let id = uid(owner);
     let blocks = |o: &&Arc<Value>| {
@@ -127,17 +111,15 @@ fn delete_dependents_first(api: &Local, owner: &Value) -> bool {
     if all.iter().find(blocks).is_none() {
         return drop_finalizer(api, owner, FOREGROUND);
     }
-    let mut done = false;
     for dependent in all.iter().filter(|d| !is_deleting(d)) {
         let others = items(dependent, "metadata.ownerReferences").iter().filter(|r| text(r, "uid") != id);
         let has_another = others.into_iter().any(|r| owner_is_there(api, r, dependent));
-        done |= if has_another {
-            forget_owners(api, dependent, &[id.to_owned()])
+        if has_another {
+            forget_owners(api, dependent, &[id.to_owned()]);
         } else {
-            delete(api, dependent, Propagation::Foreground)
-        };
+            delete(api, dependent, Propagation::Foreground);
+        }
     }
-    done
 }
 
 fn current(api: &Local, object: &Value) -> Option<Arc<Value>> {
@@ -158,22 +140,23 @@ fn owner_is_there(api: &Local, reference: &Value, dependent: &Value) -> bool {
     found.is_ok_and(|owner| uid(&owner) == text(reference, "uid"))
 }
 
-fn delete(api: &Local, object: &Value, propagation: Propagation) -> bool {
+fn delete(api: &Local, object: &Value, propagation: Propagation) {
     let cluster = api.cluster();
     let caller = crate::api::Caller::new("generic-garbage-collector", cluster.clock().now());
     let mut state = cluster.state();
     let Some(resource) = state.resource_of(text(object, "apiVersion"), text(object, "kind")) else {
-        return false;
+        return;
     };
     let options = DeleteOptions {
         uid: Some(uid(object).to_owned()),
         propagation: Some(propagation),
         ..DeleteOptions::default()
     };
-    state.delete(&resource, (namespace(object), name(object)), &options, &caller).is_ok()
+    // It is gone already, or is not the one that was meant.
+    let _ = state.delete(&resource, (namespace(object), name(object)), &options, &caller);
 }
 
-fn forget_owners(api: &Local, object: &Value, owners: &[String]) -> bool {
+fn forget_owners(api: &Local, object: &Value, owners: &[String]) {
     let forget = |object: &mut Value| {
         let kept: Vec<Value> = items(object, "metadata.ownerReferences")
             .iter()
@@ -186,14 +169,14 @@ fn forget_owners(api: &Local, object: &Value, owners: &[String]) -> bool {
             set(object, "metadata.ownerReferences", json!(kept));
         }
     };
-    api.change(object, None, forget).is_ok()
+    let _ = api.change(object, None, forget);
 }
 
-fn drop_finalizer(api: &Local, object: &Value, finalizer: &str) -> bool {
+fn drop_finalizer(api: &Local, object: &Value, finalizer: &str) {
     let drop = |object: &mut Value| {
         let kept: Vec<Value> =
             items(object, "metadata.finalizers").iter().filter(|f| *f != finalizer).cloned().collect();
         set(object, "metadata.finalizers", json!(kept));
     };
-    api.change(object, None, drop).is_ok()
+    let _ = api.change(object, None, drop);
 }

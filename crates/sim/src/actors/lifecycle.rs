@@ -1,6 +1,6 @@
 //! Node lifecycle: silent kubelets, taints by condition, eviction by taint, pods without a node.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,38 +36,44 @@ struct Sign {
 pub(super) async fn run(api: Local, timing: Timing) {
     let mut changes = api.follow(&["nodes"]);
     let mut signs: BTreeMap<String, Sign> = BTreeMap::new();
-    let mut next_look = Instant::now();
     loop {
-        if Instant::now() >= next_look {
-            next_look = Instant::now() + timing.node_monitor_period;
-            find_silent(&api, &mut signs, timing);
+        find_silent(&api, &mut signs, timing);
+        let any_ready = api.all("nodes").iter().any(|n| condition_status(n, "Ready") == "True");
+        for node in api.all("nodes") {
+            keep(&api, &node, any_ready);
         }
-        let nodes = api.all("nodes");
-        let any_ready = nodes.iter().any(|n| condition_status(n, "Ready") == "True");
-        for node in nodes {
-            keep_annotated(&api, &node);
-            keep_tainted(&api, &node, any_ready);
-        }
-        if timeout_at(next_look, changes.next()).await.is_ok() {
+        // Until the next look, only what changes is looked at.
+        let next_look = Instant::now() + timing.node_monitor_period;
+        while let Ok(mut news) = timeout_at(next_look, changes.next()).await {
             sleep(REACTION).await;
-            changes.drain();
+            news.extend(changes.drain());
+            let changed: BTreeSet<&String> = news.iter().map(|change| &change.key).collect();
+            for node in changed.into_iter().filter_map(|name| api.get("nodes", "", name)) {
+                keep(&api, &node, any_ready || condition_status(&node, "Ready") == "True");
+            }
         }
     }
 }
 
+fn keep(api: &Local, node: &Value, may_evict: bool) {
+    keep_annotated(api, node);
+    keep_tainted(api, node, may_evict);
+}
+
 fn find_silent(api: &Local, signs: &mut BTreeMap<String, Sign>, timing: Timing) {
     let nodes = api.all("nodes");
-    signs.retain(|id, _| nodes.iter().any(|n| uid(n) == id));
-    for node in nodes {
-        let renewed = api.get(LEASES, "kube-node-lease", name(&node));
+    let there: BTreeSet<&str> = nodes.iter().map(|n| uid(n)).collect();
+    signs.retain(|id, _| there.contains(id.as_str()));
+    for node in &nodes {
+        let renewed = api.get(LEASES, "kube-node-lease", name(node));
         let renewed = renewed.as_ref().map_or("", |l| text(l, "spec.renewTime"));
-        let ready = condition(&node, "Ready");
+        let ready = condition(node, "Ready");
         let beat = ready.map_or("", |c| text(c, "lastHeartbeatTime"));
         // A Ready that somebody else wrote as Unknown is no sign of life; that we wrote it ourselves least of all.
-        let status = Some(condition_status(&node, "Ready")).filter(|s| *s != "Unknown").unwrap_or_default();
+        let status = Some(condition_status(node, "Ready")).filter(|s| *s != "Unknown").unwrap_or_default();
         let life = format!("{renewed} {beat} {status}");
-        let sign = signs.entry(uid(&node).to_owned()).or_insert_with(|| Sign {
-            node: name(&node).to_owned(),
+        let sign = signs.entry(uid(node).to_owned()).or_insert_with(|| Sign {
+            node: name(node).to_owned(),
             text: life.clone(),
             seen: Instant::now(),
         });
@@ -75,9 +81,9 @@ fn find_silent(api: &Local, signs: &mut BTreeMap<String, Sign>, timing: Timing) 
             (sign.text, sign.seen) = (life, Instant::now());
         }
         let grace = if ready.is_some() { timing.node_monitor_grace } else { timing.node_startup_grace };
-        if sign.seen.elapsed() > grace && condition_status(&node, "Ready") != "Unknown" {
+        if sign.seen.elapsed() > grace && condition_status(node, "Ready") != "Unknown" {
             sign.text = format!("{renewed} {beat} ");
-            declare_unknown(api, &node);
+            declare_unknown(api, node);
             mark_pods_not_ready(api, &sign.node);
         }
     }

@@ -9,28 +9,28 @@ use super::REACTION;
 use crate::cluster::Local;
 use crate::kinds::CLEANUP;
 use crate::object::{has_finalizer, is_deleting, items, name, namespace, set, text};
+use crate::store::{ANY, Change};
 
 const DEFINITIONS: &str = "apiextensions.k8s.io/customresourcedefinitions";
 
 pub(super) async fn run(api: Local) {
+    let mut changes = api.follow(&[ANY]);
     loop {
-        let everything = all_collections(&api);
-        let names: Vec<&str> = everything.iter().map(String::as_str).collect();
-        let mut changes = api.follow(&names);
         for space in api.all("namespaces") {
             if is_deleting(&space) { empty(&api, &space) } else { furnish(&api, &space) }
         }
         for definition in api.all(DEFINITIONS) {
             retire(&api, &definition);
         }
-        // Only what empties a namespace or a CRD, or makes one, is of interest here.
-        while !changes.next().await.iter().any(|c| {
-            c.after.is_none()
-                || c.before.is_none()
-                || matches!(c.collection.as_str(), "namespaces" | DEFINITIONS)
-        }) {}
+        while !changes.next().await.iter().any(|change| concerns(change)) {}
         sleep(REACTION).await;
+        changes.drain();
     }
+}
+
+/// Whether a change makes or empties a namespace or a CRD.
+fn concerns(change: &Change) -> bool {
+    change.after.is_none() || matches!(change.collection.as_str(), "namespaces" | DEFINITIONS)
 }
 
 fn all_collections(api: &Local) -> Vec<String> {

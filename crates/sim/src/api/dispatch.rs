@@ -102,6 +102,11 @@ impl State {
             let body = read_document(request, caller.strict)?;
             let made_by_put = resource.create_on_update && subresource.is_none();
             let missing = request.verb == Verb::Update && self.get(resource, namespace, name).is_err();
+            if missing && made_by_put && !object::uid(&body).is_empty() {
+                // The one that is meant is gone; another is not what its holder wants.
+                let detail = "Precondition failed: UID in precondition, and no object with it";
+                return Err(ApiError::conflict(resource, name, detail));
+            }
             if request.verb == Verb::Create || (missing && made_by_put) {
                 (StatusCode::CREATED, self.create(resource, namespace, body, caller)?)
             } else {

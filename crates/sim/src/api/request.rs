@@ -143,8 +143,10 @@ impl Request {
         let misplaced =
             resource.namespaced != in_namespace && (in_namespace || path.name.is_some() || verb.is_write());
         if misplaced {
-            let error = if in_namespace { ApiError::no_such_path() } else { ApiError::method_not_allowed() };
-            return Some(Err(if path.name.is_some() { ApiError::no_such_path() } else { error }));
+            // A collection of a built-in kind is there without a namespace too, only not for writing.
+            let readable = !in_namespace && path.name.is_none() && !resource.is_custom();
+            let error = if readable { ApiError::method_not_allowed() } else { ApiError::no_such_path() };
+            return Some(Err(error));
         }
         Some(Ok(Self {
             verb,
