@@ -82,7 +82,7 @@ pub const TIERS: &[Tier] = &[
     Tier {
         name: "sim",
         what: "scenarios and seeds on the embedded cluster",
-        usually: "1 min",
+        usually: "90 s",
         needs: None,
         steps: &[Step::Tests("crates/sim", Which::All)],
     },
