@@ -11,6 +11,8 @@ use nodekeeper_e2e::or_skip;
 use nodekeeper_sim::actors::kubelet::{Kubelets, NodeSpec, Shell};
 use nodekeeper_sim::actors::{self, Actors, Timing};
 use nodekeeper_sim::bind::{Bound, bind};
+use nodekeeper_sim::cluster::Local;
+use nodekeeper_sim::object::{condition_status, items};
 use nodekeeper_sim::{Cluster, Options};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -36,6 +38,7 @@ impl Stage {
         let actors = actors::start(&cluster, Timing::default());
         let kubelets = Kubelets::start(&cluster, 1, Arc::new(Shell));
         kubelets.join(NodeSpec { name: "n1".into(), zone: "a".into(), ..NodeSpec::default() });
+        settled(&cluster.local("test")).await?;
         let bound = bind(&cluster, "127.0.0.1:0".parse()?).await?;
         let folder = tempfile::tempdir()?;
         std::fs::write(folder.path().join("kubeconfig"), &bound.kubeconfig)?;
@@ -45,6 +48,21 @@ impl Stage {
     fn kubeconfig(&self) -> PathBuf {
         self.folder.path().join("kubeconfig")
     }
+}
+
+/// Waits until the machine is Ready and the node controller has taken its taints away: nobody else writes then.
+async fn settled(api: &Local) -> Result<()> {
+    let is_so = || {
+        let node = api.get("nodes", "", "n1");
+        node.is_some_and(|n| condition_status(&n, "Ready") == "True" && items(&n, "spec.taints").is_empty())
+    };
+    let mut changes = api.follow(&["nodes"]);
+    let wait = async {
+        while !is_so() {
+            changes.next().await;
+        }
+    };
+    timeout(PATIENCE, wait).await.context("n1 was never Ready without taints")
 }
 
 /// Runs a command to its end and returns what it printed; what it printed is in the error too.

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use tokio::sync::Notify;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::actors::kubelet::{Kubelets, NodeSpec, Runner, Shell};
@@ -193,7 +193,7 @@ impl<'s> Run<'s> {
             biased;
             () = self.violation.bell.notified() => {}
             Some(Err(error)) = replicas.join_next() => {
-                self.violation.report(format!("the program under test panicked: {error}"));
+                self.violation.report(format!("the program under test panicked: {}", panic_message(error)));
             }
             () = story => {
                 self.look_at_the_end();
@@ -278,6 +278,13 @@ impl<'s> Run<'s> {
             }
         }
     }
+}
+
+/// What a panic said, without the number of its task, which is another in each run.
+fn panic_message(error: JoinError) -> String {
+    let Ok(payload) = error.try_into_panic() else { return "it was cancelled".into() };
+    let text = payload.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_default()
 }
 
 /// Returns when a client sent too much within one virtual minute.
