@@ -29,8 +29,8 @@ help: ## this list
 	@echo "Nodekeeper. Needs Rust 1.95 or newer; 'make test' also Go 1.26 or newer and python3 with venv. Times are for 2 cores."
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-test: rust ## everything, tier by tier; 20 min on a cold machine, 4 min after that
-	@echo "test: builds once, then runs every tier (usually 20 min on a cold machine, 4 min after that)"
+test: rust ## everything, tier by tier; 15 min on a cold machine, 3 min after that
+	@echo "test: builds once, then runs every tier (usually 15 min on a cold machine, 3 min after that)"
 	@cargo run -q -p xtask -- test
 
 lint: rust ## format, clippy, the rules of the house, cargo-deny if it is installed; 3 min cold, 10 s after that
@@ -51,20 +51,20 @@ sim: rust ## seeds with faults: SEEDS=n FROM=s, or SEED=x to replay one; 4 min t
 	@[ -n "$(SEED)" ] || echo "sim: runs seeds with faults on the embedded cluster (usually 4 min to build, then 5 seeds a second)"
 	@cargo test -q --workspace --test sim
 
-conformance: rust ## the API cases on the embedded and on a real cluster: KUBE=1.34.4 for another version; 13 min cold, 1 min after that
-	@echo "conformance: builds Kubernetes if it is not there yet, then runs the API cases on both clusters (usually 13 min cold, 1 min after that)"
+conformance: rust ## the API cases on the embedded and on a real cluster: KUBE=1.34.4 for another version; 10 min cold, 1 min after that
+	@echo "conformance: builds Kubernetes if it is not there yet, then runs the API cases on both clusters (usually 10 min cold, 1 min after that)"
 	@cargo build -q --workspace --bin kubernetes
 	@"$(TARGET)/debug/kubernetes"
 	@cargo test -q --workspace --test conformance
 
-e2e: rust ## the tests of the real control plane; 13 min cold, 1 min after that
-	@echo "e2e: builds Kubernetes if it is not there yet, then tests the real control plane (usually 13 min cold, 1 min after that)"
+e2e: rust ## the tests of the real control plane; 10 min cold, 1 min after that
+	@echo "e2e: builds Kubernetes if it is not there yet, then tests the real control plane (usually 10 min cold, 1 min after that)"
 	@cargo build -q --workspace --bin kubernetes
 	@"$(TARGET)/debug/kubernetes"
 	@cargo test --workspace --test control_plane
 
-demo: rust ## a whole cluster in one process, to look at: ARGS=... go to it; 4 min to build, then at once
-	@echo "demo: starts an embedded cluster (usually 4 min to build, then at once); Ctrl-C ends it"
+demo: rust ## a whole cluster in one process, to look at: ARGS=--keep leaves it up; 3 min to build, then 20 s
+	@echo "demo: starts an embedded cluster (usually 3 min to build, then 20 s); Ctrl-C ends it"
 	@cargo build --workspace --bin nodekeeper
 	@"$(TARGET)/debug/nodekeeper" demo $(ARGS)
 
@@ -79,7 +79,7 @@ clean: ## remove what was built here; seconds
 	@echo "clean: removes target and .tools (seconds)"
 	@rm -rf target .tools
 	@if [ -n "$(CARGO_TARGET_DIR)" ]; then echo "CARGO_TARGET_DIR is $(CARGO_TARGET_DIR): it may be shared, so it stays"; fi
-	@echo "Kubernetes stays in $(CACHE): it takes 9 minutes to build. To remove it: rm -rf '$(CACHE)'"
+	@echo "Kubernetes stays in $(CACHE): it takes 5 to 9 minutes to build. To remove it: rm -rf '$(CACHE)'"
 
 # Says what to do where there is no Rust. An older one than `rust-version` is refused by cargo itself.
 rust:

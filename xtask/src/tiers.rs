@@ -53,7 +53,7 @@ pub const TIERS: &[Tier] = &[
     Tier {
         name: "lint",
         what: "format, clippy, the rules of the house",
-        usually: "2 min, then 5 s",
+        usually: "1 min, then 2 s",
         needs: None,
         steps: &[
             Step::Cargo(&["fmt", "--all", "--check"]),
@@ -96,21 +96,21 @@ pub const TIERS: &[Tier] = &[
     Tier {
         name: "kubernetes",
         what: "etcd and Kubernetes from their Go modules, into a cache outside the repository",
-        usually: "9 min, then 1 s",
+        usually: "5 to 9 min, then 1 s",
         needs: None,
         steps: &[Step::Binary("kubernetes")],
     },
     Tier {
         name: "control plane",
         what: "a real API server starts, serves and leaves nothing behind",
-        usually: "1 min",
+        usually: "20 s",
         needs: Some("kubernetes"),
         steps: &[Step::Tests("e2e", Which::Named(&["control_plane"]))],
     },
     Tier {
         name: "strangers",
         what: "kubectl, client-go and the Python client on the embedded cluster's port",
-        usually: "2 min to build and install them, then 30 s",
+        usually: "30 s to build and install them, then 10 s",
         needs: Some("kubernetes"),
         steps: &[Step::Tests("e2e", Which::Named(&["strangers"]))],
     },
