@@ -8,8 +8,8 @@ unexport GOFLAGS
 # `make -j` would offer cargo a job server that is closed to it.
 unexport MAKEFLAGS
 
-# Where cargo builds, whatever sets it: asked only by the targets that run a binary from there.
-TARGET = $(shell cargo metadata --format-version 1 --no-deps 2>/dev/null | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
+# Where cargo puts binaries, whatever sets it. Asked in the recipes, because only they see the RUSTUP_HOME from below.
+BUILT = $$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/debug
 CACHE := $(or $(NODEKEEPER_CACHE),$(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME)/nodekeeper,$(HOME)/.cache/nodekeeper))
 DENY = $(or $(shell command -v cargo-deny 2>/dev/null || :),$(wildcard .tools/bin/cargo-deny))
 
@@ -54,19 +54,19 @@ sim: rust ## seeds with faults: SEEDS=n FROM=s, or SEED=x to replay one; 4 min t
 conformance: rust ## the API cases on the embedded and on a real cluster: KUBE=1.34.4 for another version; 10 min cold, 1 min after that
 	@echo "conformance: builds Kubernetes if it is not there yet, then runs the API cases on both clusters (usually 10 min cold, 1 min after that)"
 	@cargo build -q --workspace --bin kubernetes
-	@"$(TARGET)/debug/kubernetes"
+	@"$(BUILT)/kubernetes"
 	@cargo test -q --workspace --test conformance
 
 e2e: rust ## the tests of the real control plane; 10 min cold, 1 min after that
 	@echo "e2e: builds Kubernetes if it is not there yet, then tests the real control plane (usually 10 min cold, 1 min after that)"
 	@cargo build -q --workspace --bin kubernetes
-	@"$(TARGET)/debug/kubernetes"
+	@"$(BUILT)/kubernetes"
 	@cargo test --workspace --test control_plane
 
 demo: rust ## a whole cluster in one process, to look at: ARGS=--keep leaves it up; 3 min to build, then 20 s
 	@echo "demo: starts an embedded cluster (usually 3 min to build, then 20 s); Ctrl-C ends it"
 	@cargo build --workspace --bin nodekeeper
-	@"$(TARGET)/debug/nodekeeper" demo $(ARGS)
+	@"$(BUILT)/nodekeeper" demo $(ARGS)
 
 deny: rust ## licences, bans, sources and known advisories of all dependencies; 1 min to install cargo-deny, then seconds
 	@echo "deny: cargo-deny on every dependency (usually 1 min to install it, then seconds)"
