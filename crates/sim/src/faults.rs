@@ -79,7 +79,7 @@ pub struct Rates {
 
 impl Rates {
     /// Enough for every run of ten minutes to meet every fault that its requests allow.
-    pub const ROUGH: Self = Self { refused: 150, lost: 100, crash: 200, cut: 300, late: 500, stale: 5_000 };
+    pub const ROUGH: Self = Self { refused: 150, lost: 100, crash: 200, cut: 300, late: 800, stale: 5_000 };
     /// Nothing goes wrong.
     pub const CALM: Self = Self { refused: 0, lost: 0, crash: 0, cut: 0, late: 0, stale: 0 };
 }
