@@ -124,6 +124,9 @@ pub fn events(cluster: Cluster, watch: Watch, lasts: Duration, bookmarks: bool) 
             }
             if bookmarks && now >= bookmark_at {
                 bookmark_at = now + BOOKMARK_EVERY;
+                if watch.is_ahead_of(&cluster.state()) {
+                    continue;
+                }
                 return Some((
                     line(&watch.bookmark(false)),
                     Some((cluster, watch, wake.clone(), bookmark_at)),

@@ -118,6 +118,12 @@ impl Watch {
         json!({"type": kind, "object": self.shape.one(&self.resource, object, now)})
     }
 
+    /// Whether it waits for a version that does not exist yet, and so has nothing to say of it.
+    #[must_use]
+    pub fn is_ahead_of(&self, state: &State) -> bool {
+        self.seen > state.store.revision()
+    }
+
     /// A bookmark: everything up to here was sent.
     #[must_use]
     pub fn bookmark(&self, initial_end: bool) -> Value {
