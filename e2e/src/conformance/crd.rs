@@ -10,6 +10,7 @@ use super::objects::with;
 cases!["crd":
     becomes_established,
     is_defaulted,
+    fields_can_be_made_selectable,
     appears_in_discovery,
     kind_is_unknown_before,
     name_must_match,
@@ -40,6 +41,18 @@ fn definition(c: &Ctx, plural: &str, kind: &str) -> Value {
             "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}],
         },
     })
+}
+
+async fn fields_can_be_made_selectable(c: &Ctx) -> Result<()> {
+    let mut crd = definition(c, "things", "Thing");
+    crd["spec"]["versions"][0]["selectableFields"] = json!([{"jsonPath": ".spec.a"}]);
+    let path = define(c, crd).await?;
+    for (name, a) in [("one", 1), ("two", 2)] {
+        c.create(&path, thing(c, name, json!({"a": a}))).await?;
+    }
+    let found = c.read(&format!("{path}?fieldSelector=spec.a=2")).await?;
+    ensure!(super::check::names(&found)? == ["two"], "{found}");
+    c.get(&format!("{path}?fieldSelector=spec.b=2")).await?.fails(400, "BadRequest").map(drop)
 }
 
 fn group(c: &Ctx) -> String {

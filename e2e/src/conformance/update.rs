@@ -223,6 +223,9 @@ async fn refuses_changes_to_a_pod_spec(c: &Ctx) -> Result<()> {
     let failed = c.json_patch(&path, json!([{"op": "remove", "path": "/spec/tolerations/0"}])).await?;
     let failed = failed.fails(422, "Invalid")?;
     is(&failed, "/details/kind", "Pod")?;
+    // How long is another matter than what.
+    let longer = json!([{"op": "replace", "path": "/spec/tolerations/1/tolerationSeconds", "value": 600}]);
+    c.json_patch(&path, longer).await?.ok(200)?;
     // The two that admission gives are given again.
     let patched =
         c.json_patch(&path, json!([{"op": "remove", "path": "/spec/tolerations/1"}])).await?.ok(200)?;
