@@ -1,0 +1,429 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::api::GateTaint;
+use crate::node::Taint;
+use crate::report::{CheckResult, Outcome};
+
+const BOOT: &str = "boot-1";
+
+fn now() -> Timestamp {
+    Timestamp::from_second(1_000_000).expect("a time")
+}
+
+fn taint(key: &str) -> Taint {
+    Taint { key: key.into(), effect: "NoSchedule".into() }
+}
+
+fn node() -> NodeView {
+    NodeView {
+        name: "n1".into(),
+        uid: "uid-1".into(),
+        boot_id: BOOT.into(),
+        ready: true,
+        taints: vec![taint("foreign"), taint("node-ready/unverified")],
+        ..NodeView::default()
+    }
+}
+
+fn gate() -> GateView {
+    GateView {
+        name: "default".into(),
+        uid: "gate-1".into(),
+        generation: 3,
+        created: Timestamp::UNIX_EPOCH,
+        deleting: false,
+        spec: NodeGateSpec::default(),
+    }
+}
+
+fn subject(number: u32) -> Subject {
+    Subject {
+        node_uid: "uid-1".into(),
+        boot_id: BOOT.into(),
+        gate_uid: "gate-1".into(),
+        gate_generation: 3,
+        number,
+    }
+}
+
+fn worker(number: u32, progress: Progress) -> WorkerView {
+    WorkerView {
+        name: crate::worker::name("uid-1", number),
+        uid: format!("pod-{number}"),
+        resource_version: "1".into(),
+        created: now(),
+        deleting: false,
+        node_name: "n1".into(),
+        subject: subject(number),
+        progress,
+    }
+}
+
+fn reported(number: u32, outcome: Outcome) -> WorkerView {
+    let result = CheckResult::new("dns", "kubernetes.", outcome, "Timeout", "no answer");
+    worker(number, Progress::Reported(Report::judge(subject(number), vec![result], 5)))
+}
+
+fn remembered(node: &mut NodeView, record: &Record) {
+    node.record = Some(record.to_annotation());
+}
+
+fn record(number: u32, verdict: Verdict, at: Timestamp) -> Record {
+    let round = Round { boot_id: BOOT.into(), gate_uid: "gate-1".into(), gate_generation: 3 };
+    let mut record = Record::default();
+    for n in 1..=number {
+        record = record.after("uid-1", round.clone(), n, verdict, "dns: Timeout", at);
+    }
+    record
+}
+
+fn decided(node: &NodeView, workers: &[WorkerView]) -> Decision {
+    decided_at(node, workers, now())
+}
+
+fn decided_at(node: &NodeView, workers: &[WorkerView], now: Timestamp) -> Decision {
+    let gate = gate();
+    let gate = serving([&gate], node);
+    decide(&Observed { node, gate, workers, slot_free: true, now })
+}
+
+fn opens(decision: &Decision) -> bool {
+    decision.effects.iter().any(|effect| matches!(effect, Effect::Open(_)))
+}
+
+fn starts(decision: &Decision) -> Option<u32> {
+    decision.effects.iter().find_map(|effect| match effect {
+        Effect::StartWorker(subject) => Some(subject.number),
+        _ => None,
+    })
+}
+
+fn remembers(decision: &Decision) -> Option<&Record> {
+    decision.effects.iter().find_map(|effect| match effect {
+        Effect::Remember(record) | Effect::Open(record) => Some(record),
+        _ => None,
+    })
+}
+
+fn removed(decision: &Decision) -> Vec<&str> {
+    let uids = decision.effects.iter().filter_map(|effect| match effect {
+        Effect::RemoveWorker { uid, .. } => Some(uid.as_str()),
+        _ => None,
+    });
+    uids.collect()
+}
+
+#[test]
+fn a_node_without_our_taint_is_left_alone_whatever_it_bears() {
+    let mut node = node();
+    node.taints = vec![taint("foreign")];
+    node.labels.insert("node-ready/verified".into(), "true".into());
+    let decision = decided(&node, &[]);
+    assert_eq!((decision.state, decision.effects), (State::Ungated, vec![]));
+}
+
+#[test]
+fn a_taint_of_another_effect_is_not_ours() {
+    let mut node = node();
+    node.taints = vec![Taint { key: "node-ready/unverified".into(), effect: "NoExecute".into() }];
+    assert_eq!(decided(&node, &[]).state, State::Ungated);
+}
+
+#[test]
+fn a_new_node_gets_its_first_worker() {
+    let decision = decided(&node(), &[]);
+    assert_eq!((decision.state, starts(&decision)), (State::Pending, Some(1)));
+}
+
+#[test]
+fn a_label_opens_nothing() {
+    let mut node = node();
+    node.labels.insert("node-ready/verified".into(), "true".into());
+    let decision = decided(&node, &[]);
+    assert_eq!((opens(&decision), starts(&decision)), (false, Some(1)));
+}
+
+#[test]
+fn nothing_starts_on_a_node_that_is_not_ready_for_it() {
+    for change in [
+        (|node: &mut NodeView| node.ready = false) as fn(&mut NodeView),
+        |node| node.unschedulable = true,
+        |node| node.boot_id.clear(),
+    ] {
+        let mut node = node();
+        change(&mut node);
+        let decision = decided(&node, &[]);
+        assert_eq!((decision.state, decision.effects), (State::Waiting, vec![]));
+    }
+}
+
+#[test]
+fn without_a_free_slot_a_node_waits_for_one() {
+    let (node, gate) = (node(), gate());
+    let seen = Observed { node: &node, gate: Some(&gate), workers: &[], slot_free: false, now: now() };
+    let decision = decide(&seen);
+    assert!(decision.wants_slot && decision.effects.is_empty(), "{decision:?}");
+}
+
+#[test]
+fn a_worker_at_work_is_left_to_it() {
+    for (progress, state) in
+        [(Progress::Running, State::InProgress), (Progress::Waiting(String::new()), State::Pending)]
+    {
+        let decision = decided(&node(), &[worker(1, progress)]);
+        assert_eq!((decision.state, decision.effects), (state, vec![]));
+        assert_eq!(decision.recheck_in, Some(Duration::from_mins(3)), "its deadline and a minute");
+    }
+}
+
+#[test]
+fn a_passed_worker_opens_the_gate_and_goes() {
+    let decision = decided(&node(), &[reported(1, Outcome::Passed)]);
+    assert!(opens(&decision));
+    assert_eq!(removed(&decision), ["pod-1"]);
+    let record = remembers(&decision).expect("it is recorded");
+    assert_eq!((record.number, record.attempts, record.verdict), (1, 1, Some(Verdict::Passed)));
+    assert!(matches!(decision.effects[0], Effect::Open(_)), "the record is written before the pod goes");
+}
+
+#[test]
+fn a_verdict_about_something_else_opens_nothing() {
+    for change in [
+        (|subject: &mut Subject| subject.boot_id = "boot-0".into()) as fn(&mut Subject),
+        |subject| subject.gate_uid = "gate-0".into(),
+        |subject| subject.gate_generation = 2,
+    ] {
+        let mut passed = reported(1, Outcome::Passed);
+        change(&mut passed.subject);
+        let decision = decided(&node(), &[passed]);
+        let record = remembers(&decision).expect("it is recorded");
+        assert_eq!((opens(&decision), record.verdict), (false, Some(Verdict::Inconclusive)));
+        assert_eq!(record.attempts, 0, "it blames nobody");
+    }
+}
+
+#[test]
+fn a_passed_worker_of_a_node_that_is_no_longer_ready_opens_nothing() {
+    let mut node = node();
+    node.ready = false;
+    let decision = decided(&node, &[reported(1, Outcome::Passed)]);
+    assert_eq!((opens(&decision), decision.state), (false, State::Inconclusive));
+}
+
+#[test]
+fn a_worker_that_was_recorded_opens_nothing_again() {
+    let mut node = node();
+    remembered(&mut node, &record(1, Verdict::Passed, now()));
+    let decision = decided(&node, &[reported(1, Outcome::Passed)]);
+    assert_eq!((opens(&decision), starts(&decision)), (false, Some(2)), "tainted again: verified again");
+}
+
+#[test]
+fn a_failure_is_recorded_and_its_worker_kept_for_its_logs() {
+    let decision = decided(&node(), &[reported(1, Outcome::Failed)]);
+    let record = remembers(&decision).expect("it is recorded");
+    assert_eq!((record.attempts, record.verdict), (1, Some(Verdict::Failed)));
+    assert!(record.why.contains("dns") && record.why.contains("Timeout"), "{}", record.why);
+    assert!(removed(&decision).is_empty());
+    assert!(decision.effects.iter().any(|effect| matches!(effect, Effect::Tell(told) if told.warning)));
+}
+
+#[test]
+fn the_next_worker_waits_its_pause_and_replaces_the_last() {
+    let mut node = node();
+    remembered(&mut node, &record(1, Verdict::Failed, now()));
+    let last = reported(1, Outcome::Failed);
+    let decision = decided(&node, std::slice::from_ref(&last));
+    let wait = decision.recheck_in.expect("it waits");
+    assert!(
+        decision.effects.is_empty() && wait >= Duration::from_secs(1) && wait < Duration::from_millis(1200)
+    );
+    let later = now() + SignedDuration::from_secs(2);
+    let decision = decided_at(&node, &[last], later);
+    assert_eq!((starts(&decision), removed(&decision)), (Some(2), vec!["pod-1"]));
+    assert!(matches!(decision.effects[0], Effect::StartWorker(_)), "the new one reserves its number first");
+}
+
+#[test]
+fn pauses_grow_as_documented() {
+    let seconds = |backoff, workers| {
+        let record = Record { workers, ..Record::default() };
+        pause(&Retry { backoff, ..Retry::default() }, &record).as_millis() / 1000
+    };
+    let exponential: Vec<i128> = (1..=7).map(|n| seconds(Backoff::Exponential, n)).collect();
+    let linear: Vec<i128> = (1..=7).map(|n| seconds(Backoff::Linear, n)).collect();
+    let close = |is: &[i128], wanted: [i128; 7]| {
+        is.iter().zip(wanted).all(|(is, wanted)| *is >= wanted && *is * 5 <= wanted * 6)
+    };
+    assert!(close(&exponential, [1, 2, 4, 8, 16, 30, 30]), "{exponential:?}");
+    assert!(close(&linear, [5, 10, 15, 20, 25, 30, 30]), "{linear:?}");
+    assert_eq!(seconds(Backoff::Exponential, u32::MAX) / 36, 0);
+}
+
+#[test]
+fn a_node_that_used_up_its_attempts_is_looked_at_rarely_but_for_ever() {
+    let mut node = node();
+    let decision = {
+        remembered(&mut node, &record(5, Verdict::Failed, now()));
+        decided(&node, &[reported(6, Outcome::Failed)])
+    };
+    let told: Vec<&str> = decision
+        .effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::Tell(told) => Some(told.reason),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(told, ["NodeCheckFailed", "NodeVerificationFailed"]);
+    remembered(&mut node, remembers(&decision).expect("it is recorded"));
+    let decision = decided(&node, &[]);
+    assert_eq!((decision.state, decision.recheck_in), (State::Failed, Some(Duration::from_mins(5))));
+    let decision = decided_at(&node, &[], now() + SignedDuration::from_mins(5));
+    assert_eq!(starts(&decision), Some(7));
+    let decision = decided_at(&node, &[reported(7, Outcome::Passed)], now());
+    assert!(opens(&decision), "a node that heals is let in");
+}
+
+#[test]
+fn a_worker_that_cannot_tell_costs_no_attempt() {
+    let mut deleted = worker(1, Progress::Running);
+    deleted.deleting = true;
+    let silent = worker(1, Progress::Silent("OOMKilled".into()));
+    for one in [deleted, silent, reported(1, Outcome::Inconclusive)] {
+        let decision = decided(&node(), &[one]);
+        let record = remembers(&decision).expect("its number is used up");
+        assert_eq!((record.number, record.workers, record.attempts), (1, 1, 0));
+        assert_eq!(record.verdict, Some(Verdict::Inconclusive));
+    }
+}
+
+#[test]
+fn an_overdue_worker_is_given_up_and_gone_before_the_next() {
+    let late = now() + SignedDuration::from_mins(4);
+    let stuck = worker(1, Progress::Waiting("ErrImagePull".into()));
+    let decision = decided_at(&node(), std::slice::from_ref(&stuck), late);
+    let record = remembers(&decision).expect("its number is used up").clone();
+    assert!(record.why.contains("ErrImagePull"), "{}", record.why);
+    let mut node = node();
+    remembered(&mut node, &record);
+    let later = late + SignedDuration::from_mins(1);
+    let decision = decided_at(&node, std::slice::from_ref(&stuck), later);
+    assert_eq!((starts(&decision), removed(&decision)), (None, vec!["pod-1"]));
+    let going = WorkerView { deleting: true, ..stuck };
+    assert_eq!(decided_at(&node, &[going], later).effects, vec![], "never two at once");
+    assert_eq!(starts(&decided_at(&node, &[], later)), Some(2));
+}
+
+#[test]
+fn another_boot_begins_another_round() {
+    let mut node = node();
+    remembered(&mut node, &record(6, Verdict::Failed, now()));
+    node.boot_id = "boot-2".into();
+    let decision = decided(&node, &[]);
+    assert_eq!(starts(&decision), Some(7), "at once, and numbers go on");
+    let mut passed = reported(7, Outcome::Failed);
+    passed.subject.boot_id = "boot-2".into();
+    let decision = decided(&node, &[passed]);
+    assert_eq!(remembers(&decision).map(|record| record.attempts), Some(1));
+}
+
+#[test]
+fn a_record_of_another_node_counts_for_nothing() {
+    let mut node = node();
+    remembered(&mut node, &Record { uid: "uid-0".into(), number: 9, ..Record::default() });
+    assert_eq!(starts(&decided(&node, &[])), Some(1));
+    node.record = Some("{\"uid\": 7}".into());
+    assert_eq!(starts(&decided(&node, &[])), Some(1));
+}
+
+#[test]
+fn a_node_that_leaves_takes_its_workers_along() {
+    let mut node = node();
+    node.leaving = true;
+    let decision = decided(&node, &[worker(1, Progress::Running)]);
+    assert_eq!((decision.state, removed(&decision)), (State::Leaving, vec!["pod-1"]));
+    assert_eq!(decision.effects.len(), 1);
+}
+
+#[test]
+fn an_open_node_has_no_workers_left() {
+    let mut node = node();
+    node.taints.clear();
+    remembered(&mut node, &record(1, Verdict::Passed, now()));
+    let decision = decided(&node, &[reported(1, Outcome::Passed)]);
+    assert_eq!((decision.state, removed(&decision)), (State::Verified, vec!["pod-1"]));
+}
+
+#[test]
+fn the_older_gate_serves_and_only_those_it_selects() {
+    let (mut younger, older) = (gate(), gate());
+    younger.created = now();
+    younger.name = "a".into();
+    let node = node();
+    assert_eq!(serving([&younger, &older], &node).map(|gate| gate.name.as_str()), Some("default"));
+    younger.deleting = true;
+    assert_eq!(serving([&younger], &node), None);
+    let mut picky = gate();
+    picky.spec.node_selector.match_labels.insert("pool".into(), "gpu".into());
+    assert_eq!(serving([&picky], &node), None);
+    let mut other = gate();
+    other.spec.taints = vec![GateTaint { key: "other".into(), ..GateTaint::default() }];
+    assert_eq!(serving([&other], &node), None);
+}
+
+fn any_progress() -> impl Strategy<Value = Option<Outcome>> {
+    prop_oneof![
+        Just(None),
+        Just(Some(Outcome::Passed)),
+        Just(Some(Outcome::Failed)),
+        Just(Some(Outcome::Inconclusive))
+    ]
+}
+
+proptest! {
+    /// Whatever is seen: a gate opens only on a Passed verdict about this boot and gate whose number is new; never two
+    /// workers at once; numbers only rise.
+    #[test]
+    fn nothing_seen_leads_to_harm(
+        recorded in 0_u32..4,
+        workers in prop::collection::vec((1_u32..6, any_progress(), any::<bool>(), any::<bool>()), 0..4),
+        ready: bool,
+        slot_free: bool,
+        later in 0_i64..1000,
+    ) {
+        let mut node = node();
+        node.ready = ready;
+        if recorded > 0 {
+            remembered(&mut node, &record(recorded, Verdict::Failed, now()));
+        }
+        let workers: Vec<WorkerView> = workers
+            .into_iter()
+            .map(|(number, outcome, deleting, this_boot)| {
+                let mut worker = outcome.map_or_else(|| worker(number, Progress::Running), |outcome| reported(number, outcome));
+                worker.deleting = deleting;
+                if !this_boot {
+                    worker.subject.boot_id = "boot-0".into();
+                }
+                worker
+            })
+            .collect();
+        let gate = gate();
+        let now = now() + SignedDuration::from_secs(later);
+        let decision = decide(&Observed { node: &node, gate: Some(&gate), workers: &workers, slot_free, now });
+        if opens(&decision) {
+            let newest = workers.iter().max_by_key(|worker| worker.subject.number).expect("somebody passed");
+            prop_assert!(newest.subject.number > recorded && newest.subject.boot_id == BOOT && ready);
+            let passed = matches!(&newest.progress, Progress::Reported(report) if report.verdict == Verdict::Passed);
+            prop_assert!(passed);
+        }
+        if let Some(number) = starts(&decision) {
+            prop_assert!(number > recorded && workers.iter().all(|worker| worker.subject.number < number));
+            prop_assert!(workers.iter().all(WorkerView::has_ended) && slot_free && ready);
+        }
+        if let Some(record) = remembers(&decision) {
+            prop_assert!(record.number > recorded && record.attempts <= record.workers);
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Who leads. Time is the local monotonic clock, as a duration since any fixed moment: nobody's wall clock is trusted.
+
+use std::time::Duration;
+
+/// How long a lease lasts, and how it is renewed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// Others wait so long after they saw the last renewal.
+    pub lease: Duration,
+    /// The leader stops writing so long after it *sent* the last renewal that succeeded. The difference to `lease` is
+    /// for writes under way and for clocks that run at different speeds.
+    pub renew_deadline: Duration,
+    /// The pause between tries.
+    pub retry: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        Self { lease: seconds(15), renew_deadline: seconds(10), retry: seconds(2) }
+    }
+}
+
+/// A Lease object, as far as anything here is decided by it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Who holds it; nobody if empty.
+    pub holder: String,
+    /// As it stands there. Only whether it changes matters.
+    pub renewed: String,
+    /// How long the holder asks others to wait.
+    pub lasts: Duration,
+}
+
+/// What to do about the lease now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Make it: there is none.
+    Create,
+    /// Take it: it is nobody's, or its holder is silent for too long.
+    Take,
+    /// Renew it: it is ours.
+    Renew,
+    /// Leave it to its holder.
+    Leave,
+}
+
+/// One candidate.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    identity: String,
+    timing: Timing,
+    /// What was seen last, and when it was first seen so.
+    seen: Option<(Held, Duration)>,
+    /// When the last renewal that succeeded was sent.
+    renewed: Option<Duration>,
+}
+
+impl Candidate {
+    /// A candidate that has seen nothing. An identity must never be used twice: a restarted process is another.
+    #[must_use]
+    pub fn new(identity: String, timing: Timing) -> Self {
+        Self { identity, timing, seen: None, renewed: None }
+    }
+
+    /// Its name in the lease.
+    #[must_use]
+    pub fn identity(&self) -> &str {
+        &self.identity
+    }
+
+    /// Its timing.
+    #[must_use]
+    pub fn timing(&self) -> Timing {
+        self.timing
+    }
+
+    /// Says what to do about the lease as it was just read.
+    pub fn observe(&mut self, lease: Option<&Held>, now: Duration) -> Step {
+        let Some(lease) = lease else { return Step::Create };
+        if self.seen.as_ref().is_none_or(|(seen, _)| seen != lease) {
+            self.seen = Some((lease.clone(), now));
+        }
+        if lease.holder == self.identity {
+            return Step::Renew;
+        }
+        let since = self.seen.as_ref().map_or(now, |(_, since)| *since);
+        // As long as its holder asked for, or as long as ours: a holder that asks for nothing is not ended at once.
+        let patience = lease.lasts.max(self.timing.lease);
+        if lease.holder.is_empty() || now.saturating_sub(since) > patience { Step::Take } else { Step::Leave }
+    }
+
+    /// A write of the lease that was sent at this time succeeded.
+    pub fn renewed(&mut self, sent: Duration) {
+        self.renewed = Some(sent);
+    }
+
+    /// Somebody else has it, or we gave it back.
+    pub fn lost(&mut self) {
+        self.renewed = None;
+    }
+
+    /// Until when this candidate may begin to write.
+    #[must_use]
+    pub fn until(&self) -> Option<Duration> {
+        self.renewed.map(|sent| sent + self.timing.renew_deadline)
+    }
+
+    /// Whether this candidate may begin a write now.
+    #[must_use]
+    pub fn may_write(&self, now: Duration) -> bool {
+        self.until().is_some_and(|until| now < until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn held(holder: &str, renewed: &str) -> Held {
+        Held { holder: holder.into(), renewed: renewed.into(), lasts: at(15) }
+    }
+
+    fn candidate() -> Candidate {
+        Candidate::new("us".into(), Timing::default())
+    }
+
+    #[test]
+    fn a_lease_is_made_taken_renewed_or_left() {
+        let mut us = candidate();
+        assert_eq!(us.observe(None, at(0)), Step::Create);
+        assert_eq!(us.observe(Some(&held("", "1")), at(0)), Step::Take);
+        assert_eq!(us.observe(Some(&held("us", "2")), at(0)), Step::Renew);
+        assert_eq!(us.observe(Some(&held("them", "3")), at(0)), Step::Leave);
+    }
+
+    #[test]
+    fn a_silent_holder_is_waited_for_from_when_we_saw_it_last_alive() {
+        let mut us = candidate();
+        assert_eq!(us.observe(Some(&held("them", "1")), at(100)), Step::Leave);
+        assert_eq!(us.observe(Some(&held("them", "2")), at(114)), Step::Leave);
+        assert_eq!(us.observe(Some(&held("them", "2")), at(129)), Step::Leave);
+        assert_eq!(us.observe(Some(&held("them", "2")), at(130)), Step::Take);
+    }
+
+    #[test]
+    fn nobody_writes_without_a_renewal_that_is_young_enough() {
+        let mut us = candidate();
+        assert!(!us.may_write(at(0)));
+        us.renewed(at(5));
+        assert!(us.may_write(at(14)) && !us.may_write(at(15)));
+        us.lost();
+        assert!(!us.may_write(at(6)));
+    }
+
+    proptest! {
+        /// One holds the lease and loses touch with it; the other watches. Their clocks begin anywhere and run at speeds
+        /// that differ by up to a twentieth. A write that the first begins, and that takes its four seconds, is over
+        /// when the other may take the lease.
+        #[test]
+        fn two_never_write_at_once(
+            sent in 0_u64..100_000,
+            reached_after in 0_u64..4_000,
+            seen_after in 0_u64..5_000,
+            speed in 0.95_f64..1.05,
+        ) {
+            let mut first = Candidate::new("first".into(), Timing::default());
+            first.renewed(Duration::from_millis(sent));
+            // In real time, with the first's clock as its measure.
+            let last_begin = first.until().expect("it leads").as_secs_f64();
+            let last_end = last_begin + 4.0;
+            let seen = Duration::from_millis(sent + reached_after + seen_after).as_secs_f64();
+            let mut other = Candidate::new("other".into(), Timing::default());
+            let lease = held("first", "1");
+            let local = |real: f64| Duration::from_secs_f64(real * speed);
+            prop_assert_eq!(other.observe(Some(&lease), local(seen)), Step::Leave);
+            prop_assert_eq!(other.observe(Some(&lease), local(last_end)), Step::Leave);
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! Types and decisions of Nodekeeper, and nothing else: no I/O, no clock, no environment, no randomness.
+//!
+//! The rooms, in the order in which a node walks through them: [`node`] is what we know of it, [`gate`] decides what
+//! happens to it, [`worker`] is the pod that looks at it, [`report`] is what that pod says, [`record`] is what we
+//! remember. [`lease`] says which controller may write.
+
+#[cfg(feature = "api")]
+pub mod api;
+pub mod checks;
+#[cfg(feature = "api")]
+pub mod gate;
+#[cfg(feature = "api")]
+pub mod lease;
+#[cfg(feature = "api")]
+pub mod node;
+#[cfg(feature = "api")]
+pub mod record;
+pub mod report;
+#[cfg(feature = "api")]
+pub mod worker;

@@ -1,0 +1,581 @@
+//! What a worker found: the JSON it leaves in its termination message, and how much of it is believed.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::checks::Subject;
+
+/// The only version there is.
+const VERSION: u32 = 1;
+/// The kubelet cuts the message of a container here.
+pub const MESSAGE_LIMIT: usize = 4096;
+/// How much of a message is kept when all of them do not fit, in characters, and then how much less.
+const SHORTER: [usize; 4] = [160, 80, 32, 0];
+/// A target past this is only a burden to the reader.
+const TARGET_SHORT: usize = 64;
+/// The summary stands in Events and conditions.
+const SUMMARY_LIMIT: usize = 256;
+
+/// Reasons that are more than words: somebody decides by them. Checks may give others.
+pub mod reason {
+    /// No answer in the time that one check has.
+    pub const TIMEOUT: &str = "Timeout";
+    /// The overall deadline came first.
+    pub const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";
+    /// The name does not exist.
+    pub const NX_DOMAIN: &str = "NxDomain";
+    /// The DNS server answers that it cannot.
+    pub const SERV_FAIL: &str = "ServFail";
+    /// Nobody takes the connection, or a server refuses to answer.
+    pub const REFUSED: &str = "Refused";
+    /// The address cannot be reached.
+    pub const UNREACHABLE: &str = "Unreachable";
+    /// The name exists and has no address.
+    pub const NO_ADDRESS: &str = "NoAddress";
+    /// There is no DNS server to ask.
+    pub const NO_SERVERS: &str = "NoServers";
+    /// The certificate or the handshake is wrong.
+    pub const TLS_ERROR: &str = "TlsError";
+    /// The API server does not know who asks.
+    pub const UNAUTHORIZED: &str = "Unauthorized";
+    /// The worker may not ask that: its rights are wrong, not its node.
+    pub const FORBIDDEN: &str = "Forbidden";
+    /// There is no such object.
+    pub const NOT_FOUND: &str = "NotFound";
+    /// The API server has troubles of its own.
+    pub const SERVER_ERROR: &str = "ServerError";
+    /// The answer is none that such a server gives.
+    pub const BAD_ANSWER: &str = "BadAnswer";
+    /// A Service without a single ready endpoint.
+    pub const NO_READY_ENDPOINTS: &str = "NoReadyEndpoints";
+    /// A Service with fewer ready endpoints than are asked for.
+    pub const TOO_FEW_READY_ENDPOINTS: &str = "TooFewReadyEndpoints";
+    /// Cluster DNS does not run, so nothing can be said about a node's way to it.
+    pub const CLUSTER_DNS_NOT_RUNNING: &str = "ClusterDNSNotRunning";
+    /// The worker was told something that makes no sense.
+    pub const BAD_CONFIGURATION: &str = "BadConfiguration";
+    /// The worker lacks what it needs to ask.
+    pub const NO_CLIENT: &str = "NoClient";
+}
+
+/// The Service of the cluster's DNS, as the target of a `services` check.
+pub const CLUSTER_DNS: &str = "kube-system/kube-dns";
+
+/// How one check ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Outcome {
+    /// What should work does.
+    Passed,
+    /// It does not, and the node may be why.
+    Failed,
+    /// It could not be found out.
+    Inconclusive,
+    /// It was not tried.
+    Skipped,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.pad(match self {
+            Self::Passed => "Passed",
+            Self::Failed => "Failed",
+            Self::Inconclusive => "Inconclusive",
+            Self::Skipped => "Skipped",
+        })
+    }
+}
+
+/// What one check found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckResult {
+    /// Which check: `dns`, `api`, …
+    #[serde(rename = "n")]
+    pub name: String,
+    /// What it looked at.
+    #[serde(rename = "t", default, skip_serializing_if = "String::is_empty")]
+    pub target: String,
+    /// How it ended.
+    #[serde(rename = "o")]
+    pub outcome: Outcome,
+    /// How long it took, in milliseconds.
+    #[serde(default)]
+    pub ms: u64,
+    /// Why, in one word; see [`reason`]. Empty when it passed.
+    #[serde(rename = "r", default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// Why, for people.
+    #[serde(rename = "m", default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+impl CheckResult {
+    /// A result that took no time.
+    #[must_use]
+    pub fn new(name: &str, target: &str, outcome: Outcome, reason: &str, message: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            target: target.to_owned(),
+            outcome,
+            ms: 0,
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+        }
+    }
+
+    fn is(&self, outcome: Outcome) -> bool {
+        self.outcome == outcome
+    }
+
+    fn describe(&self) -> String {
+        let mut line = self.name.clone();
+        if !self.target.is_empty() {
+            line = format!("{line} {}", self.target);
+        }
+        match (self.reason.as_str(), self.message.as_str()) {
+            ("", "") => line,
+            (reason, "") => format!("{line}: {reason}"),
+            ("", message) => format!("{line}: {message}"),
+            (reason, message) => format!("{line}: {reason} ({message})"),
+        }
+    }
+}
+
+/// What all checks of a worker say together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Verdict {
+    /// The node works.
+    Passed,
+    /// It does not.
+    Failed,
+    /// Nobody knows: it opens nothing and blames nobody.
+    Inconclusive,
+}
+
+impl Verdict {
+    fn of(checks: &[CheckResult]) -> Self {
+        let any = |outcome| checks.iter().any(|check| check.is(outcome));
+        if any(Outcome::Failed) {
+            Self::Failed
+        } else if any(Outcome::Inconclusive) || !any(Outcome::Passed) {
+            Self::Inconclusive
+        } else {
+            Self::Passed
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.pad(match self {
+            Self::Passed => "Passed",
+            Self::Failed => "Failed",
+            Self::Inconclusive => "Inconclusive",
+        })
+    }
+}
+
+/// All that a worker has to say.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// Version of the format.
+    pub v: u32,
+    /// For whom it worked.
+    #[serde(rename = "s")]
+    pub subject: Subject,
+    /// What it comes to.
+    pub verdict: Verdict,
+    /// How long all of it took, in milliseconds.
+    #[serde(default)]
+    pub ms: u64,
+    /// The single results.
+    pub checks: Vec<CheckResult>,
+    /// How many results were dropped so that the rest fits.
+    #[serde(rename = "left", default, skip_serializing_if = "is_zero")]
+    pub left_out: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_zero(n: &u32) -> bool {
+    *n == 0
+}
+
+/// Why a message is no report.
+#[derive(Debug, thiserror::Error)]
+pub enum ParseError {
+    /// The worker said nothing.
+    #[error("the worker left no report")]
+    Empty,
+    /// Longer than a termination message can be.
+    #[error("the report has {0} bytes, more than a termination message can hold")]
+    TooLong(usize),
+    /// Not a report.
+    #[error("the report cannot be read: {0}")]
+    Malformed(#[from] serde_json::Error),
+    /// A worker of another age.
+    #[error(
+        "the report has version {0}; this controller reads version 1: use a worker image of its own release"
+    )]
+    UnknownVersion(u64),
+    /// Its verdict does not follow from its results.
+    #[error("the report says {said}, and its checks say {is}")]
+    Contradiction {
+        /// What it claims.
+        said: Verdict,
+        /// What its checks come to.
+        is: Verdict,
+    },
+}
+
+impl Report {
+    /// Comes to a verdict: one failure is enough to fail; something that could not be found out, or nothing at all,
+    /// is inconclusive. A node is not blamed for cluster DNS that does not run.
+    #[must_use]
+    pub fn judge(subject: Subject, mut results: Vec<CheckResult>, ms: u64) -> Self {
+        excuse(&mut results);
+        let verdict = Verdict::of(&results);
+        Self { v: VERSION, subject, verdict, ms, checks: results, left_out: 0 }
+    }
+
+    /// What a worker that has this to say exits with.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        let is_misconfigured = self.checks.iter().any(|check| check.reason == reason::BAD_CONFIGURATION);
+        match self.verdict {
+            Verdict::Passed => 0,
+            Verdict::Failed => 1,
+            Verdict::Inconclusive if is_misconfigured => 2,
+            Verdict::Inconclusive => 3,
+        }
+    }
+
+    /// Compact JSON of at most `limit` bytes. What passed loses its detail first, then messages get shorter, then the
+    /// least grave results go; verdict and subject never do. Where not even they fit it is empty: no report is
+    /// inconclusive, half of one would be worse.
+    #[must_use]
+    pub fn to_message(&self, limit: usize) -> String {
+        if let Some(whole) = self.fitting(limit) {
+            return whole;
+        }
+        let mut report = self.clone();
+        for check in &mut report.checks {
+            if matches!(check.outcome, Outcome::Passed | Outcome::Skipped) {
+                check.message.clear();
+            }
+        }
+        for length in SHORTER {
+            if let Some(message) = report.fitting(limit) {
+                return message;
+            }
+            for check in &mut report.checks {
+                cut(&mut check.message, length);
+            }
+        }
+        while let Some(least) = report.least_grave() {
+            if let Some(message) = report.fitting(limit) {
+                return message;
+            }
+            report.checks.remove(least);
+            report.left_out += 1;
+        }
+        for check in &mut report.checks {
+            cut(&mut check.target, TARGET_SHORT);
+            cut(&mut check.name, TARGET_SHORT);
+            cut(&mut check.reason, TARGET_SHORT);
+        }
+        report.fitting(limit).unwrap_or_default()
+    }
+
+    fn fitting(&self, limit: usize) -> Option<String> {
+        let json = serde_json::to_string(self).ok()?;
+        (json.len() <= limit).then_some(json)
+    }
+
+    /// The result that is missed least; none when only one is left, because the verdict rests on it.
+    fn least_grave(&self) -> Option<usize> {
+        let rank = |check: &CheckResult| match check.outcome {
+            Outcome::Skipped => 0,
+            Outcome::Passed => 1,
+            Outcome::Inconclusive => 2,
+            Outcome::Failed => 3,
+        };
+        // The last of them, so that the first failures are what a reader gets to see.
+        let least = self.checks.iter().enumerate().rev().min_by_key(|(_, check)| rank(check))?;
+        (self.checks.len() > 1).then_some(least.0)
+    }
+
+    /// One line for people: what failed, or else what could not be found out, or how much passed.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let culprit = match self.verdict {
+            Verdict::Passed => return format!("{} passed in {} ms", self.count_passed(), self.ms),
+            Verdict::Failed => Outcome::Failed,
+            Verdict::Inconclusive => Outcome::Inconclusive,
+        };
+        let mut culprits = self.checks.iter().filter(|check| check.is(culprit)).map(CheckResult::describe);
+        let Some(first) = culprits.next() else { return "nothing was checked".to_owned() };
+        let more = match culprits.count() {
+            0 => String::new(),
+            n => format!("; and {n} more"),
+        };
+        // What a worker wrote goes into Events and terminals: nothing in it may move a cursor.
+        let mut line: String = first.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        cut(&mut line, SUMMARY_LIMIT - more.len());
+        line + &more
+    }
+
+    fn count_passed(&self) -> String {
+        let kept = self.checks.iter().filter(|check| check.is(Outcome::Passed)).count();
+        match kept + self.left_out as usize {
+            1 => "1 check".to_owned(),
+            n => format!("{n} checks"),
+        }
+    }
+}
+
+/// Reads what a worker left. A node that is not to be trusted may have written it, so it is believed only if it is
+/// whole and says the same thing twice: in its verdict and in its checks.
+pub fn parse(message: &str) -> Result<Report, ParseError> {
+    #[derive(Deserialize)]
+    struct Version {
+        v: u64,
+    }
+    if message.trim().is_empty() {
+        return Err(ParseError::Empty);
+    }
+    if message.len() > MESSAGE_LIMIT {
+        return Err(ParseError::TooLong(message.len()));
+    }
+    let Version { v } = serde_json::from_str(message)?;
+    if v != u64::from(VERSION) {
+        return Err(ParseError::UnknownVersion(v));
+    }
+    let report: Report = serde_json::from_str(message)?;
+    let is = Verdict::of(&report.checks);
+    if is != report.verdict {
+        return Err(ParseError::Contradiction { said: report.verdict, is });
+    }
+    Ok(report)
+}
+
+/// Where cluster DNS does not run, or nothing tells that it does, names that do not resolve are not the node's fault.
+fn excuse(results: &mut [CheckResult]) {
+    let is_cluster_dns = |check: &CheckResult| check.name == "services" && check.target == CLUSTER_DNS;
+    let failed_for = |check: &CheckResult, reason: &str| check.is(Outcome::Failed) && check.reason == reason;
+    let is_failed_name = |check: &CheckResult| check.name == "dns" && check.is(Outcome::Failed);
+    let names_fail = results.iter().any(is_failed_name);
+    let Some(service) = results.iter_mut().find(|check| is_cluster_dns(check)) else { return };
+    let is_down = failed_for(service, reason::NO_READY_ENDPOINTS);
+    let is_unknown = failed_for(service, reason::NOT_FOUND);
+    if is_unknown && !names_fail {
+        // Names resolve, so there is one; it is only called something else here.
+        service.outcome = Outcome::Skipped;
+        return;
+    }
+    if !is_down && !is_unknown {
+        return;
+    }
+    for check in results.iter_mut().filter(|check| is_cluster_dns(check) || is_failed_name(check)) {
+        check.outcome = Outcome::Inconclusive;
+        check.message = match check.message.as_str() {
+            "" => check.reason.clone(),
+            message => format!("{}: {message}", check.reason),
+        };
+        reason::CLUSTER_DNS_NOT_RUNNING.clone_into(&mut check.reason);
+    }
+}
+
+/// Keeps so many characters.
+fn cut(text: &mut String, characters: usize) {
+    if let Some((end, _)) = text.char_indices().nth(characters) {
+        text.truncate(end);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn result(name: &str, target: &str, outcome: Outcome, reason: &str) -> CheckResult {
+        CheckResult::new(name, target, outcome, reason, "")
+    }
+
+    fn judged(results: Vec<CheckResult>) -> Report {
+        Report::judge(Subject::default(), results, 7)
+    }
+
+    #[test]
+    fn verdicts() {
+        use Outcome::{Failed, Inconclusive, Passed, Skipped};
+        let table: [(&[Outcome], Verdict); 8] = [
+            (&[], Verdict::Inconclusive),
+            (&[Skipped], Verdict::Inconclusive),
+            (&[Passed], Verdict::Passed),
+            (&[Passed, Skipped], Verdict::Passed),
+            (&[Passed, Inconclusive], Verdict::Inconclusive),
+            (&[Inconclusive, Failed], Verdict::Failed),
+            (&[Passed, Failed], Verdict::Failed),
+            (&[Skipped, Inconclusive], Verdict::Inconclusive),
+        ];
+        for (outcomes, verdict) in table {
+            let results = outcomes.iter().map(|o| result("x", "y", *o, "")).collect();
+            assert_eq!(judged(results).verdict, verdict, "{outcomes:?}");
+        }
+    }
+
+    #[test]
+    fn a_node_is_not_blamed_for_cluster_dns_that_does_not_run() {
+        let report = judged(vec![
+            result("dns", "a.", Outcome::Failed, reason::TIMEOUT),
+            result("dns", "b.", Outcome::Passed, ""),
+            result("services", CLUSTER_DNS, Outcome::Failed, reason::NO_READY_ENDPOINTS),
+        ]);
+        assert_eq!(report.verdict, Verdict::Inconclusive);
+        let reasons: Vec<_> = report.checks.iter().map(|c| (c.outcome, c.reason.as_str())).collect();
+        let excused = (Outcome::Inconclusive, reason::CLUSTER_DNS_NOT_RUNNING);
+        assert_eq!(reasons, [excused, (Outcome::Passed, ""), excused]);
+        assert_eq!(report.checks[0].message, reason::TIMEOUT, "what was seen is still told");
+    }
+
+    #[test]
+    fn other_failures_are_not_excused_by_it() {
+        let report = judged(vec![
+            result("tcp", "10.96.0.1:443", Outcome::Failed, reason::TIMEOUT),
+            result("services", CLUSTER_DNS, Outcome::Failed, reason::NO_READY_ENDPOINTS),
+        ]);
+        assert_eq!(report.verdict, Verdict::Failed);
+    }
+
+    #[test]
+    fn names_fail_the_node_where_cluster_dns_runs() {
+        let report = judged(vec![
+            result("dns", "a.", Outcome::Failed, reason::TIMEOUT),
+            result("services", CLUSTER_DNS, Outcome::Passed, ""),
+        ]);
+        assert_eq!(report.verdict, Verdict::Failed);
+    }
+
+    #[test]
+    fn cluster_dns_by_another_name_is_none_of_the_nodes_business() {
+        let missing = || result("services", CLUSTER_DNS, Outcome::Failed, reason::NOT_FOUND);
+        let resolves = judged(vec![result("dns", "a.", Outcome::Passed, ""), missing()]);
+        assert_eq!((resolves.verdict, resolves.checks[1].outcome), (Verdict::Passed, Outcome::Skipped));
+        let fails = judged(vec![result("dns", "a.", Outcome::Failed, reason::TIMEOUT), missing()]);
+        assert_eq!(fails.verdict, Verdict::Inconclusive);
+    }
+
+    #[test]
+    fn the_summary_names_the_first_failure() {
+        let mut dns =
+            result("dns", "kubernetes.default.svc.cluster.local.", Outcome::Failed, reason::TIMEOUT);
+        dns.message = "no answer within 10 s".into();
+        let told = "dns kubernetes.default.svc.cluster.local.: Timeout (no answer within 10 s)";
+        let passed = result("api", "", Outcome::Passed, "");
+        assert_eq!(judged(vec![passed.clone(), dns.clone()]).summary(), told);
+        assert_eq!(judged(vec![dns.clone(), dns]).summary(), format!("{told}; and 1 more"));
+        assert_eq!(judged(vec![passed]).summary(), "1 check passed in 7 ms");
+        assert_eq!(judged(vec![]).summary(), "nothing was checked");
+    }
+
+    #[test]
+    fn the_summary_moves_no_cursor_and_stays_short() {
+        let mut wild = result("dns", "x", Outcome::Failed, "Timeout");
+        wild.message = format!("\u{1b}[2J\n{}", "ä".repeat(999));
+        let line = judged(vec![wild]).summary();
+        assert!(line.chars().count() <= SUMMARY_LIMIT && !line.contains(char::is_control), "{line}");
+    }
+
+    #[test]
+    fn what_passed_goes_before_what_failed() {
+        let mut results: Vec<_> =
+            (0..60).map(|i| result("dns", &format!("name-{i}.example.test."), Outcome::Passed, "")).collect();
+        results.push(result("api", "10.96.0.1:443", Outcome::Failed, reason::TLS_ERROR));
+        let report = parse(&judged(results).to_message(2048)).expect("it is a report");
+        assert_eq!(report.checks.last().map(|c| c.name.as_str()), Some("api"));
+        assert_eq!(report.left_out as usize + report.checks.len(), 61);
+        assert!(report.left_out > 0);
+    }
+
+    #[test]
+    fn what_is_no_report() {
+        let passed = judged(vec![result("dns", "a.", Outcome::Passed, "")]).to_message(MESSAGE_LIMIT);
+        assert!(parse(&passed).is_ok());
+        let failed_check = passed.replace("\"o\":\"Passed\"", "\"o\":\"Failed\"");
+        assert!(matches!(parse(&failed_check), Err(ParseError::Contradiction { .. })));
+        let empty = judged(vec![]).to_message(MESSAGE_LIMIT).replace("Inconclusive", "Passed");
+        assert!(matches!(parse(&empty), Err(ParseError::Contradiction { .. })));
+        let newer = passed.replace("\"v\":1", "\"v\":2");
+        assert!(matches!(parse(&newer), Err(ParseError::UnknownVersion(2))));
+        assert!(matches!(parse(" \n"), Err(ParseError::Empty)));
+        assert!(matches!(parse(&passed[..passed.len() - 1]), Err(ParseError::Malformed(_))));
+        assert!(matches!(parse(&" ".repeat(5000).replace(' ', "x")), Err(ParseError::TooLong(5000))));
+    }
+
+    fn outcomes() -> impl Strategy<Value = Outcome> {
+        use Outcome::{Failed, Inconclusive, Passed, Skipped};
+        proptest::sample::select(vec![Passed, Failed, Inconclusive, Skipped])
+    }
+
+    fn results() -> impl Strategy<Value = Vec<CheckResult>> {
+        let one = ("[a-z]{1,10}", ".{0,300}", outcomes(), any::<u64>(), "[A-Za-z]{0,20}", ".{0,600}")
+            .prop_map(|(name, target, outcome, ms, reason, message)| CheckResult {
+                name,
+                target,
+                outcome,
+                ms,
+                reason,
+                message,
+            });
+        proptest::collection::vec(one, 0..60)
+    }
+
+    fn subjects() -> impl Strategy<Value = Subject> {
+        (".{0,40}", ".{0,40}", "[0-9a-f-]{36}", any::<i64>(), any::<u32>()).prop_map(
+            |(node_uid, boot_id, gate_uid, gate_generation, number)| Subject {
+                node_uid,
+                boot_id,
+                gate_uid,
+                gate_generation,
+                number,
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn a_message_fits_and_keeps_verdict_and_subject(
+            subject in subjects(), results in results(), limit in 1536_usize..=MESSAGE_LIMIT
+        ) {
+            let report = Report::judge(subject, results, 1);
+            let message = report.to_message(limit);
+            prop_assert!(message.len() <= limit);
+            let back = parse(&message).expect("what we write we can read");
+            prop_assert_eq!(back.verdict, report.verdict);
+            prop_assert_eq!(&back.subject, &report.subject);
+            prop_assert_eq!(back.checks.len() + back.left_out as usize, report.checks.len());
+        }
+
+        #[test]
+        fn a_message_fits_any_limit(results in results(), limit in 0_usize..2048) {
+            prop_assert!(judged(results).to_message(limit).len() <= limit);
+        }
+
+        #[test]
+        fn anything_can_be_read_without_a_panic(text in ".{0,200}") {
+            let _ = parse(&text);
+        }
+
+        #[test]
+        fn a_report_with_a_wound_can_be_read_without_a_panic(
+            results in results(), at in any::<prop::sample::Index>(), with in any::<char>()
+        ) {
+            let mut letters: Vec<char> = judged(results).to_message(MESSAGE_LIMIT).chars().collect();
+            let at = at.index(letters.len());
+            letters[at] = with;
+            if let Ok(report) = parse(&letters.iter().collect::<String>()) {
+                let _ = report.summary();
+            }
+        }
+    }
+}
