@@ -1,0 +1,21 @@
+//! Edge: arguments and environment enter the worker here.
+//!
+//! `nodekeeper-worker` proves the network of the node that it runs on, leaves a report and ends.
+
+mod args;
+mod console;
+mod worker;
+
+use std::env;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    // A bug must not look like a check that failed.
+    std::panic::set_hook(Box::new(|panic| {
+        eprintln!("nodekeeper-worker: {panic}; this is a bug");
+        std::process::exit(worker::UNEXPECTED.into());
+    }));
+    let (termination_log, command) = args::parse(env::args().skip(1), |name| env::var(name).ok());
+    let colours = env::var_os("NO_COLOR").is_none();
+    ExitCode::from(worker::obey(termination_log, command, colours))
+}

@@ -1,0 +1,11 @@
+//! `tcp`: a connection can be made.
+
+use crate::net::Net;
+use crate::run::Finding;
+
+pub(crate) async fn check(net: &impl Net, host: &str, port: u16) -> Finding {
+    match net.connect(host, port).await {
+        Ok(()) => Finding::passed(String::new()),
+        Err(trouble) => Finding::trouble(&trouble),
+    }
+}

@@ -1,0 +1,130 @@
+//! The worker as the embedded cluster's kubelets run it: a process in the loopback network of its node.
+
+#![allow(clippy::unwrap_used, reason = "all of it is part of a test")]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nodekeeper_core::checks::Assignment;
+use nodekeeper_core::report::{Report, Verdict, parse, reason};
+use nodekeeper_sim::actors::kubelet::{End, Job, Runner as _};
+use nodekeeper_sim::bind::{Bound, bind};
+use nodekeeper_sim::loopback::{Api, Dns};
+use nodekeeper_sim::process::{Processes, Setup};
+use nodekeeper_sim::worker::service_account;
+use nodekeeper_sim::{Cluster, Options, network};
+use serde_json::json;
+
+struct Bench {
+    cluster: Cluster,
+    processes: Processes,
+    folder: tempfile::TempDir,
+    _bound: Arc<Bound>,
+}
+
+impl Bench {
+    async fn new() -> Self {
+        let cluster = Cluster::new(Options::real(1));
+        network::furnish(&cluster).unwrap();
+        let bound = Arc::new(bind(&cluster, SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap());
+        let folder = tempfile::tempdir().unwrap();
+        let issuer = bound.clone();
+        let processes = Processes::new(Setup {
+            binary: env!("CARGO_BIN_EXE_nodekeeper-worker").into(),
+            folder: folder.path().to_owned(),
+            api_server: bound.address,
+            authority: bound.authority.clone(),
+            tokens: Arc::new(move |pod| issuer.token_of(&service_account(pod))),
+        });
+        Self { cluster, processes: processes.unwrap(), folder, _bound: bound }
+    }
+
+    fn job(&self, node: &str) -> Job {
+        let assignment = Assignment { check_timeout_seconds: 1, ..Assignment::default() };
+        let pod =
+            json!({"metadata": {"name": "w", "namespace": "ns", "uid": format!("uid-{node}")}, "spec": {}});
+        let env = json!([{"name": Assignment::ENV, "value": serde_json::to_string(&assignment).unwrap()}]);
+        Job {
+            cluster: self.cluster.clone(),
+            node: node.into(),
+            zone: String::new(),
+            pod: Arc::new(pod),
+            container: json!({"name": "worker", "env": env}),
+        }
+    }
+
+    async fn work(&self, node: &str) -> (i32, Report) {
+        match self.processes.run(self.job(node)).await {
+            End::Exit { code, message } => (code, parse(&message).unwrap()),
+            End::OutOfMemory => unreachable!("nobody limits it"),
+        }
+    }
+
+    fn files(&self) -> usize {
+        std::fs::read_dir(self.folder.path()).unwrap().count()
+    }
+}
+
+#[tokio::test]
+async fn a_node_whose_network_works_passes() {
+    let bench = Bench::new().await;
+    let (code, report) = bench.work("n1").await;
+    assert_eq!((code, report.verdict), (0, Verdict::Passed), "{report:?}");
+    assert_eq!(report.checks[1].message, "system:serviceaccount:ns:default");
+    assert_eq!(bench.files(), 1, "only the authority stays");
+}
+
+#[tokio::test]
+async fn each_fault_is_told_and_concerns_one_node_only() {
+    let bench = Bench::new().await;
+    let broken = bench.processes.endpoints("n1").await.unwrap();
+    for (dns, told) in
+        [(Dns::Drop, reason::TIMEOUT), (Dns::ServFail, reason::SERV_FAIL), (Dns::NxDomain, reason::NX_DOMAIN)]
+    {
+        broken.set_dns(dns);
+        let (code, report) = bench.work("n1").await;
+        assert_eq!((code, report.checks[0].reason.as_str()), (1, told), "{report:?}");
+    }
+    broken.set_dns(Dns::Healthy);
+    for (api, told) in [
+        (Api::Refuse, reason::REFUSED),
+        (Api::Blackhole, reason::TIMEOUT),
+        (Api::WrongCertificate, reason::TLS_ERROR),
+    ] {
+        broken.set_api(api);
+        let (code, report) = bench.work("n1").await;
+        // The switch is turned by a task of its own, so the first worker may come through.
+        let (code, report) = if code == 0 { bench.work("n1").await } else { (code, report) };
+        assert_eq!((code, report.checks[1].reason.as_str()), (1, told), "{report:?}");
+        assert_eq!(bench.work("n2").await.0, 0);
+    }
+    broken.set_api(Api::Healthy);
+    let healed = async { while bench.work("n1").await.0 != 0 {} };
+    tokio::time::timeout(Duration::from_mins(1), healed).await.expect("a healed node passes");
+}
+
+#[tokio::test]
+async fn a_worker_that_nobody_waits_for_is_killed() {
+    let bench = Bench::new().await;
+    bench.processes.endpoints("n1").await.unwrap().set_dns(Dns::Drop);
+    let run = bench.processes.run(bench.job("n1"));
+    assert!(tokio::time::timeout(Duration::from_millis(300), run).await.is_err());
+    assert_eq!(bench.files(), 1, "its token and its report are gone");
+}
+
+#[tokio::test]
+async fn a_binary_that_is_not_there_is_named() {
+    let bench = Bench::new().await;
+    let nowhere = Processes::new(Setup {
+        binary: "/nowhere/at/all".into(),
+        folder: bench.folder.path().to_owned(),
+        api_server: SocketAddr::from(([127, 0, 0, 1], 1)),
+        authority: String::new(),
+        tokens: Arc::new(|_| String::new()),
+    });
+    match nowhere.unwrap().run(bench.job("n1")).await {
+        End::Exit { code: 128, message } => assert!(message.contains("/nowhere/at/all"), "{message}"),
+        other => unreachable!("{other:?}"),
+    }
+}

@@ -1,0 +1,175 @@
+//! The worker as a kubelet and a person meet it.
+
+#![allow(clippy::unwrap_used, reason = "all of it is part of a test")]
+
+mod servers;
+
+use std::process::{Command, Output};
+
+use nodekeeper_core::checks::Assignment;
+use nodekeeper_core::report::{Report, Verdict, parse};
+use servers::Certificate::{Good, OtherAuthority};
+use servers::{Api, Dns};
+
+fn command() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nodekeeper-worker"));
+    command.env_clear();
+    command
+}
+
+/// Runs it off the runtime, whose servers it needs.
+async fn output(mut command: Command) -> Output {
+    tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A worker that is told where everything is, and leaves its report in the folder.
+fn in_cluster(api: &Api) -> Command {
+    let mut command = command();
+    let (host, port) = api.options.api_server.as_ref().unwrap();
+    command.env("KUBERNETES_SERVICE_HOST", host).env("KUBERNETES_SERVICE_PORT", port.to_string());
+    command.env("NODE_NAME", "node-1");
+    command.arg("--dns-server").arg(api.options.dns_servers[0].to_string());
+    command.arg("--token-file").arg(&api.options.token_file).arg("--ca-file").arg(&api.options.ca_file);
+    command.arg("--termination-log").arg(api.folder.path().join("log"));
+    command
+}
+
+fn left(api: &Api) -> Report {
+    let message = std::fs::read_to_string(api.folder.path().join("log")).unwrap();
+    parse(&message).unwrap()
+}
+
+fn assignment() -> Assignment {
+    let mut assignment = Assignment { check_timeout_seconds: 1, ..Assignment::default() };
+    assignment.subject.node_uid = "a-uid".into();
+    assignment.subject.number = 7;
+    assignment
+}
+
+fn json(assignment: &Assignment) -> String {
+    serde_json::to_string(assignment).unwrap()
+}
+
+#[tokio::test]
+async fn a_node_that_works_passes() {
+    let api = servers::api(200, Good).await;
+    let mut worker = in_cluster(&api);
+    worker.env(Assignment::ENV, json(&assignment()));
+    let output = output(worker).await;
+    let told = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{told}{}", text(&output.stderr));
+    assert!(told.starts_with("node node-1\n") && told.contains("\nPassed: 5 checks passed in "), "{told}");
+    assert!(!told.contains('\x1b'), "colours without a terminal");
+    let report = left(&api);
+    assert_eq!((report.verdict, report.subject), (Verdict::Passed, assignment().subject));
+}
+
+#[tokio::test]
+async fn a_node_without_dns_fails() {
+    let mut api = servers::api(200, Good).await;
+    api.options.dns_servers = vec![servers::dns(Dns::Silent).await];
+    let mut worker = in_cluster(&api);
+    worker.env(Assignment::ENV, json(&assignment())).args(["--format", "json"]);
+    let output = output(worker).await;
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    let printed: Report = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(printed, left(&api));
+    assert!(printed.summary().contains("Timeout (no answer within 1 s)"), "{}", printed.summary());
+}
+
+#[tokio::test]
+async fn bad_configuration_is_reported_and_exits_2() {
+    let api = servers::api(200, Good).await;
+    let mut literal = assignment();
+    literal.checks.dns.as_mut().unwrap().names = vec!["10.0.0.1".into()];
+    for (text_of_it, subject) in [(json(&literal), "a-uid"), ("what?".into(), "")] {
+        let mut worker = in_cluster(&api);
+        worker.env(Assignment::ENV, text_of_it);
+        let output = output(worker).await;
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+        let report = left(&api);
+        assert_eq!((report.verdict, report.subject.node_uid.as_str()), (Verdict::Inconclusive, subject));
+        assert!(text(&output.stderr).contains(&report.summary()[..40]), "{}", text(&output.stderr));
+    }
+    let mut worker = in_cluster(&api);
+    worker.arg("--nonsense");
+    let output = output(worker).await;
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("--help"), "{}", text(&output.stderr));
+    assert!(left(&api).summary().contains("--nonsense"));
+}
+
+#[tokio::test]
+async fn without_a_token_nothing_can_be_said() {
+    let api = servers::api(200, Good).await;
+    std::fs::remove_file(&api.options.token_file).unwrap();
+    let output = output(in_cluster(&api)).await;
+    assert_eq!(output.status.code(), Some(3));
+    assert_eq!(left(&api).verdict, Verdict::Inconclusive);
+    assert!(text(&output.stderr).contains("cannot read the token"), "{}", text(&output.stderr));
+}
+
+#[tokio::test]
+async fn only_what_is_asked_for_is_checked() {
+    let api = servers::api(500, OtherAuthority).await;
+    let mut worker = in_cluster(&api);
+    worker.args(["--only", "dns,tcp"]);
+    let output = output(worker).await;
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
+    assert_eq!(left(&api).checks.iter().map(|c| c.name.as_str()).collect::<Vec<_>>(), ["dns", "tcp"]);
+    let mut worker = in_cluster(&api);
+    worker.args(["--only", "ping"]);
+    let output = self::output(worker).await;
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("dns, api, tcp, services"), "{}", text(&output.stderr));
+}
+
+#[tokio::test]
+async fn by_hand_without_a_cluster() {
+    let server = servers::dns(Dns::Answers).await;
+    let mut worker = command();
+    worker.args(["--dns-server", &server.to_string()]);
+    let output = output(worker).await;
+    let told = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    assert_eq!(told.matches("SKIP").count(), 4, "{told}");
+    let mut worker = command();
+    worker.args(["--only", "api"]);
+    let output = self::output(worker).await;
+    assert_eq!(output.status.code(), Some(3));
+    assert!(text(&output.stderr).contains("nothing was checked"), "{}", text(&output.stderr));
+}
+
+#[tokio::test]
+async fn an_assignment_in_a_file_and_a_list() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("assignment.json");
+    std::fs::write(&file, json(&assignment())).unwrap();
+    let mut worker = command();
+    worker.arg("--assignment").arg(&file).arg("--list");
+    let output = output(worker).await;
+    let told = text(&output.stdout);
+    assert_eq!((output.status.code(), told.lines().count()), (Some(0), 5), "{told}");
+    assert!(told.contains("dns       kubernetes.default.svc.cluster.local.\n"), "{told}");
+    let mut worker = command();
+    worker.arg("--assignment").arg(folder.path().join("none"));
+    let output = self::output(worker).await;
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[tokio::test]
+async fn help_and_version_are_there() {
+    let mut worker = command();
+    worker.arg("--help");
+    let help = text(&output(worker).await.stdout);
+    assert!(help.contains("Exit codes: 0 passed") && help.contains("--dns-server IP[:PORT]"), "{help}");
+    let mut worker = command();
+    worker.arg("--version");
+    let version = output(worker).await;
+    assert_eq!(version.status.code(), Some(0));
+    assert!(text(&version.stdout).starts_with("nodekeeper-worker 0."), "{version:?}");
+}
