@@ -1,0 +1,272 @@
+//! The only file that writes to the API server, besides the lease in `leader.rs`.
+//!
+//! Every write is guarded: it lands only on the node, boot and list that it was decided for.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod};
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Api, Client, Error};
+use nodekeeper_core::checks::Subject;
+use nodekeeper_core::gate::{Effect, GateView, Notice};
+use nodekeeper_core::lease::Candidate;
+use nodekeeper_core::node::NodeView;
+use nodekeeper_core::record::{self, Record};
+use nodekeeper_core::worker::{self, Template, WorkerView};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+use tracing::{info, warn};
+
+use crate::clock::Clock;
+use crate::views::Views;
+
+/// A write takes no longer than the lease lasts past the moment at which its holder stops writing, and a second less.
+const WRITE: Duration = Duration::from_secs(4);
+
+/// Who we are in Events.
+const CONTROLLER: &str = "nodekeeper.dev/controller";
+
+/// Why a write was not made, or why we do not know.
+#[derive(Debug, thiserror::Error)]
+pub enum Trouble {
+    /// Somebody else may lead by now.
+    #[error("the lease is not ours any more")]
+    NotLeader,
+    /// The object is no longer what the decision was made for.
+    #[error("changed meanwhile: {0}")]
+    Conflict(String),
+    /// There is no such object any more.
+    #[error("gone: {0}")]
+    Gone(String),
+    /// It may have been made or not.
+    #[error("no answer: {0}")]
+    Doubtful(String),
+    /// The server does not want it.
+    #[error("refused: {0}")]
+    Refused(String),
+}
+
+/// Writes, as long as we lead.
+pub struct Writer {
+    client: Client,
+    clock: Clock,
+    candidate: Arc<Mutex<Candidate>>,
+    template: Template,
+    views: Arc<Mutex<Views>>,
+}
+
+impl Writer {
+    /// A writer for one term.
+    pub fn new(
+        client: Client,
+        clock: Clock,
+        candidate: Arc<Mutex<Candidate>>,
+        template: Template,
+        views: Arc<Mutex<Views>>,
+    ) -> Self {
+        Self { client, clock, candidate, template, views }
+    }
+
+    /// Does one thing to a node, and takes what the server answered into the views.
+    pub async fn apply(
+        &self,
+        node: &NodeView,
+        gate: Option<&GateView>,
+        effect: &Effect,
+    ) -> Result<(), Trouble> {
+        self.permitted()?;
+        match (effect, gate) {
+            (Effect::StartWorker(subject), Some(gate)) => self.start(node, gate, subject).await,
+            (Effect::Open(record), Some(gate)) => self.open(node, gate, record).await,
+            (Effect::Remember(record), _) => self.patch(node, remember(node, record)).await,
+            (Effect::RemoveWorker { name, uid }, _) => self.remove(name, uid).await,
+            (Effect::Tell(notice), _) => {
+                // What an Event says stands in the record too: it is not worth a second try.
+                if let Err(error) = self.tell(node, notice).await {
+                    warn!(node = node.name, reason = notice.reason, %error, "no Event");
+                }
+                Ok(())
+            }
+            (Effect::StartWorker(_) | Effect::Open(_), None) => {
+                Err(Trouble::Conflict("the gate is gone".into()))
+            }
+        }
+    }
+
+    fn permitted(&self) -> Result<(), Trouble> {
+        let candidate = self.candidate.lock().unwrap_or_else(PoisonError::into_inner);
+        if candidate.may_write(self.clock.elapsed()) { Ok(()) } else { Err(Trouble::NotLeader) }
+    }
+
+    fn views(&self) -> std::sync::MutexGuard<'_, Views> {
+        self.views.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), &self.template.namespace)
+    }
+
+    async fn start(&self, node: &NodeView, gate: &GateView, subject: &Subject) -> Result<(), Trouble> {
+        let pod = worker::pod(&self.template, node, &gate.spec, subject)
+            .map_err(|error| Trouble::Refused(error.to_string()))?;
+        info!(node = node.name, gate = gate.name, worker = subject.number, "Creating worker pod");
+        let made = asked(self.pods().create(&PostParams::default(), &pod)).await?;
+        if let Some(view) = WorkerView::new(&made) {
+            self.views().workers.learn(view);
+        }
+        Ok(())
+    }
+
+    async fn remove(&self, name: &str, uid: &str) -> Result<(), Trouble> {
+        let preconditions = Preconditions { uid: Some(uid.to_owned()), ..Preconditions::default() };
+        let params = DeleteParams::default().preconditions(preconditions);
+        match asked(self.pods().delete(name, &params)).await {
+            Ok(_) | Err(Trouble::Gone(_)) => {
+                self.views().mark_deleted(name, uid);
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn open(&self, node: &NodeView, gate: &GateView, record: &Record) -> Result<(), Trouble> {
+        self.patch(node, open(node, gate, record)).await?;
+        info!(
+            node = node.name,
+            gate = gate.name,
+            attempts = record.attempts,
+            "Node verified: taint removed, label added"
+        );
+        Ok(())
+    }
+
+    async fn patch(&self, node: &NodeView, operations: Vec<Value>) -> Result<(), Trouble> {
+        let patch: json_patch::Patch =
+            serde_json::from_value(json!(operations)).map_err(|error| Trouble::Refused(error.to_string()))?;
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let patched =
+            asked(nodes.patch(&node.name, &PatchParams::default(), &Patch::<()>::Json(patch))).await?;
+        self.views().nodes.learn(NodeView::new(&patched));
+        Ok(())
+    }
+
+    async fn tell(&self, node: &NodeView, notice: &Notice) -> Result<(), Trouble> {
+        let event = Event {
+            metadata: ObjectMeta {
+                generate_name: Some("nodekeeper-".into()),
+                namespace: Some("default".into()),
+                ..ObjectMeta::default()
+            },
+            event_time: Some(micros(self.clock.now())),
+            type_: Some(if notice.warning { "Warning" } else { "Normal" }.into()),
+            reason: Some(notice.reason.into()),
+            action: Some(notice.action.into()),
+            note: Some(notice.note.chars().take(1000).collect()),
+            regarding: Some(ObjectReference {
+                api_version: Some("v1".into()),
+                kind: Some("Node".into()),
+                name: Some(node.name.clone()),
+                uid: Some(node.uid.clone()),
+                ..ObjectReference::default()
+            }),
+            reporting_controller: Some(CONTROLLER.into()),
+            reporting_instance: Some(self.instance()),
+            ..Event::default()
+        };
+        let events: Api<Event> = Api::namespaced(self.client.clone(), "default");
+        asked(events.create(&PostParams::default(), &event)).await.map(drop)
+    }
+
+    fn instance(&self) -> String {
+        let candidate = self.candidate.lock().unwrap_or_else(PoisonError::into_inner);
+        candidate.identity().chars().take(128).collect()
+    }
+}
+
+/// Events carry microseconds, and no more.
+fn micros(at: Timestamp) -> MicroTime {
+    MicroTime(at.round(jiff::Unit::Microsecond).unwrap_or(at))
+}
+
+/// Waits for an answer, but not for ever, and says what it means.
+async fn asked<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, Trouble> {
+    match timeout(WRITE, request).await {
+        Ok(Ok(answer)) => Ok(answer),
+        // A failed `test` is a 422; so is an object that the server finds invalid. Looking again tells them apart.
+        Ok(Err(Error::Api(status))) => Err(match status.code {
+            404 => Trouble::Gone(status.message),
+            409 | 410 | 412 | 422 => Trouble::Conflict(status.message),
+            400..=428 | 430..=499 => Trouble::Refused(status.message),
+            _ => Trouble::Doubtful(status.message),
+        }),
+        Ok(Err(error)) => Err(Trouble::Doubtful(error.to_string())),
+        Err(_) => Err(Trouble::Doubtful("timeout".into())),
+    }
+}
+
+/// The patch lands only on this machine in this life.
+fn same_node(node: &NodeView) -> Vec<Value> {
+    vec![
+        json!({"op": "test", "path": "/metadata/uid", "value": node.uid}),
+        json!({"op": "test", "path": "/status/nodeInfo/bootID", "value": node.boot_id}),
+    ]
+}
+
+/// Writes the record over the one that the decision was made from, and over no other.
+fn remember(node: &NodeView, record: &Record) -> Vec<Value> {
+    let mut patch = same_node(node);
+    patch.extend(record_only(node, record));
+    patch
+}
+
+fn record_only(node: &NodeView, record: &Record) -> Vec<Value> {
+    let path = format!("/metadata/annotations/{}", escaped(record::ANNOTATION));
+    let text = record.to_annotation();
+    if let Some(old) = &node.record {
+        return vec![
+            json!({"op": "test", "path": path, "value": old}),
+            json!({"op": "replace", "path": path, "value": text}),
+        ];
+    }
+    // There is nothing to test that is not there; the version stands for it.
+    let version = json!({"op": "test", "path": "/metadata/resourceVersion", "value": node.resource_version});
+    let add = if node.has_annotations {
+        json!({"op": "add", "path": path, "value": text})
+    } else {
+        json!({"op": "add", "path": "/metadata/annotations", "value": {record::ANNOTATION: text}})
+    };
+    vec![version, add]
+}
+
+/// Takes our taints, gives the label and writes the record, all or nothing.
+fn open(node: &NodeView, gate: &GateView, record: &Record) -> Vec<Value> {
+    let mut patch = same_node(node);
+    // From the end, so that what is taken does not move what is still to be taken.
+    for position in node.positions(&gate.spec.taints).into_iter().rev() {
+        let path = format!("/spec/taints/{position}");
+        let taint = &node.taints[position];
+        patch.push(json!({"op": "test", "path": format!("{path}/key"), "value": taint.key}));
+        patch.push(json!({"op": "test", "path": format!("{path}/effect"), "value": taint.effect}));
+        patch.push(json!({"op": "remove", "path": path}));
+    }
+    let label = &gate.spec.verified_label;
+    if node.labels.is_empty() {
+        patch
+            .push(json!({"op": "test", "path": "/metadata/resourceVersion", "value": node.resource_version}));
+        patch.push(json!({"op": "add", "path": "/metadata/labels", "value": {&label.key: label.value}}));
+    } else {
+        let path = format!("/metadata/labels/{}", escaped(&label.key));
+        patch.push(json!({"op": "add", "path": path, "value": label.value}));
+    }
+    patch.extend(record_only(node, record));
+    patch
+}
+
+/// As JSON Pointer wants it.
+fn escaped(key: &str) -> String {
+    key.replace('~', "~0").replace('/', "~1")
+}

@@ -1,0 +1,190 @@
+//! The gate's controller: observes, lets `core` decide, applies.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, Client};
+use nodekeeper_core::gate::{Decision, Effect, GateView, Observed, decide, serving};
+use nodekeeper_core::node::NodeView;
+use nodekeeper_core::worker::WorkerView;
+use tokio::time::timeout;
+use tracing::{debug, info, warn};
+
+use crate::apply::{Trouble, Writer};
+use crate::clock::Clock;
+use crate::queue::Outcome;
+use crate::views::Views;
+
+/// A look at one node ends after so many decisions; whatever is left comes again.
+const DECISIONS: usize = 6;
+const READ: Duration = Duration::from_secs(5);
+/// A worker that has not started by then no longer counts against the others.
+const STARTING: jiff::SignedDuration = jiff::SignedDuration::from_secs(60);
+
+/// Nodes that want a worker: fewest workers so far first, then the oldest.
+type Line = BTreeSet<(u32, Timestamp, String)>;
+
+/// How workers are shared out.
+#[derive(Debug, Default)]
+struct Slots {
+    /// Being made right now, and not in the views yet.
+    starting: usize,
+    waiting: Line,
+}
+
+/// Looks after all nodes, one at a time each.
+pub struct Gate {
+    client: Client,
+    clock: Clock,
+    views: Arc<Mutex<Views>>,
+    writer: Writer,
+    most_workers: usize,
+    slots: Mutex<Slots>,
+}
+
+impl Gate {
+    /// A controller for one term.
+    pub fn new(
+        client: Client,
+        clock: Clock,
+        views: Arc<Mutex<Views>>,
+        writer: Writer,
+        most_workers: usize,
+    ) -> Self {
+        Self { client, clock, views, writer, most_workers, slots: Mutex::default() }
+    }
+
+    fn views(&self) -> MutexGuard<'_, Views> {
+        self.views.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn slots(&self) -> MutexGuard<'_, Slots> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at one node and does what is to be done. After a doubtful write the node is read anew first.
+    pub async fn look_at(&self, name: &str, doubtful: bool) -> (Outcome, bool) {
+        if doubtful && let Err(error) = self.read(name).await {
+            debug!(node = name, %error, "cannot be read");
+            return (Outcome::Failed, true);
+        }
+        for _ in 0..DECISIONS {
+            let Some((node, gate, decision)) = self.decide(name) else { return (Outcome::Settled, false) };
+            if decision.effects.is_empty() {
+                return (self.settle(&node, &decision), false);
+            }
+            info!(node = name, state = ?decision.state, why = decision.why, "decided");
+            let applied = self.apply(&node, gate.as_ref(), &decision).await;
+            match applied {
+                Ok(()) => {}
+                Err(Trouble::Conflict(why) | Trouble::Gone(why)) => {
+                    debug!(node = name, why, "conflict");
+                    if self.read(name).await.is_err() {
+                        return (Outcome::Failed, true);
+                    }
+                }
+                Err(trouble) => {
+                    warn!(node = name, %trouble, "not done");
+                    return (Outcome::Failed, !matches!(trouble, Trouble::NotLeader));
+                }
+            }
+        }
+        (Outcome::Failed, true)
+    }
+
+    /// What is to be done now. A worker that is to start has its slot from here on.
+    fn decide(&self, name: &str) -> Option<(NodeView, Option<GateView>, Decision)> {
+        let views = self.views();
+        let node = views.nodes.get(name)?.clone();
+        let gate = serving(views.gates.all(), &node).cloned();
+        let workers = views.workers_of(&node.uid);
+        let now = self.clock.now();
+        let mut slots = self.slots();
+        let slot_free = busy(views.workers.all(), now) + slots.starting < self.most_workers;
+        let decision =
+            decide(&Observed { node: &node, gate: gate.as_ref(), workers: &workers, slot_free, now });
+        if starts(&decision) {
+            slots.starting += 1;
+        }
+        Some((node, gate, decision))
+    }
+
+    async fn apply(
+        &self,
+        node: &NodeView,
+        gate: Option<&GateView>,
+        decision: &Decision,
+    ) -> Result<(), Trouble> {
+        let mut result = Ok(());
+        for effect in &decision.effects {
+            result = self.writer.apply(node, gate, effect).await;
+            if result.is_err() {
+                break;
+            }
+        }
+        if starts(decision) {
+            // From here on the views count it, if it was made.
+            self.slots().starting -= 1;
+        }
+        result
+    }
+
+    fn settle(&self, node: &NodeView, decision: &Decision) -> Outcome {
+        debug!(node = node.name, state = ?decision.state, why = decision.why, "nothing to do");
+        if decision.wants_slot {
+            let record = nodekeeper_core::record::Record::read(node.record.as_deref(), &node.uid);
+            let place = (record.map_or(0, |record| record.workers), node.created, node.name.clone());
+            self.slots().waiting.insert(place);
+        }
+        decision.recheck_in.map_or(Outcome::Settled, Outcome::Again)
+    }
+
+    /// The nodes whose turn it is, because slots are free now.
+    pub fn admitted(&self) -> Vec<String> {
+        let mut slots = self.slots();
+        if slots.waiting.is_empty() {
+            return Vec::new();
+        }
+        let taken = busy(self.views().workers.all(), self.clock.now()) + slots.starting;
+        let mut names = Vec::new();
+        for _ in taken..self.most_workers {
+            let Some((_, _, name)) = slots.waiting.pop_first() else { break };
+            names.push(name);
+        }
+        names
+    }
+
+    /// Reads a node from the server, past every cache.
+    async fn read(&self, name: &str) -> Result<(), Trouble> {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        match timeout(READ, nodes.get_opt(name)).await {
+            Ok(Ok(Some(node))) => {
+                self.views().nodes.learn(NodeView::new(&node));
+                Ok(())
+            }
+            // The watch will say so too.
+            Ok(Ok(None)) => Err(Trouble::Gone("the node".into())),
+            Ok(Err(error)) => Err(Trouble::Doubtful(error.to_string())),
+            Err(_) => Err(Trouble::Doubtful("timeout".into())),
+        }
+    }
+}
+
+fn starts(decision: &Decision) -> bool {
+    decision.effects.iter().any(|effect| matches!(effect, Effect::StartWorker(_)))
+}
+
+/// How many workers take a slot.
+fn busy<'a>(workers: impl Iterator<Item = &'a WorkerView>, now: Timestamp) -> usize {
+    use nodekeeper_core::worker::Progress;
+    workers
+        .filter(|worker| match worker.progress {
+            Progress::Running => !worker.deleting,
+            Progress::Waiting(_) => !worker.deleting && now.duration_since(worker.created) < STARTING,
+            Progress::Reported(_) | Progress::Silent(_) => false,
+        })
+        .count()
+}

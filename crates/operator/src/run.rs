@@ -1,0 +1,242 @@
+//! Term after term: wait for the lease, watch, work, hand over.
+
+use std::collections::BTreeSet;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::future::{BoxFuture, FutureExt as _, Shared};
+use futures::stream::{BoxStream, FuturesUnordered, StreamExt as _};
+use kube::{Api, Client};
+use nodekeeper_core::gate::GateView;
+use nodekeeper_core::lease::{Candidate, Timing};
+use nodekeeper_core::node::NodeView;
+use nodekeeper_core::worker::{SELECTOR, Template, WorkerView};
+use tracing::{info, warn};
+
+use crate::apply::Writer;
+use crate::clock::Clock;
+use crate::gate::Gate;
+use crate::leader::Leader;
+use crate::queue::{Outcome, Queue};
+use crate::views::Views;
+use crate::watch::{self, Event};
+
+/// How long work that has begun may take when we are asked to stop.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// What a controller is told.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// What every worker gets; its namespace is also the lease's.
+    pub template: Template,
+    /// Name of the Lease.
+    pub lease: String,
+    /// Who we are in the lease. Never used twice: a restarted process is another.
+    pub identity: String,
+    /// How long the lease lasts.
+    pub timing: Timing,
+    /// How many workers may run at once.
+    pub most_workers: usize,
+    /// How many nodes are looked at at once.
+    pub concurrency: usize,
+    /// For pauses that should not meet.
+    pub seed: u64,
+}
+
+impl Settings {
+    /// The defaults of the documentation.
+    #[must_use]
+    pub fn new(template: Template, identity: String, seed: u64) -> Self {
+        Self {
+            template,
+            lease: "kube-node-ready-leader".into(),
+            identity,
+            timing: Timing::default(),
+            most_workers: 100,
+            concurrency: 32,
+            seed,
+        }
+    }
+}
+
+type Stop = Shared<BoxFuture<'static, ()>>;
+
+/// Runs until `stop`, then finishes what has begun and gives the lease back.
+pub async fn run(
+    client: Client,
+    settings: Settings,
+    clock: Clock,
+    stop: impl Future<Output = ()> + Send + 'static,
+) {
+    let stop: Stop = stop.boxed().shared();
+    let candidate = Candidate::new(settings.identity.clone(), settings.timing);
+    let namespace = &settings.template.namespace;
+    let leader = Leader::new(client.clone(), namespace, &settings.lease, clock.clone(), candidate);
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.clone() => break,
+            () = leader.acquire() => {}
+        }
+        // What was known in an earlier term is forgotten: somebody else may have written since.
+        let mut term = Term::new(&client, &settings, &clock, &leader);
+        tokio::select! {
+            biased;
+            () = leader.keep() => warn!("no longer leading"),
+            () = term.work(stop.clone()) => break,
+        }
+    }
+    leader.release().await;
+    info!("stopped");
+}
+
+/// What one of the watches said.
+enum Heard {
+    Node(Event<NodeView>),
+    Worker(Event<WorkerView>),
+    Gate(Event<GateView>),
+}
+
+/// The time in which we lead.
+struct Term {
+    clock: Clock,
+    gate: Arc<Gate>,
+    views: Arc<Mutex<Views>>,
+    heard: BoxStream<'static, Heard>,
+    queue: Queue<String>,
+    /// Their last write may have landed or not.
+    doubtful: BTreeSet<String>,
+    concurrency: usize,
+}
+
+impl Term {
+    fn new(client: &Client, settings: &Settings, clock: &Clock, leader: &Leader) -> Self {
+        let views = Arc::new(Mutex::new(Views::new()));
+        let template = settings.template.clone();
+        let writer = Writer::new(client.clone(), clock.clone(), leader.candidate(), template, views.clone());
+        let gate = Gate::new(client.clone(), clock.clone(), views.clone(), writer, settings.most_workers);
+        Self {
+            clock: clock.clone(),
+            gate: Arc::new(gate),
+            views,
+            heard: listen(client, settings, clock),
+            queue: Queue::new(),
+            doubtful: BTreeSet::new(),
+            concurrency: settings.concurrency,
+        }
+    }
+
+    /// Works until `stop`, and then until what has begun is done.
+    async fn work(&mut self, stop: Stop) {
+        let mut looks = FuturesUnordered::new();
+        let mut stop = pin!(stop.fuse());
+        let mut stopping = false;
+        let mut last_call = None;
+        while !(stopping && looks.is_empty()) {
+            while !stopping
+                && looks.len() < self.concurrency
+                && let Some(name) = self.next()
+            {
+                looks.push(self.look(name));
+            }
+            let due =
+                self.queue.next().filter(|_| !stopping && looks.len() < self.concurrency && self.synced());
+            let wake = last_call.or(due);
+            tokio::select! {
+                biased;
+                () = &mut stop, if !stopping => {
+                    info!(unfinished = looks.len(), "asked to stop");
+                    stopping = true;
+                    last_call = Some(self.clock.elapsed() + DRAIN);
+                }
+                Some((name, outcome, doubtful)) = looks.next(), if !looks.is_empty() => {
+                    self.done(name, outcome, doubtful);
+                }
+                Some(heard) = self.heard.next() => self.hear(heard),
+                () = self.clock.reach(wake.unwrap_or_default()), if wake.is_some() => {
+                    if stopping {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    fn next(&mut self) -> Option<String> {
+        let now = self.clock.elapsed();
+        for name in self.gate.admitted() {
+            self.queue.add(name, now);
+        }
+        if self.synced() { self.queue.take(now) } else { None }
+    }
+
+    /// Before everything was listed, nothing is decided: what is missing then means nothing.
+    fn synced(&self) -> bool {
+        self.views.lock().unwrap_or_else(PoisonError::into_inner).synced()
+    }
+
+    fn look(&self, name: String) -> impl Future<Output = (String, Outcome, bool)> + Send + use<> {
+        let (gate, doubtful) = (self.gate.clone(), self.doubtful.contains(&name));
+        async move {
+            let (outcome, doubtful) = gate.look_at(&name, doubtful).await;
+            (name, outcome, doubtful)
+        }
+    }
+
+    fn done(&mut self, name: String, outcome: Outcome, doubtful: bool) {
+        if doubtful {
+            self.doubtful.insert(name.clone());
+        } else {
+            self.doubtful.remove(&name);
+        }
+        self.queue.done(name, outcome, self.clock.elapsed());
+    }
+
+    /// Takes in what a watch said, and queues the nodes that it touches.
+    fn hear(&mut self, heard: Heard) {
+        let mut views = self.views.lock().unwrap_or_else(PoisonError::into_inner);
+        let names: Vec<String> = match heard {
+            Heard::Node(event) => views.nodes.take(event).into_iter().map(|node| node.name).collect(),
+            Heard::Worker(event) => {
+                views.workers.take(event).into_iter().map(|worker| worker.node_name).collect()
+            }
+            Heard::Gate(event) => {
+                let touched = !views.gates.take(event).is_empty();
+                views.nodes.all().filter(|_| touched).map(|node| node.name.clone()).collect()
+            }
+        };
+        drop(views);
+        let now = self.clock.elapsed();
+        for name in names {
+            self.queue.add(name, now);
+        }
+    }
+}
+
+fn listen(client: &Client, settings: &Settings, clock: &Clock) -> BoxStream<'static, Heard> {
+    let nodes = watch::follow(
+        Api::all(client.clone()),
+        None,
+        |node| Some(NodeView::new(node)),
+        clock.clone(),
+        settings.seed,
+    );
+    let workers = watch::follow(
+        Api::namespaced(client.clone(), &settings.template.namespace),
+        Some(SELECTOR),
+        WorkerView::new,
+        clock.clone(),
+        settings.seed.wrapping_add(1),
+    );
+    let gates = watch::follow(
+        Api::all(client.clone()),
+        None,
+        |gate| Some(GateView::new(gate)),
+        clock.clone(),
+        settings.seed.wrapping_add(2),
+    );
+    let all =
+        [nodes.map(Heard::Node).boxed(), workers.map(Heard::Worker).boxed(), gates.map(Heard::Gate).boxed()];
+    futures::stream::select_all(all).boxed()
+}

@@ -1,0 +1,230 @@
+//! What we know of the cluster: ordered maps of small views, filled by the watches and by the answers to our writes.
+
+use std::collections::BTreeMap;
+
+use nodekeeper_core::gate::GateView;
+use nodekeeper_core::node::NodeView;
+use nodekeeper_core::worker::{self, WorkerView};
+
+use crate::watch::Event;
+
+/// Something that is kept.
+pub trait View: Clone {
+    /// Under which key.
+    fn key(&self) -> &str;
+    /// As of which version.
+    fn version(&self) -> &str;
+}
+
+impl View for NodeView {
+    fn key(&self) -> &str {
+        &self.name
+    }
+
+    fn version(&self) -> &str {
+        &self.resource_version
+    }
+}
+
+impl View for WorkerView {
+    fn key(&self) -> &str {
+        &self.name
+    }
+
+    fn version(&self) -> &str {
+        &self.resource_version
+    }
+}
+
+impl View for GateView {
+    fn key(&self) -> &str {
+        &self.name
+    }
+
+    fn version(&self) -> &'static str {
+        // Nobody writes gates but people: there are no answers to put in order.
+        ""
+    }
+}
+
+/// Versions are numbers on every server that we claim. One that is not is never newer than another.
+fn number(version: &str) -> u64 {
+    version.parse().unwrap_or(0)
+}
+
+/// One collection.
+#[derive(Debug)]
+pub struct Store<V> {
+    views: BTreeMap<String, V>,
+    /// How far the watch has come.
+    seen: u64,
+    synced: bool,
+}
+
+impl<V: View> Store<V> {
+    fn new() -> Self {
+        Self { views: BTreeMap::new(), seen: 0, synced: false }
+    }
+
+    /// Takes in what the watch says, and returns what was touched: as it was, or as it is.
+    pub fn take(&mut self, event: Event<V>) -> Vec<V> {
+        match event {
+            Event::All(all, version) => {
+                let known = all.into_iter().map(|view| (view.key().to_owned(), view)).collect();
+                let before = std::mem::replace(&mut self.views, known);
+                self.seen = number(&version);
+                self.synced = true;
+                let mut gone = Vec::new();
+                for (key, view) in before {
+                    // An answer to a write of ours may be ahead of the list.
+                    if number(view.version()) > self.seen {
+                        self.views.insert(key, view);
+                    } else if !self.views.contains_key(&key) {
+                        gone.push(view);
+                    }
+                }
+                gone.extend(self.views.values().cloned());
+                gone
+            }
+            Event::Is(view) => {
+                self.seen = self.seen.max(number(view.version()));
+                if self.is_ahead_of(&view) {
+                    return Vec::new();
+                }
+                self.views.insert(view.key().to_owned(), view.clone());
+                vec![view]
+            }
+            Event::Gone(view) => {
+                self.seen = self.seen.max(number(view.version()));
+                // A namesake may have been made since, and we may have read it.
+                if !self.is_ahead_of(&view) {
+                    self.views.remove(view.key());
+                }
+                vec![view]
+            }
+            Event::UpTo(version) => {
+                self.seen = self.seen.max(number(&version));
+                Vec::new()
+            }
+        }
+    }
+
+    /// Whether an answer of the server brought us further than the watch is.
+    fn is_ahead_of(&self, view: &V) -> bool {
+        self.views.get(view.key()).is_some_and(|known| number(known.version()) > number(view.version()))
+    }
+
+    /// Takes in an answer of the server. Where the watch is further already, it has seen this and what came of it.
+    pub fn learn(&mut self, view: V) {
+        let known = self.views.get(view.key()).map_or(0, |known| number(known.version()));
+        if number(view.version()) > self.seen.max(known) {
+            self.views.insert(view.key().to_owned(), view);
+        }
+    }
+
+    /// The view under this key.
+    pub fn get(&self, key: &str) -> Option<&V> {
+        self.views.get(key)
+    }
+
+    /// All views, by key.
+    pub fn all(&self) -> impl Iterator<Item = &V> {
+        self.views.values()
+    }
+}
+
+/// All collections.
+#[derive(Debug)]
+pub struct Views {
+    /// By name.
+    pub nodes: Store<NodeView>,
+    /// By the name of their pod, which begins with the node's uid.
+    pub workers: Store<WorkerView>,
+    /// By name.
+    pub gates: Store<GateView>,
+}
+
+impl Views {
+    /// Nothing is known yet.
+    pub fn new() -> Self {
+        Self { nodes: Store::new(), workers: Store::new(), gates: Store::new() }
+    }
+
+    /// Whether everything was listed: before, what is missing means nothing.
+    pub fn synced(&self) -> bool {
+        self.nodes.synced && self.workers.synced && self.gates.synced
+    }
+
+    /// The workers made for a node.
+    pub fn workers_of(&self, node_uid: &str) -> Vec<WorkerView> {
+        let prefix = worker::name_prefix(node_uid);
+        let from = self.workers.views.range(prefix.clone()..);
+        from.take_while(|(name, _)| name.starts_with(&prefix)).map(|(_, view)| view.clone()).collect()
+    }
+
+    /// A worker of ours was deleted, as the server said: it need not be asked again.
+    pub fn mark_deleted(&mut self, name: &str, uid: &str) {
+        if let Some(view) = self.workers.views.get_mut(name).filter(|view| view.uid == uid) {
+            view.deleting = true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(version: u64, uid: &str) -> NodeView {
+        NodeView {
+            name: "n".into(),
+            uid: uid.into(),
+            resource_version: version.to_string(),
+            ..NodeView::default()
+        }
+    }
+
+    fn known(store: &Store<NodeView>) -> Option<(&str, &str)> {
+        store.get("n").map(|node| (node.uid.as_str(), node.version()))
+    }
+
+    #[test]
+    fn a_watch_that_is_behind_takes_nothing_back() {
+        let mut store = Store::new();
+        store.take(Event::All(vec![node(5, "a")], "6".into()));
+        store.learn(node(9, "a"));
+        assert!(store.take(Event::Is(node(7, "a"))).is_empty());
+        assert_eq!(known(&store), Some(("a", "9")));
+        store.take(Event::Is(node(11, "a")));
+        assert_eq!(known(&store), Some(("a", "11")));
+    }
+
+    #[test]
+    fn an_answer_that_is_behind_the_watch_is_no_news() {
+        let mut store = Store::new();
+        store.take(Event::All(vec![], "6".into()));
+        store.take(Event::Gone(node(9, "a")));
+        store.learn(node(8, "a"));
+        assert_eq!(known(&store), None, "it came and went before its answer did");
+    }
+
+    #[test]
+    fn the_end_of_a_namesake_is_not_the_end_of_the_one_we_read() {
+        let mut store = Store::new();
+        store.take(Event::All(vec![node(5, "a")], "6".into()));
+        store.learn(node(9, "b"));
+        store.take(Event::Gone(node(7, "a")));
+        store.take(Event::Is(node(8, "b")));
+        assert_eq!(known(&store), Some(("b", "9")));
+    }
+
+    #[test]
+    fn a_list_that_is_behind_takes_nothing_back() {
+        let mut store = Store::new();
+        store.take(Event::All(vec![node(5, "a")], "6".into()));
+        store.learn(node(9, "a"));
+        store.take(Event::All(vec![node(5, "a")], "7".into()));
+        assert_eq!(known(&store), Some(("a", "9")));
+        let touched = store.take(Event::All(vec![], "12".into()));
+        assert_eq!((known(&store), touched.len()), (None, 1), "and what is gone is told");
+    }
+}
