@@ -52,7 +52,18 @@ pub struct Bound {
     pub address: SocketAddr,
     /// What a client needs to know, secrets included.
     pub kubeconfig: String,
+    /// The certificate of the authority that signed the server's.
+    pub authority: String,
+    secret: Arc<str>,
     serving: JoinHandle<()>,
+}
+
+impl Bound {
+    /// A token of somebody, such as the service account of a pod.
+    #[must_use]
+    pub fn token_of(&self, user: &str) -> String {
+        format!("{}.{}", BASE64.encode(user), self.secret)
+    }
 }
 
 impl Drop for Bound {
@@ -68,18 +79,19 @@ pub async fn bind(cluster: &Cluster, address: SocketAddr) -> Result<Bound, Error
     let address = listener.local_addr().map_err(listen)?;
     let identity = Identity::new(address)?;
     let kubeconfig = identity.kubeconfig(address);
-    let serving = tokio::spawn(accept(cluster.clone(), listener, identity.acceptor, identity.token));
-    Ok(Bound { address, kubeconfig, serving })
+    let Identity { authority, acceptor, token: secret } = identity;
+    let serving = tokio::spawn(accept(cluster.clone(), listener, acceptor, secret.clone()));
+    Ok(Bound { address, kubeconfig, authority, secret, serving })
 }
 
-struct Identity {
+pub(crate) struct Identity {
     authority: String,
-    acceptor: TlsAcceptor,
+    pub(crate) acceptor: TlsAcceptor,
     token: Arc<str>,
 }
 
 impl Identity {
-    fn new(address: SocketAddr) -> Result<Self, Error> {
+    pub(crate) fn new(address: SocketAddr) -> Result<Self, Error> {
         let mut authority = CertificateParams::default();
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         authority.distinguished_name.push(DnType::CommonName, "nodekeeper-sim");
@@ -145,11 +157,18 @@ async fn serve(cluster: &Cluster, token: &str, request: Request<Incoming>) -> Re
     let bearer =
         parts.headers.get(header::AUTHORIZATION).and_then(|v| v.to_str().ok()?.strip_prefix("Bearer "));
     let is_probe = matches!(parts.uri.path(), "/healthz" | "/livez" | "/readyz" | "/version");
-    if bearer != Some(token) && !is_probe {
-        return refuse(&ApiError::unauthorized());
-    }
-    let who = parts.headers.get(header::USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or("anonymous");
-    let who = who.split([' ', '/']).next().unwrap_or("anonymous").to_owned();
+    let agent = parts.headers.get(header::USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or("anonymous");
+    let agent = || agent.split([' ', '/']).next().unwrap_or("anonymous").to_owned();
+    let who = match bearer {
+        Some(bearer) if bearer == token => agent(),
+        Some(bearer) => match user_of(bearer, token) {
+            Some(user) => user,
+            None if is_probe => agent(),
+            None => return refuse(&ApiError::unauthorized()),
+        },
+        None if is_probe => agent(),
+        None => return refuse(&ApiError::unauthorized()),
+    };
     let body: Bytes = match Limited::new(body, LARGEST_BODY).collect().await {
         Ok(body) => body.to_bytes(),
         Err(_) => return refuse(&ApiError::too_large(LARGEST_BODY)),
@@ -157,4 +176,10 @@ async fn serve(cluster: &Cluster, token: &str, request: Request<Incoming>) -> Re
     let request = Request::from_parts(parts, body);
     let answer = server::answer(cluster, &who, &request, None);
     server::respond(cluster, answer)
+}
+
+/// Whose token it is, of those that [`Bound::token_of`] gave out.
+fn user_of(bearer: &str, secret: &str) -> Option<String> {
+    let user = bearer.strip_suffix(secret)?.strip_suffix('.')?;
+    String::from_utf8(BASE64.decode(user).ok()?).ok()
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request};
+use serde_json::Value;
 use tokio::sync::Notify;
 
 use crate::api::Query;
@@ -311,7 +312,16 @@ fn write_point(request: &Request<Bytes>) -> String {
     let rest = if in_namespace { &rest[2..] } else { rest };
     match rest {
         [resource, _, part] => format!("{} {resource}/{part}", request.method()),
-        [resource, ..] => format!("{} {resource}", request.method()),
+        [resource, ..] => format!("{} {resource}{}", request.method(), removals(request)),
         [] => request.method().to_string(),
     }
+}
+
+/// Tells a patch that takes something away from one that does not: they are different writes.
+fn removals(request: &Request<Bytes>) -> &'static str {
+    let operations: Vec<Value> = match *request.method() {
+        Method::PATCH => serde_json::from_slice(request.body()).unwrap_or_default(),
+        _ => Vec::new(),
+    };
+    if operations.iter().any(|operation| operation["op"] == "remove") { " (removal)" } else { "" }
 }

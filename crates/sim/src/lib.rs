@@ -6,6 +6,8 @@
 //! - [`api`] is the server proper: synchronous, without a clock. [`resources`] is the table of kinds, [`kinds`] what
 //!   single kinds do, [`store`] the objects and their history.
 //! - [`actors`] are the controllers around it, [`wire`] is the way between a client and the server, where faults happen.
+//! - [`worker`] runs the real checks in the cluster's own network, on its clock; [`process`] runs the real worker on
+//!   the real clock, against [`loopback`].
 //! - [`harness`] runs a program under test through seeds of faults and checks invariants at every step.
 //!
 //! Where it differs from a real API server it is wrong: `make conformance` shows it.
@@ -18,14 +20,17 @@ pub mod cluster;
 pub mod faults;
 pub mod harness;
 pub mod kinds;
+pub mod loopback;
 pub mod network;
 pub mod object;
+pub mod process;
 pub mod resource;
 pub mod resources;
 pub mod server;
 pub mod store;
 pub mod trace;
 pub mod wire;
+pub mod worker;
 
 pub use clock::Clock;
 pub use cluster::{Cluster, Options};

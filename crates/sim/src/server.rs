@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::api::status::ApiError;
-use crate::api::{Answer, Next, Request, Watch};
+use crate::api::{self, Answer, Next, Request, Watch};
 use crate::clock::after;
 use crate::cluster::Cluster;
 use crate::kinds::not_enforced;
@@ -29,6 +29,10 @@ pub fn answer(cluster: &Cluster, who: &str, request: &http::Request<Bytes>, cach
     let path = request.uri().path();
     if matches!(path, "/healthz" | "/livez" | "/readyz") {
         return Answer::Plain(StatusCode::OK, "ok");
+    }
+    if api::is_review(path) {
+        let reviewed = api::review(request, who, cluster.clock().now());
+        return reviewed.unwrap_or_else(|error| Answer::refusal(&error));
     }
     let read = Request::read(&cluster.state(), request);
     let result = match read {

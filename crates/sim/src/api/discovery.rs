@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::State;
 use super::status::ApiError;
+use super::{State, review};
 use crate::resource::Resource;
 
 /// The Kubernetes version that the embedded cluster says it is.
@@ -44,6 +44,7 @@ impl State {
                 known.push(resource.version.to_string());
             }
         }
+        versions.insert(review::GROUP.to_owned(), vec![review::VERSION.to_owned()]);
         let group = |(name, versions): (String, Vec<String>)| {
             let entry = |v: &String| json!({"groupVersion": format!("{name}/{v}"), "version": v});
             let all: Vec<Value> = versions.iter().map(entry).collect();
@@ -53,6 +54,9 @@ impl State {
     }
 
     fn resource_list(&self, group: &str, version: &str) -> Option<Value> {
+        if (group, version) == (review::GROUP, review::VERSION) {
+            return Some(review::resource_list());
+        }
         let served: Vec<&Resource> =
             self.resources().map(|r| &**r).filter(|r| r.group == group && r.version == version).collect();
         let api_version = served.first()?.api_version();

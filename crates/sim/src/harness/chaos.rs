@@ -15,12 +15,16 @@ use crate::faults::Coverage;
 use crate::network::Outage;
 use crate::object::{items, set};
 
+use super::Scenario;
+
 pub(super) struct Chaos {
     cluster: Cluster,
     somebody: Local,
     kubelets: Kubelets,
     nodes: Vec<NodeSpec>,
     random: fastrand::Rng,
+    forged: (String, String),
+    meddle: fn(&Local, &mut fastrand::Rng) -> Option<&'static str>,
     coverage: Arc<Mutex<Coverage>>,
     outages: Vec<Outage>,
     off: Vec<String>,
@@ -30,6 +34,7 @@ pub(super) struct Chaos {
 #[derive(Clone, Copy)]
 enum Misfortune {
     ForeignWrite,
+    Meddling,
     Reboot,
     PowerOff,
     PowerOn,
@@ -44,6 +49,7 @@ enum Misfortune {
 
 const MISFORTUNES: &[(Misfortune, u32)] = &[
     (Misfortune::ForeignWrite, 30),
+    (Misfortune::Meddling, 10),
     (Misfortune::Reboot, 4),
     (Misfortune::PowerOff, 3),
     (Misfortune::PowerOn, 4),
@@ -60,6 +66,7 @@ impl Chaos {
     pub(super) fn new(
         cluster: &Cluster,
         kubelets: &Kubelets,
+        scenario: &Scenario,
         nodes: Vec<NodeSpec>,
         seed: u64,
         coverage: Arc<Mutex<Coverage>>,
@@ -70,6 +77,8 @@ impl Chaos {
             kubelets: kubelets.clone(),
             nodes,
             random: fastrand::Rng::with_seed(seed),
+            forged: scenario.forged.clone(),
+            meddle: scenario.meddle,
             coverage,
             outages: Vec::new(),
             off: Vec::new(),
@@ -111,6 +120,7 @@ impl Chaos {
         let node = self.nodes[self.random.usize(..self.nodes.len())].clone();
         let what = match misfortune {
             Misfortune::ForeignWrite => self.write_as_somebody(&node.name),
+            Misfortune::Meddling => (self.meddle)(&self.somebody, &mut self.random),
             Misfortune::Reboot => {
                 let down_for = Duration::from_millis(self.random.u64(500..60_000));
                 self.kubelets.reboot(&node.name, down_for);
@@ -127,7 +137,7 @@ impl Chaos {
             }),
             Misfortune::DeleteNode => self.replace_by_namesake(&node),
             Misfortune::LieBegins => {
-                let forged = [("kubelet.example.com/forged".to_owned(), "yes".to_owned())].into();
+                let forged = [self.forged.clone()].into();
                 let lie = match self.random.u8(0..3) {
                     0 => Lie { ready: Some(false), ..Lie::default() },
                     1 => Lie { exit_code: Some(0), ..Lie::default() },

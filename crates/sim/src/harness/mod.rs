@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use serde_json::Value;
 use tokio::sync::Notify;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
@@ -20,7 +21,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use crate::actors::kubelet::{Kubelets, NodeSpec, Runner, Shell};
 use crate::actors::{self, Timing};
 use crate::clock::Clock;
-use crate::cluster::{Cluster, Options};
+use crate::cluster::{Cluster, Local, Options};
 use crate::faults::{Coverage, Faults, Rates};
 use crate::store::Change;
 use crate::wire::Wire;
@@ -69,13 +70,33 @@ pub struct Scenario {
     pub calm: Duration,
     /// Runs the containers.
     pub runner: Arc<dyn Runner>,
+    /// What the cluster has before anything else happens.
+    pub furnish: fn(&Cluster),
+    /// The taints that every node registers with.
+    pub taints: Vec<Value>,
+    /// A label that lying kubelets give themselves.
+    pub forged: (String, String),
+    /// What else somebody may do now and then, in a word or two; none where there was nothing to do it to.
+    pub meddle: fn(&Local, &mut fastrand::Rng) -> Option<&'static str>,
 }
 
 impl Scenario {
     /// Two replicas, ten minutes of trouble, three to settle.
     pub fn new(program: Program, invariants: fn() -> Vec<Box<dyn Invariant>>) -> Self {
         let (rough, calm) = (Duration::from_mins(10), Duration::from_mins(3));
-        Self { program, replicas: 2, invariants, rough, calm, runner: Arc::new(Shell) }
+        let forged = ("kubelet.example.com/forged".to_owned(), "yes".to_owned());
+        Self {
+            program,
+            replicas: 2,
+            invariants,
+            rough,
+            calm,
+            runner: Arc::new(Shell),
+            furnish: |_| {},
+            taints: Vec::new(),
+            forged,
+            meddle: |_, _| None,
+        }
     }
 }
 
@@ -165,12 +186,13 @@ impl<'s> Run<'s> {
 
     async fn go(mut self) -> Report {
         self.watch_over_every_step();
+        (self.scenario.furnish)(&self.cluster);
         let mut actors = actors::start(&self.cluster, Timing::default());
         let started = actors.at_work();
         let kubelets = Kubelets::start(&self.cluster, self.random.u64(..), self.scenario.runner.clone());
         let nodes = self.choose_nodes();
-        let chaos =
-            chaos::Chaos::new(&self.cluster, &kubelets, nodes, self.random.u64(..), self.coverage.clone());
+        let (seed, coverage) = (self.random.u64(..), self.coverage.clone());
+        let chaos = chaos::Chaos::new(&self.cluster, &kubelets, self.scenario, nodes, seed, coverage);
 
         let mut replicas = JoinSet::new();
         let clocks: Vec<Clock> =
@@ -242,7 +264,12 @@ impl<'s> Run<'s> {
     fn choose_nodes(&mut self) -> Vec<NodeSpec> {
         let count = if self.seed.is_multiple_of(10) { 200 } else { self.random.usize(20..30) };
         let zone = |i: usize| ["a", "b", "c"][i % 3].to_owned();
-        let node = |i: usize| NodeSpec { name: format!("n{i:03}"), zone: zone(i), ..NodeSpec::default() };
+        let node = |i: usize| NodeSpec {
+            name: format!("n{i:03}"),
+            zone: zone(i),
+            taints: self.scenario.taints.clone(),
+            ..NodeSpec::default()
+        };
         (0..count).map(node).collect()
     }
 

@@ -1,0 +1,105 @@
+//! `SelfSubjectReview`: who asks. It is answered and never stored.
+
+use bytes::Bytes;
+use http::{Method, StatusCode};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::Answer;
+use super::status::ApiError;
+use crate::clock::time;
+use crate::object::text;
+
+pub(super) const GROUP: &str = "authentication.k8s.io";
+pub(super) const VERSION: &str = "v1";
+const PATH: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+const KIND: &str = "SelfSubjectReview";
+
+/// Whether a path is that of the review.
+#[must_use]
+pub fn is_review(path: &str) -> bool {
+    path == PATH
+}
+
+pub(super) fn resource_list() -> Value {
+    json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": format!("{GROUP}/{VERSION}"), "resources": [
+        {"name": "selfsubjectreviews", "singularName": "selfsubjectreview", "namespaced": false, "kind": KIND,
+            "verbs": ["create"]}]})
+}
+
+/// Tells somebody who they are.
+pub(crate) fn review(request: &http::Request<Bytes>, who: &str, now: Timestamp) -> Result<Answer, ApiError> {
+    if request.method() != Method::POST {
+        return Err(ApiError::method_not_allowed());
+    }
+    let body: Value = serde_json::from_slice(request.body())
+        .map_err(|e| ApiError::bad_request(format!("unable to read the body: {e}")))?;
+    let kind = text(&body, "kind");
+    if !matches!(kind, "" | KIND) {
+        let message = format!("{kind} in the body, {KIND} in the path");
+        return Err(ApiError::bad_request(message));
+    }
+    let document = json!({"kind": KIND, "apiVersion": format!("{GROUP}/{VERSION}"),
+        "metadata": {"creationTimestamp": time(now)},
+        "status": {"userInfo": {"username": who, "groups": groups(who)}}});
+    Ok(Answer::Document(StatusCode::CREATED, document))
+}
+
+fn groups(who: &str) -> Vec<String> {
+    let mut groups = Vec::new();
+    if let Some((namespace, _)) = who.strip_prefix("system:serviceaccount:").and_then(|n| n.split_once(':')) {
+        groups.push("system:serviceaccounts".to_owned());
+        groups.push(format!("system:serviceaccounts:{namespace}"));
+    }
+    groups.push("system:authenticated".to_owned());
+    groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::{Cluster, Options};
+    use crate::server;
+
+    fn ask(method: Method, path: &str, body: &'static str) -> (u16, Value) {
+        let cluster = Cluster::new(Options::simulated(1));
+        let mut request = http::Request::new(Bytes::from_static(body.as_bytes()));
+        *request.method_mut() = method;
+        *request.uri_mut() = path.parse().expect("it is a path");
+        match server::answer(&cluster, "system:serviceaccount:ns:worker", &request, None) {
+            Answer::Document(code, document) => (code.as_u16(), document),
+            other => unreachable!("{other:?}"),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_says_who_asks() {
+        let body = r#"{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}"#;
+        let (code, answer) = ask(Method::POST, PATH, body);
+        assert_eq!((code, text(&answer, "kind")), (201, KIND));
+        let user = &answer["status"]["userInfo"];
+        assert_eq!(user["username"], "system:serviceaccount:ns:worker");
+        let groups = ["system:serviceaccounts", "system:serviceaccounts:ns", "system:authenticated"];
+        assert_eq!(user["groups"], json!(groups));
+        assert!(!text(&answer, "metadata.creationTimestamp").is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_only_created_and_only_it() {
+        assert_eq!(ask(Method::GET, PATH, "").0, 405);
+        assert_eq!(ask(Method::DELETE, PATH, "").0, 405);
+        assert_eq!(ask(Method::POST, PATH, "{").0, 400);
+        assert_eq!(ask(Method::POST, PATH, r#"{"kind":"TokenReview"}"#).0, 400);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn discovery_knows_it() {
+        let (_, groups) = ask(Method::GET, "/apis", "");
+        let names: Vec<_> = groups["groups"].as_array().expect("a list").iter().map(|g| &g["name"]).collect();
+        assert!(names.contains(&&json!(GROUP)), "{names:?}");
+        let (_, list) = ask(Method::GET, "/apis/authentication.k8s.io/v1", "");
+        assert_eq!(list["resources"][0]["verbs"], json!(["create"]));
+        let (_, group) = ask(Method::GET, "/apis/authentication.k8s.io", "");
+        assert_eq!(group["preferredVersion"]["groupVersion"], "authentication.k8s.io/v1");
+    }
+}

@@ -1,0 +1,89 @@
+//! A way to the API server that can be broken.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use tokio_rustls::TlsAcceptor;
+
+use super::{Api, Switches, any_port};
+use crate::bind::{Error, Identity};
+
+/// How soon a port is asked for again that could not be had.
+const AGAIN: Duration = Duration::from_millis(50);
+
+pub(super) async fn serve(
+    switches: &Arc<Switches>,
+    tasks: &mut JoinSet<()>,
+    api_server: SocketAddr,
+) -> Result<SocketAddr, Error> {
+    let listen = |source| Error::Listen { address: any_port(), source };
+    let listener = TcpListener::bind(any_port()).await.map_err(listen)?;
+    let address = listener.local_addr().map_err(listen)?;
+    let impostor = Identity::new(address)?.acceptor;
+    tasks.spawn(switch(listener, switches.clone(), Way { api_server, impostor }));
+    Ok(address)
+}
+
+#[derive(Clone)]
+struct Way {
+    api_server: SocketAddr,
+    impostor: TlsAcceptor,
+}
+
+/// Serves each state of the switch until it is turned; what it served ends with it.
+async fn switch(listener: TcpListener, switches: Arc<Switches>, way: Way) {
+    let Ok(address) = listener.local_addr() else { return };
+    let mut listener = Some(listener);
+    loop {
+        let api = switches.now().1;
+        if api == Api::Refuse {
+            // A port without a listener is the only thing that refuses.
+            listener = None;
+            switches.turned.notified().await;
+            continue;
+        }
+        let Some(open) = &listener else {
+            listener = TcpListener::bind(address).await.ok();
+            if listener.is_none() {
+                sleep(AGAIN).await;
+            }
+            continue;
+        };
+        tokio::select! {
+            biased;
+            () = switches.turned.notified() => {}
+            () = accept(open, api, &way) => {}
+        }
+    }
+}
+
+async fn accept(listener: &TcpListener, api: Api, way: &Way) {
+    let mut connections = JoinSet::new();
+    loop {
+        while connections.try_join_next().is_some() {}
+        match listener.accept().await {
+            Ok((stream, _)) => drop(connections.spawn(lead(stream, api, way.clone()))),
+            Err(_) => sleep(AGAIN).await,
+        }
+    }
+}
+
+async fn lead(mut stream: TcpStream, api: Api, way: Way) {
+    match api {
+        Api::Healthy => {
+            let Ok(mut server) = TcpStream::connect(way.api_server).await else { return };
+            let _ = (stream.set_nodelay(true), server.set_nodelay(true));
+            // Where one side breaks off, so does the other.
+            let _ = copy_bidirectional(&mut stream, &mut server).await;
+        }
+        Api::Blackhole => std::future::pending().await,
+        // A client that looks does not get past the handshake.
+        Api::WrongCertificate => drop(way.impostor.accept(stream).await),
+        Api::Refuse => {}
+    }
+}

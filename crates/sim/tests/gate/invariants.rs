@@ -1,0 +1,312 @@
+//! What must hold at every step of every run, whatever goes wrong: DESIGN §8, numbers 1, 2 and 6, and what keeps
+//! them from being true by luck.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use nodekeeper_core::checks::Subject;
+use nodekeeper_core::record::{ANNOTATION, Record};
+use nodekeeper_core::report::{self, Verdict};
+use nodekeeper_sim::Cluster;
+use nodekeeper_sim::harness::Invariant;
+use nodekeeper_sim::object::{at, condition_status, is_deleting, items, name, number, text, uid};
+use nodekeeper_sim::store::Change;
+use serde_json::{Value, json};
+
+use super::{LABEL, NAMESPACE, TAINT};
+
+pub fn all() -> Vec<Box<dyn Invariant>> {
+    vec![
+        Box::<OpenedByVerdict>::default(),
+        Box::new(NothingForeign),
+        Box::<CountedOnce>::default(),
+        Box::<OneWorkerAtATime>::default(),
+        Box::<OnlyTheLeaderWrites>::default(),
+        Box::new(HealthyNodesAreOpen),
+    ]
+}
+
+fn is_ours(change: &Change) -> bool {
+    change.who.starts_with("replica-")
+}
+
+fn is_gated(node: &Value) -> bool {
+    items(node, "spec.taints").iter().any(|taint| text(taint, "key") == TAINT)
+}
+
+fn record(node: &Value) -> Option<Record> {
+    let annotation = at(node, "metadata.annotations")?.get(ANNOTATION)?.as_str();
+    Record::read(annotation, uid(node))
+}
+
+/// For whom a worker works; none if the object is no worker.
+fn subject(pod: &Value) -> Option<Subject> {
+    let annotation = at(pod, "metadata.annotations")?.get("nodekeeper.dev/subject")?.as_str()?;
+    serde_json::from_str(annotation).ok()
+}
+
+/// How a worker's container ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    /// With a verdict about what it was made for.
+    Told(Verdict),
+    /// With none.
+    Silent,
+}
+
+fn ended(pod: &Value) -> Option<Ending> {
+    let status = items(pod, "status.containerStatuses").iter().find(|one| text(one, "name") == "worker");
+    let Some(terminated) = status.and_then(|status| at(status, "state.terminated")) else {
+        return matches!(text(pod, "status.phase"), "Failed" | "Succeeded").then_some(Ending::Silent);
+    };
+    let report = report::parse(text(terminated, "message")).ok();
+    let own = report.filter(|report| Some(&report.subject) == subject(pod).as_ref());
+    let agrees = |report: &report::Report| number(terminated, "exitCode") == Some(report.exit_code().into());
+    Some(own.filter(agrees).map_or(Ending::Silent, |report| Ending::Told(report.verdict)))
+}
+
+/// 1. We never remove a gate taint without a Passed verdict for the node's current incarnation.
+#[derive(Default)]
+struct OpenedByVerdict {
+    passed: BTreeMap<(String, u32), Subject>,
+    /// Generation of the gate, and since when.
+    gate: (i64, Timestamp),
+}
+
+impl Invariant for OpenedByVerdict {
+    fn name(&self) -> &'static str {
+        "a gate opens only on a Passed verdict for this node, boot and gate"
+    }
+
+    fn check(&mut self, change: &Change) -> Result<(), String> {
+        if let ("nodekeeper.dev/nodegates", Some(gate)) = (change.collection.as_str(), &change.after) {
+            self.gate = (number(gate, "metadata.generation").unwrap_or_default(), change.at);
+        }
+        if let ("pods", Some(pod)) = (change.collection.as_str(), &change.after)
+            && let (Some(subject), Some(Ending::Told(Verdict::Passed))) = (subject(pod), ended(pod))
+        {
+            self.passed.insert((subject.node_uid.clone(), subject.number), subject);
+        }
+        let (Some(before), Some(after)) = (&change.before, &change.after) else { return Ok(()) };
+        if change.collection != "nodes" || !is_ours(change) || !is_gated(before) || is_gated(after) {
+            return Ok(());
+        }
+        let record = record(after).ok_or("it was opened without a record")?;
+        let verdict = self.passed.get(&(uid(after).to_owned(), record.number));
+        let verdict = verdict.ok_or_else(|| format!("worker {} has not passed", record.number))?;
+        let boot = text(before, "status.nodeInfo.bootID");
+        if verdict.boot_id != boot {
+            return Err(format!("the verdict is about boot {}, and this is {boot}", verdict.boot_id));
+        }
+        let just_changed = change.at.duration_since(self.gate.1) < SignedDuration::from_secs(10);
+        if verdict.gate_generation != self.gate.0 && !just_changed {
+            return Err(format!(
+                "the verdict is for generation {} of the gate, not {}",
+                verdict.gate_generation, self.gate.0
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// 6. Nothing foreign is changed.
+struct NothingForeign;
+
+/// A node without what is ours and what every write changes.
+fn foreign(node: &Value) -> Value {
+    let mut node = node.clone();
+    let taints: Vec<Value> =
+        items(&node, "spec.taints").iter().filter(|taint| text(taint, "key") != TAINT).cloned().collect();
+    node["spec"]["taints"] = json!(taints);
+    let metadata = node["metadata"].as_object_mut().expect("every object has metadata");
+    metadata.remove("resourceVersion");
+    metadata.remove("managedFields");
+    for (map, key) in [("labels", LABEL), ("annotations", ANNOTATION)] {
+        if let Some(map) = metadata.get_mut(map).and_then(Value::as_object_mut) {
+            map.remove(key);
+        }
+    }
+    if metadata.get("annotations").is_some_and(|map| map.as_object().is_some_and(serde_json::Map::is_empty)) {
+        metadata.remove("annotations");
+    }
+    node
+}
+
+impl Invariant for NothingForeign {
+    fn name(&self) -> &'static str {
+        "nothing foreign is changed"
+    }
+
+    fn check(&mut self, change: &Change) -> Result<(), String> {
+        if !is_ours(change) {
+            return Ok(());
+        }
+        match (change.collection.as_str(), &change.before, &change.after) {
+            ("nodes", Some(before), Some(after)) => {
+                let (was, is) = (foreign(before), foreign(after));
+                if was != is {
+                    return Err(format!("{was} became {is}"));
+                }
+                if is_gated(after) && !is_gated(before) {
+                    return Err("a node was tainted".into());
+                }
+                Ok(())
+            }
+            ("pods", before, after) => {
+                let is_worker =
+                    |pod: &Arc<Value>| subject(pod).is_some() && change.key.starts_with(NAMESPACE);
+                if before.iter().chain(after).all(is_worker) {
+                    Ok(())
+                } else {
+                    Err("a pod that is no worker".into())
+                }
+            }
+            ("events", None, Some(_)) | ("coordination.k8s.io/leases", _, Some(_)) => Ok(()),
+            _ => Err(format!("{} is not ours to touch", change.collection)),
+        }
+    }
+}
+
+/// A worker counts once, whoever crashes when.
+#[derive(Default)]
+struct CountedOnce {
+    endings: BTreeMap<(String, u32), Ending>,
+}
+
+impl Invariant for CountedOnce {
+    fn name(&self) -> &'static str {
+        "an attempt is counted once, and only for a worker that ended with a verdict"
+    }
+
+    fn check(&mut self, change: &Change) -> Result<(), String> {
+        if let ("pods", Some(pod)) = (change.collection.as_str(), &change.after)
+            && let (Some(subject), Some(ending)) = (subject(pod), ended(pod))
+        {
+            self.endings.insert((subject.node_uid, subject.number), ending);
+        }
+        let (Some(before), Some(after)) = (&change.before, &change.after) else { return Ok(()) };
+        if change.collection != "nodes" || !is_ours(change) {
+            return Ok(());
+        }
+        let (was, is) = (record(before).unwrap_or_default(), record(after).ok_or("the record is gone")?);
+        if is.number <= was.number {
+            return Err(format!("worker {} is recorded after worker {}", is.number, was.number));
+        }
+        let new_round = is.round != was.round || was.verdict == Some(Verdict::Passed);
+        let counted = is.attempts - if new_round { 0 } else { was.attempts };
+        let ending = self.endings.get(&(uid(after).to_owned(), is.number));
+        let earned = u32::from(matches!(ending, Some(Ending::Told(Verdict::Passed | Verdict::Failed))));
+        // A verdict about an earlier boot or gate is no attempt, so that fewer may be counted, and never more.
+        if counted > earned {
+            return Err(format!(
+                "{counted} attempts were counted for worker {}, which ended {ending:?}",
+                is.number
+            ));
+        }
+        if is.attempts > is.workers {
+            return Err(format!("{} attempts of {} workers", is.attempts, is.workers));
+        }
+        Ok(())
+    }
+}
+
+/// Never two workers at once on a node, and never the same number twice.
+#[derive(Default)]
+struct OneWorkerAtATime {
+    /// Node uid → pods that have not ended.
+    unended: BTreeMap<String, BTreeSet<String>>,
+    /// By node name: the record's number.
+    recorded: BTreeMap<String, u32>,
+}
+
+impl Invariant for OneWorkerAtATime {
+    fn name(&self) -> &'static str {
+        "one worker at a time on a node, and each number once"
+    }
+
+    fn check(&mut self, change: &Change) -> Result<(), String> {
+        if change.collection == "nodes"
+            && let Some(node) = &change.after
+        {
+            self.recorded.insert(uid(node).to_owned(), record(node).map_or(0, |record| record.number));
+        }
+        let Some(object) = change.after.as_ref().or(change.before.as_ref()) else { return Ok(()) };
+        let Some(subject) = subject(object).filter(|_| change.collection == "pods") else { return Ok(()) };
+        let here = self.unended.entry(subject.node_uid.clone()).or_default();
+        if change.after.as_ref().is_none_or(|pod| ended(pod).is_some()) {
+            here.remove(&change.key);
+            return Ok(());
+        }
+        if change.before.is_none() {
+            if let Some(other) = here.first() {
+                return Err(format!("worker {} starts while {other} has not ended", subject.number));
+            }
+            let recorded = self.recorded.get(&subject.node_uid).copied().unwrap_or_default();
+            if subject.number <= recorded {
+                return Err(format!("worker {} starts after worker {recorded} was recorded", subject.number));
+            }
+        }
+        here.insert(change.key.clone());
+        Ok(())
+    }
+}
+
+/// Whoever writes holds the lease.
+#[derive(Default)]
+struct OnlyTheLeaderWrites {
+    holder: String,
+}
+
+impl Invariant for OnlyTheLeaderWrites {
+    fn name(&self) -> &'static str {
+        "only the holder of the lease writes"
+    }
+
+    fn check(&mut self, change: &Change) -> Result<(), String> {
+        if change.collection == "coordination.k8s.io/leases" && change.key.starts_with(NAMESPACE) {
+            let lease = change.after.as_deref().cloned().unwrap_or_default();
+            text(&lease, "spec.holderIdentity").clone_into(&mut self.holder);
+            return Ok(());
+        }
+        if is_ours(change) && !self.holder.starts_with(&format!("{}_", change.who)) {
+            return Err(format!("the holder is {:?}", self.holder));
+        }
+        Ok(())
+    }
+}
+
+/// 2. A healthy node in a healthy cluster is untainted within a bound, and nothing is left over.
+struct HealthyNodesAreOpen;
+
+impl Invariant for HealthyNodesAreOpen {
+    fn name(&self) -> &'static str {
+        "a healthy node in a healthy cluster is open, and nothing is left over"
+    }
+
+    fn check(&mut self, _: &Change) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn finally(&mut self, cluster: &Cluster) -> Result<(), String> {
+        let nodes = cluster.local("invariant").all("nodes");
+        let ready: Vec<_> = nodes
+            .iter()
+            .filter(|node| condition_status(node, "Ready") == "True" && !is_deleting(node))
+            .collect();
+        if ready.is_empty() {
+            return Err("no node is Ready: the run shows nothing".into());
+        }
+        for node in ready {
+            let why = record(node).map(|record| format!("{record:?}"));
+            if is_gated(node) {
+                return Err(format!("{} is Ready and still gated: {why:?}", name(node)));
+            }
+            if at(node, "metadata.labels").and_then(|labels| labels.get(LABEL)) != Some(&json!("true")) {
+                return Err(format!("{} is open and bears no label: {why:?}", name(node)));
+            }
+        }
+        let pods = cluster.local("invariant").all("pods");
+        pods.first().map_or(Ok(()), |pod| Err(format!("{} is left over: {pod}", name(pod))))
+    }
+}

@@ -1,0 +1,112 @@
+//! The real controller, its gate and its workers under the harness.
+
+// Each test file takes what it needs of this.
+#![allow(dead_code)]
+
+pub mod invariants;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::CustomResourceExt as _;
+use nodekeeper_core::api::NodeGate;
+use nodekeeper_core::worker::Template;
+use nodekeeper_operator::clock::Clock;
+use nodekeeper_operator::{Settings, run};
+use nodekeeper_sim::cluster::Local;
+use nodekeeper_sim::harness::{Program, Scenario};
+use nodekeeper_sim::object::{is_deleting, items, set, text};
+use nodekeeper_sim::worker::Workers;
+use nodekeeper_sim::{Cluster, network};
+use serde_json::{Value, json};
+
+pub const NAMESPACE: &str = "nodekeeper-system";
+pub const TAINT: &str = "node-ready/unverified";
+pub const LABEL: &str = "node-ready/verified";
+
+/// Two replicas of the controller, a gate before every node, ten minutes of trouble.
+pub fn scenario() -> Scenario {
+    let program: Program = Arc::new(|replica| {
+        let clock = replica.clock.clone();
+        let identity = format!("{}_{:x}", replica.name, replica.seed);
+        let settings = Settings::new(template(), identity, replica.seed);
+        let clock = Clock::new(move || clock.now());
+        Box::pin(run(replica.client, settings, clock, std::future::pending()))
+    });
+    Scenario {
+        runner: Arc::new(Workers),
+        furnish,
+        taints: vec![taint()],
+        forged: (LABEL.into(), "true".into()),
+        meddle,
+        // Long enough for a crash, a new leader, and the rarest look at a node.
+        calm: Duration::from_mins(4),
+        ..Scenario::new(program, invariants::all)
+    }
+}
+
+pub fn template() -> Template {
+    Template {
+        namespace: NAMESPACE.into(),
+        image: "nodekeeper.local/worker:1".into(),
+        service_account: "nodekeeper-worker".into(),
+        priority_class: String::new(),
+    }
+}
+
+pub fn taint() -> Value {
+    json!({"key": TAINT, "value": "true", "effect": "NoSchedule"})
+}
+
+/// The definitions, the namespace and a gate.
+pub fn furnish(cluster: &Cluster) {
+    let somebody = cluster.local("setup");
+    let crd = serde_json::to_value(NodeGate::crd()).expect("the definition is JSON");
+    somebody.create("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", crd).expect("it is valid");
+    for namespace in [NAMESPACE, "default", "kube-system"] {
+        if somebody.get("namespaces", "", namespace).is_none() {
+            let body = json!({"metadata": {"name": namespace}});
+            somebody.create("v1", "Namespace", "", body).expect("it is not there yet");
+        }
+    }
+    network::furnish(cluster).expect("nothing of it is there yet");
+    let account = json!({"metadata": {"name": "nodekeeper-worker", "namespace": NAMESPACE}});
+    somebody.create("v1", "ServiceAccount", NAMESPACE, account).expect("its namespace is there");
+    let gate = json!({
+        "apiVersion": "nodekeeper.dev/v1alpha1",
+        "kind": "NodeGate",
+        "metadata": {"name": "default"},
+        "spec": {"retry": {"recheckSeconds": 30}},
+    });
+    somebody.create("nodekeeper.dev/v1alpha1", "NodeGate", "", gate).expect("it is valid");
+}
+
+/// People delete workers, change gates and taint nodes again.
+fn meddle(somebody: &Local, random: &mut fastrand::Rng) -> Option<&'static str> {
+    match random.u8(0..4) {
+        0 | 1 => {
+            let pods = somebody.all("pods");
+            let pod = pods.get(random.usize(..pods.len().max(1)))?;
+            let grace = random.bool().then_some(0);
+            somebody.delete(pod, grace).ok().map(|_| "worker deleted by somebody")
+        }
+        2 => {
+            let gate = somebody.get("nodekeeper.dev/nodegates", "", "default")?;
+            let retries = random.i64(1..9);
+            let changed =
+                somebody.change(&gate, None, |gate| set(gate, "spec.retry.maxRetries", json!(retries)));
+            changed.ok().map(|_| "gate changed")
+        }
+        _ => {
+            let nodes = somebody.all("nodes");
+            let node = nodes.get(random.usize(..nodes.len().max(1)))?;
+            let mut taints = items(node, "spec.taints").to_vec();
+            if is_deleting(node) || taints.iter().any(|taint| text(taint, "key") == TAINT) {
+                return None;
+            }
+            taints.insert(random.usize(..=taints.len()), taint());
+            let changed = somebody.change(node, None, |node| set(node, "spec.taints", json!(taints)));
+            changed.ok().map(|_| "node tainted again")
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! The real checks, run by simulated kubelets in a simulated network.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nodekeeper_core::checks::Assignment;
+use nodekeeper_core::report::{Outcome, Report, Verdict, parse, reason};
+use nodekeeper_sim::actors::kubelet::{Kubelets, NodeSpec};
+use nodekeeper_sim::actors::{self, Actors, Timing};
+use nodekeeper_sim::network::{self, Outage};
+use nodekeeper_sim::object::{items, text};
+use nodekeeper_sim::worker::Workers;
+use nodekeeper_sim::{Cluster, Options};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+/// Two machines, `n1` in zone `a` and `n2` in zone `b`.
+struct Bench {
+    cluster: Cluster,
+    _kubelets: Kubelets,
+    _actors: Actors,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let cluster = Cluster::new(Options::simulated(7));
+        network::furnish(&cluster).expect("an empty cluster has room for it");
+        let actors = actors::start(&cluster, Timing::default());
+        let kubelets = Kubelets::start(&cluster, 7, Arc::new(Workers));
+        for (name, zone) in [("n1", "a"), ("n2", "b")] {
+            kubelets.join(NodeSpec { name: name.into(), zone: zone.into(), ..NodeSpec::default() });
+        }
+        Self { cluster, _kubelets: kubelets, _actors: actors }
+    }
+
+    /// Runs a worker to its end: its exit code and its report.
+    async fn work(&self, name: &str, node: &str, assignment: &str) -> (i64, Report) {
+        let container = json!({"name": "worker", "image": "example.com/worker:1",
+            "env": [{"name": Assignment::ENV, "value": assignment}]});
+        let pod = json!({"metadata": {"name": name},
+            "spec": {"nodeName": node, "restartPolicy": "Never", "containers": [container]}});
+        let api = self.cluster.local("test");
+        api.create("v1", "Pod", "default", pod).expect("the pod is valid");
+        let mut changes = api.follow(&["pods"]);
+        let ended = async {
+            loop {
+                let pod = api.get("pods", "default", name).expect("nobody deletes it");
+                if matches!(text(&pod, "status.phase"), "Succeeded" | "Failed") {
+                    return pod;
+                }
+                changes.next().await;
+            }
+        };
+        let pod: Arc<Value> = timeout(Duration::from_mins(5), ended).await.expect("workers end");
+        let end = &items(&pod, "status.containerStatuses")[0]["state"]["terminated"];
+        let report = parse(text(end, "message")).expect("it is a report");
+        (end["exitCode"].as_i64().expect("it has ended"), report)
+    }
+
+    async fn standard(&self, name: &str, node: &str) -> (i64, Report) {
+        self.work(name, node, &standard()).await
+    }
+}
+
+fn standard() -> String {
+    let mut assignment = Assignment::default();
+    assignment.subject.node_uid = "a-uid".into();
+    serde_json::to_string(&assignment).expect("it is JSON")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_network_works_passes() {
+    let (code, report) = Bench::new().standard("w", "n1").await;
+    assert_eq!((code, report.verdict), (0, Verdict::Passed), "{report:?}");
+    assert_eq!((report.checks.len(), report.subject.node_uid.as_str()), (5, "a-uid"));
+    assert_eq!(report.checks[0].message, "10.96.0.1");
+    assert_eq!(report.checks[1].message, "system:serviceaccount:default:default");
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_that_do_not_resolve_fail_the_nodes_that_it_concerns() {
+    let bench = Bench::new();
+    for (outage, n1, n2) in [
+        (Outage::Node("n1".into()), Verdict::Failed, Verdict::Passed),
+        (Outage::Zone("b".into()), Verdict::Passed, Verdict::Failed),
+        (Outage::All, Verdict::Failed, Verdict::Failed),
+    ] {
+        bench.cluster.network().fail(outage.clone());
+        for (node, verdict) in [("n1", n1), ("n2", n2)] {
+            let name = format!("w-{node}-{}", format!("{outage:?}").len());
+            let (code, report) = bench.standard(&name, node).await;
+            assert_eq!(report.verdict, verdict, "{node} {outage:?}");
+            assert_eq!(code, i64::from(verdict == Verdict::Failed));
+            if verdict == Verdict::Failed {
+                let told = "dns kubernetes.default.svc.cluster.local.: Timeout (no answer within 10 s)";
+                assert_eq!(report.summary(), told);
+            }
+        }
+        bench.cluster.network().heal(&outage);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_blamed_for_cluster_dns_that_does_not_run() {
+    let bench = Bench::new();
+    network::run_cluster_dns(&bench.cluster, false).expect("it is there");
+    let (code, report) = bench.standard("w1", "n1").await;
+    assert_eq!((code, report.verdict), (3, Verdict::Inconclusive));
+    let reasons: Vec<_> = report
+        .checks
+        .iter()
+        .filter(|c| c.outcome == Outcome::Inconclusive)
+        .map(|c| c.reason.as_str())
+        .collect();
+    assert_eq!(reasons, [reason::CLUSTER_DNS_NOT_RUNNING; 2]);
+    network::run_cluster_dns(&bench.cluster, true).expect("it is there");
+    assert_eq!(bench.standard("w2", "n1").await.1.verdict, Verdict::Passed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_assignment_that_makes_no_sense_exits_2() {
+    let (code, report) = Bench::new().work("w", "n1", "what?").await;
+    assert_eq!((code, report.verdict), (2, Verdict::Inconclusive));
+}
+
+#[test]
+fn workers_take_the_same_time_in_every_run() {
+    let trace = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+        runtime.expect("there are enough files").block_on(async {
+            let bench = Bench::new();
+            bench.cluster.trace().keep();
+            bench.standard("w1", "n1").await;
+            bench.standard("w2", "n2").await;
+            bench.cluster.trace().text()
+        })
+    };
+    let (first, second) = (trace(), trace());
+    assert!(first.contains("worker w1 on n1: Passed"), "{first}");
+    assert_eq!(first, second);
+}
