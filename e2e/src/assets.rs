@@ -17,6 +17,9 @@ pub const DEFAULT_VERSION: &str = "1.36.4";
 pub const BINARIES: [&str; 5] =
     ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"];
 
+/// What a machine needs besides to be a node, its DNS, and what tests run on it.
+pub const NODE_BINARIES: [&str; 4] = ["kubelet", "kube-proxy", "coredns", "testtool"];
+
 /// Which binaries are wanted, and where they may be kept.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -62,7 +65,7 @@ impl Assets {
     pub fn ensure(settings: &Settings) -> Result<Self, AssetsError> {
         let folder = match &settings.prebuilt {
             Some(folder) => complete(folder)?,
-            None => build::ensure(&settings.kube, &settings.cache)?,
+            None => build::kubernetes(&BINARIES, &settings.kube, &settings.cache)?,
         };
         Ok(Self { folder })
     }
@@ -78,6 +81,50 @@ impl Assets {
     pub fn path(&self, binary: &str) -> PathBuf {
         self.folder.join(binary)
     }
+}
+
+/// The paths of all [`NODE_BINARIES`].
+#[derive(Clone, Debug)]
+pub struct NodeAssets {
+    /// The kubelet of the wanted version.
+    pub kubelet: PathBuf,
+    /// The kube-proxy of the wanted version.
+    pub kube_proxy: PathBuf,
+    /// A `CoreDNS` with few plugins.
+    pub coredns: PathBuf,
+    /// What tests run in pods; see `e2e/kubernetes/testtool`.
+    pub testtool: PathBuf,
+}
+
+impl NodeAssets {
+    /// Finds them, in the folder of ready-made ones first, or builds those that are missing: two minutes the
+    /// first time.
+    pub fn ensure(settings: &Settings) -> Result<Self, AssetsError> {
+        Ok(Self {
+            kubelet: of_kubernetes("kubelet", settings)?,
+            kube_proxy: of_kubernetes("kube-proxy", settings)?,
+            coredns: own_module("coredns", settings)?,
+            testtool: own_module("testtool", settings)?,
+        })
+    }
+}
+
+/// Finds Helm, in the folder of ready-made binaries first, or builds it: three minutes the first time.
+pub fn helm(settings: &Settings) -> Result<PathBuf, AssetsError> {
+    own_module("helm", settings)
+}
+
+fn of_kubernetes(binary: &'static str, settings: &Settings) -> Result<PathBuf, AssetsError> {
+    let built = || Ok(build::kubernetes(&[binary], &settings.kube, &settings.cache)?.join(binary));
+    ready_made(binary, settings).map_or_else(built, Ok)
+}
+
+fn own_module(binary: &'static str, settings: &Settings) -> Result<PathBuf, AssetsError> {
+    ready_made(binary, settings).map_or_else(|| build::tool(binary, &settings.cache), Ok)
+}
+
+fn ready_made(binary: &str, settings: &Settings) -> Option<PathBuf> {
+    settings.prebuilt.as_ref().map(|folder| folder.join(binary)).filter(|path| path.is_file())
 }
 
 fn complete(folder: &Path) -> Result<PathBuf, AssetsError> {

@@ -1,31 +1,40 @@
-//! A real control plane: etcd, kube-apiserver, kube-controller-manager and kube-scheduler on loopback.
+//! A real cluster: etcd, kube-apiserver, kube-controller-manager and kube-scheduler, on loopback, or in a network of
+//! its own with real nodes in it.
 //!
 //! Each has its own port, certificates and folder, so any number can run side by side, and each is gone when
 //! its owner is (see [`run`]).
 
 mod components;
-mod run;
+mod door;
+pub(crate) mod run;
 
 use std::{
     path::{Path, PathBuf},
+    process::{Command, Stdio},
     time::Duration,
 };
 
-use anyhow::Context as _;
-use k8s_openapi::{ByteString, api::core::v1::ServiceAccount};
-use kube::{Api, Client, Config, config::AuthInfo};
-use serde_json::json;
+use anyhow::{Context as _, ensure};
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{Node as NodeObject, ServiceAccount},
+};
+use kube::{Api, Client, Config, api::ListParams, config::AuthInfo};
 use tokio::{
-    net::TcpSocket,
     sync::OnceCell,
     task::spawn_blocking,
     time::{Instant, sleep, timeout},
 };
 
-use self::run::Run;
+use self::{door::Door, run::Run};
 use crate::{
-    assets::{Assets, Settings},
+    assets::{Assets, NodeAssets, Settings},
+    image::Image,
+    kubeconfig::{kubeconfig, user},
+    machine,
+    nodes::{self, Node, NodeOptions, Nodes},
     pki::{Authority, Identity},
+    progress::progress,
 };
 
 /// Long, because a build on the same cores makes everything slow; what fails, fails at once.
@@ -38,22 +47,39 @@ pub struct Options {
     pub settings: Settings,
     /// More flags for the controller manager; they win over ours.
     pub controller_manager_flags: Vec<String>,
+    /// Real nodes; without them there is only a control plane, on loopback.
+    pub nodes: Option<NodeOptions>,
 }
 
 impl Options {
-    /// What the environment asks for, and no flags of its own.
+    /// A control plane, and no flags of its own.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        Self { settings, controller_manager_flags: Vec::new(), nodes: None }
+    }
+
+    /// What the environment asks for.
     pub fn from_env() -> anyhow::Result<Self> {
-        Ok(Self { settings: Settings::from_env()?, controller_manager_flags: Vec::new() })
+        Ok(Self::new(Settings::from_env()?))
+    }
+
+    /// With these nodes.
+    #[must_use]
+    pub fn with_nodes(mut self, nodes: NodeOptions) -> Self {
+        self.nodes = Some(nodes);
+        self
     }
 }
 
-/// A running control plane. Dropping it ends it.
+/// A running cluster. Dropping it ends it.
 pub struct Cluster {
+    // Before what it has started, so that the reaper ends everything at once.
     run: Run,
+    nodes: Option<Nodes>,
+    door: Door,
     assets: Assets,
     authority: Authority,
     admin: Identity,
-    port: ReservedPort,
 }
 
 impl Cluster {
@@ -62,33 +88,105 @@ impl Cluster {
         Self::start(Options::from_env()?).await
     }
 
+    /// Starts one with this many real nodes, as the environment asks for, and returns when they are ready.
+    pub async fn with_nodes(count: usize) -> anyhow::Result<Self> {
+        Self::start(Options::from_env()?.with_nodes(NodeOptions::new(count))).await
+    }
+
     /// The one that all tests of this process share; it is gone soon after the process is.
     pub async fn shared() -> anyhow::Result<&'static Self> {
         static SHARED: OnceCell<Cluster> = OnceCell::const_new();
         SHARED.get_or_try_init(Self::control_plane).await
     }
 
-    /// Starts one, and returns when it serves and its controllers work.
+    /// Starts one, and returns when it serves, its controllers work, and its nodes are ready.
     pub async fn start(options: Options) -> anyhow::Result<Self> {
-        let Options { settings, controller_manager_flags } = options;
+        let Options { settings, controller_manager_flags, nodes } = options;
         let runs = settings.cache.join("run");
-        let assets = spawn_blocking(move || Assets::ensure(&settings)).await??;
+        let with_nodes = nodes.is_some();
+        let (assets, node_assets) = spawn_blocking(move || binaries(&settings, with_nodes)).await??;
         let authority = Authority::new()?;
         let admin = authority.client("admin", Some("system:masters"))?;
-        let run = spawn_blocking(move || Run::create(&runs)).await??;
-        let mut cluster = Self { run, assets, authority, admin, port: ReservedPort::new()? };
+        if with_nodes {
+            progress("starting the control plane (usually 5 s) ...");
+        }
+        let mut run = spawn_blocking(move || Run::create(&runs)).await??;
+        let door = match &node_assets {
+            Some(node_assets) => Door::forwarded(&mut run, &node_assets.testtool)?,
+            None => Door::loopback()?,
+        };
+        let mut cluster = Self { run, nodes: None, door, assets, authority, admin };
 
         cluster.write_files()?;
         cluster.spawn("etcd", &components::etcd())?;
-        cluster.spawn("kube-apiserver", &components::api_server(cluster.port.number))?;
+        cluster.spawn("kube-apiserver", &components::api_server(&cluster.door.api_server_flags()))?;
         let client = cluster.client()?;
         cluster.wait_for("kube-apiserver to be ready", || is_ready(&client)).await?;
 
         let flags = components::controller_manager(controller_manager_flags);
         cluster.spawn("kube-controller-manager", &flags)?;
         cluster.spawn("kube-scheduler", &components::scheduler())?;
+        if let (Some(nodes), Some(node_assets)) = (nodes, node_assets) {
+            cluster.boot_nodes(&nodes, &node_assets).await?;
+        }
         cluster.wait_for("the default service account", || has_default_service_account(&client)).await?;
         Ok(cluster)
+    }
+
+    async fn boot_nodes(&mut self, options: &NodeOptions, assets: &NodeAssets) -> anyhow::Result<()> {
+        let namespace = self.door.namespace().context("nodes need a network of their own")?;
+        progress(&format!("booting {} nodes (usually 5 s) ...", options.count));
+        let nodes = Nodes::boot(options, assets, self.run.launcher(), &self.authority, namespace)?;
+        self.nodes = Some(nodes);
+        let client = self.client()?;
+        nodes::deploy_dns(&client, options).await?;
+        self.wait_for("the nodes to be ready", async || Ok(ready_nodes(&client).await? >= options.count))
+            .await?;
+        if options.dns_can_run() {
+            self.wait_for("the DNS to be ready", || dns_is_ready(&client)).await?;
+        }
+        Ok(())
+    }
+
+    /// Its real nodes, in the order of their names; none if it was started without.
+    #[must_use]
+    pub fn nodes(&self) -> &[Node] {
+        self.nodes.as_ref().map_or(&[], Nodes::all)
+    }
+
+    /// The node with this index: 0 for `node-1`.
+    #[must_use]
+    pub fn node(&self, index: usize) -> &Node {
+        &self.nodes()[index]
+    }
+
+    /// Puts an image on every node, or replaces it. Blocks until pods can use it; a node that is off takes it when it
+    /// boots.
+    pub fn add_image(&self, image: &Image) -> anyhow::Result<()> {
+        let nodes = self.nodes.as_ref().context("there are no nodes to put an image on")?;
+        nodes.add_image(image)
+    }
+
+    /// Returns when this many nodes are ready.
+    pub async fn wait_ready(&self, count: usize) -> anyhow::Result<()> {
+        let client = self.client()?;
+        let deadline = Instant::now() + START_PATIENCE;
+        loop {
+            for node in self.nodes() {
+                node.check()?;
+            }
+            let ready = ready_nodes(&client).await?;
+            if ready >= count {
+                return Ok(());
+            }
+            let late = Instant::now() > deadline;
+            ensure!(
+                !late,
+                "waited {START_PATIENCE:?} for {count} ready nodes, there are {ready}\n{}",
+                self.run.log_tails()
+            );
+            sleep(Duration::from_millis(100)).await;
+        }
     }
 
     /// A new client for the cluster's administrator. Make one in each test: it belongs to the runtime it was
@@ -109,7 +207,7 @@ impl Cluster {
 
     /// The administrator's configuration, for clients with layers of their own.
     pub fn config(&self) -> anyhow::Result<Config> {
-        let mut config = Config::new(self.url().parse()?);
+        let mut config = Config::new(self.door.outside().parse()?);
         config.root_cert = Some(vec![self.authority.der()]);
         config.auth_info = serde_json::from_value::<AuthInfo>(user(&self.admin))?;
         // A test wants to see the first answer. And nothing waits forever: this is a little longer than any
@@ -133,6 +231,18 @@ impl Cluster {
         self.assets.path("kubectl")
     }
 
+    /// Runs kubectl as the administrator, and returns what it wrote. An error if it fails. Blocks.
+    pub fn run_kubectl(&self, arguments: &[&str]) -> anyhow::Result<String> {
+        let output = Command::new(self.kubectl())
+            .args(arguments)
+            .env("KUBECONFIG", self.kubeconfig_path())
+            .stdin(Stdio::null())
+            .output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "kubectl {} failed: {said}", arguments.join(" "));
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
     /// The folder with everything the cluster wrote: the logs are in `log`.
     #[must_use]
     pub fn folder(&self) -> &Path {
@@ -144,37 +254,26 @@ impl Cluster {
         drop(self);
     }
 
-    fn url(&self) -> String {
-        format!("https://127.0.0.1:{}", self.port.number)
-    }
-
     fn write_files(&self) -> anyhow::Result<()> {
         self.authority.write_files(self.folder())?;
-        self.write_kubeconfig("kubeconfig", &self.admin)?;
+        self.write_kubeconfig("kubeconfig", &self.door.outside(), &self.admin)?;
         for component in ["kube-controller-manager", "kube-scheduler"] {
             let identity = self.authority.client(&format!("system:{component}"), None)?;
-            self.write_kubeconfig(&format!("{component}.kubeconfig"), &identity)?;
+            self.write_kubeconfig(&format!("{component}.kubeconfig"), &self.door.inside(), &identity)?;
         }
         Ok(())
     }
 
-    fn write_kubeconfig(&self, name: &str, identity: &Identity) -> anyhow::Result<()> {
-        let ca = ByteString(self.authority.pem().into_bytes());
-        let cluster = json!({"server": self.url(), "certificate-authority-data": ca});
-        let kubeconfig = json!({
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "e2e", "cluster": cluster}],
-            "users": [{"name": "e2e", "user": user(identity)}],
-            "contexts": [{"name": "e2e", "context": {"cluster": "e2e", "user": "e2e"}}],
-            "current-context": "e2e",
-        });
-        std::fs::write(self.folder().join(name), format!("{kubeconfig:#}"))?;
+    fn write_kubeconfig(&self, name: &str, url: &str, identity: &Identity) -> anyhow::Result<()> {
+        std::fs::write(self.folder().join(name), kubeconfig(url, &self.authority, identity))?;
         Ok(())
     }
 
-    fn spawn(&mut self, name: &'static str, flags: &[String]) -> anyhow::Result<()> {
-        self.run.spawn(name, &self.assets.path(name), flags)
+    fn spawn(&mut self, name: &str, flags: &[String]) -> anyhow::Result<()> {
+        let mut words = self.door.prefix();
+        words.push(self.assets.path(name).into());
+        words.extend(flags.iter().map(Into::into));
+        self.run.spawn(name, &words, Stdio::null())
     }
 
     /// Asks until the answer is yes. Ends early, with the reason, if a component does.
@@ -185,6 +284,9 @@ impl Cluster {
         let deadline = Instant::now() + START_PATIENCE;
         loop {
             self.run.check()?;
+            for node in self.nodes() {
+                node.check()?;
+            }
             let answer = timeout(Duration::from_secs(5), ask()).await;
             if let Ok(Ok(true)) = answer {
                 return Ok(());
@@ -200,12 +302,18 @@ impl Cluster {
     }
 }
 
-/// A user as a kubeconfig has it. `ByteString` is base64 there, as it is in the API.
-fn user(identity: &Identity) -> serde_json::Value {
-    json!({
-        "client-certificate-data": ByteString(identity.certificate.clone().into_bytes()),
-        "client-key-data": ByteString(identity.key.clone().into_bytes()),
-    })
+/// Removes what clusters left whose owners are dead, as every start does.
+pub fn sweep(settings: &Settings) -> anyhow::Result<()> {
+    run::sweep(&settings.cache.join("run"))
+}
+
+fn binaries(settings: &Settings, with_nodes: bool) -> anyhow::Result<(Assets, Option<NodeAssets>)> {
+    if !with_nodes {
+        return Ok((Assets::ensure(settings)?, None));
+    }
+    // First what may be missing, then what takes minutes.
+    machine::ensure_nodes_can_run(&settings.cache)?;
+    Ok((Assets::ensure(settings)?, Some(NodeAssets::ensure(settings)?)))
 }
 
 async fn is_ready(client: &Client) -> kube::Result<bool> {
@@ -219,18 +327,17 @@ async fn has_default_service_account(client: &Client) -> kube::Result<bool> {
     accounts.get_opt("default").await.map(|account| account.is_some())
 }
 
-/// A port that is ours from before the server starts until after it ended, so that there is no race for it:
-/// we hold it bound, but do not listen, and the server is told that it may share it.
-struct ReservedPort {
-    number: u16,
-    _socket: TcpSocket,
+async fn ready_nodes(client: &Client) -> kube::Result<usize> {
+    let nodes = Api::<NodeObject>::all(client.clone()).list(&ListParams::default()).await?;
+    let is_ready = |node: &&NodeObject| {
+        let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+        conditions.into_iter().flatten().any(|one| one.type_ == "Ready" && one.status == "True")
+    };
+    Ok(nodes.items.iter().filter(is_ready).count())
 }
 
-impl ReservedPort {
-    fn new() -> anyhow::Result<Self> {
-        let socket = TcpSocket::new_v4()?;
-        socket.set_reuseport(true)?;
-        socket.bind(([127, 0, 0, 1], 0).into()).context("no free port on loopback")?;
-        Ok(Self { number: socket.local_addr()?.port(), _socket: socket })
-    }
+async fn dns_is_ready(client: &Client) -> kube::Result<bool> {
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), "kube-system");
+    let status = deployments.get("coredns").await?.status.unwrap_or_default();
+    Ok(status.ready_replicas > Some(0) && status.ready_replicas == status.replicas)
 }

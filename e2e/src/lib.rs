@@ -1,11 +1,18 @@
-//! A real control plane on one machine, and the suites that run on it.
+//! A real control plane and real nodes on one machine, and the suites that run on them.
 
 pub mod assets;
 pub mod conformance;
 pub mod control_plane;
+pub mod image;
+mod kubeconfig;
+pub mod machine;
+pub mod nodes;
 mod pki;
+pub mod product;
+mod progress;
 mod skip;
+pub mod standing;
 mod text;
 
 pub use control_plane::Cluster;
-pub use skip::or_skip;
+pub use skip::{is_unavailable, or_skip};

@@ -7,9 +7,12 @@ use rcgen::{
     KeyUsagePurpose,
 };
 
+use crate::nodes::network;
+
 /// How the API server is called: from outside, and from pods.
-const SERVER_NAMES: [&str; 7] = [
+const SERVER_NAMES: [&str; 8] = [
     "127.0.0.1",
+    network::CONTROL_PLANE,
     "localhost",
     "10.96.0.1",
     "kubernetes",
@@ -17,6 +20,9 @@ const SERVER_NAMES: [&str; 7] = [
     "kubernetes.default.svc",
     "kubernetes.default.svc.cluster.local",
 ];
+
+/// As the API server introduces itself to kubelets, which ask it what it may do.
+const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
 
 /// A certificate and its key, as PEM.
 pub(crate) struct Identity {
@@ -62,9 +68,11 @@ impl Authority {
         self.sign(params, ExtendedKeyUsagePurpose::ClientAuth)
     }
 
-    fn server(&self) -> Result<Identity, rcgen::Error> {
-        let mut params = CertificateParams::new(SERVER_NAMES.map(str::to_owned))?;
-        params.distinguished_name.push(DnType::CommonName, "kube-apiserver");
+    /// For somebody who is called by these names and addresses.
+    pub(crate) fn server(&self, common_name: &str, names: &[&str]) -> Result<Identity, rcgen::Error> {
+        let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+        let mut params = CertificateParams::new(names)?;
+        params.distinguished_name.push(DnType::CommonName, common_name);
         self.sign(params, ExtendedKeyUsagePurpose::ServerAuth)
     }
 
@@ -80,16 +88,19 @@ impl Authority {
         Ok(Identity { certificate: certificate.pem(), key: key.serialize_pem() })
     }
 
-    /// Writes what the components read from files: the authority, the server's certificate, and the keys with
-    /// which service account tokens are signed and checked.
+    /// Writes what the components read from files: the authority, the server's certificate, the one that it
+    /// shows to kubelets, and the keys with which service account tokens are signed and checked.
     pub(crate) fn write_files(&self, folder: &Path) -> anyhow::Result<()> {
-        let server = self.server()?;
+        let server = self.server("kube-apiserver", &SERVER_NAMES)?;
+        let to_kubelets = self.client(KUBELET_CLIENT, Some("system:masters"))?;
         let tokens = KeyPair::generate()?;
         let write = |name: &str, pem: String| -> io::Result<()> { fs::write(folder.join(name), pem) };
         write("ca.crt", self.pem())?;
         write("ca.key", self.issuer.key().serialize_pem())?;
         write("apiserver.crt", server.certificate)?;
         write("apiserver.key", server.key)?;
+        write("kubelet-client.crt", to_kubelets.certificate)?;
+        write("kubelet-client.key", to_kubelets.key)?;
         write("sa.key", tokens.serialize_pem())?;
         write("sa.pub", tokens.public_key_pem())?;
         Ok(())

@@ -5,7 +5,7 @@ use std::{
     io::{self, Write as _},
 };
 
-use crate::assets::AssetsError;
+use crate::{assets::AssetsError, machine::MachineError};
 
 /// Turns "this machine cannot have it" into `None` and a line that nobody overlooks. With `CI=true` it stays
 /// an error, so that no pipeline is green because it tested nothing.
@@ -22,7 +22,7 @@ pub fn or_skip<T>(needed: anyhow::Result<T>) -> anyhow::Result<Option<T>> {
         Ok(thing) => Ok(Some(thing)),
         Err(error) if may_skip(&error, in_ci) => {
             // Not `eprintln!`: the test harness would keep it back.
-            let _ = writeln!(io::stderr(), "\n=== SKIPPED, no control plane: {error:#} ===\n");
+            let _ = writeln!(io::stderr(), "\n=== SKIPPED, no cluster: {error:#} ===\n");
             Ok(None)
         }
         Err(error) => Err(error),
@@ -30,7 +30,13 @@ pub fn or_skip<T>(needed: anyhow::Result<T>) -> anyhow::Result<Option<T>> {
 }
 
 fn may_skip(error: &anyhow::Error, in_ci: bool) -> bool {
-    !in_ci && error.downcast_ref().is_some_and(AssetsError::is_unavailable)
+    !in_ci && is_unavailable(error)
+}
+
+/// Whether this machine lacks something, rather than that something went wrong.
+#[must_use]
+pub fn is_unavailable(error: &anyhow::Error) -> bool {
+    error.downcast_ref().is_some_and(AssetsError::is_unavailable) || error.is::<MachineError>()
 }
 
 #[cfg(test)]
@@ -43,5 +49,7 @@ mod tests {
         assert!(may_skip(&lacking, false));
         assert!(!may_skip(&lacking, true));
         assert!(!may_skip(&AssetsError::NoCacheFolder.into(), false));
+        assert!(may_skip(&MachineError::NotRoot.into(), false));
+        assert!(!may_skip(&MachineError::NotRoot.into(), true));
     }
 }

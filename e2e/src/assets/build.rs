@@ -1,22 +1,38 @@
 //! Builds the binaries with Go, into a cache.
 
 use std::{
+    fmt,
     fs::{self, File, TryLockError},
-    io::{self, Write as _},
+    hash::{DefaultHasher, Hasher as _},
+    io,
     path::{Path, PathBuf},
     process::Command,
     time::Instant,
 };
 
-use super::{AssetsError, BINARIES};
-use crate::text;
+use super::AssetsError;
+use crate::{progress::progress, text};
 
-/// The folder with the Go modules: one for each Kubernetes version, and one for etcd.
+/// The folder with the Go modules: one for each Kubernetes version, and one for each other program.
 const MODULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/kubernetes");
 const ETCD_PACKAGE: &str = "go.etcd.io/etcd/server/v3";
+const HELM_PACKAGE: &str = "helm.sh/helm/v4/cmd/helm";
 
-/// Returns the folder with all binaries of `version`, after building those that are not there yet.
-pub(super) fn ensure(version: &str, cache: &Path) -> Result<PathBuf, AssetsError> {
+/// One `go build`.
+struct Recipe {
+    binary: &'static str,
+    package: String,
+    linker_flags: String,
+    /// How long it takes on 2 cores.
+    usually: &'static str,
+}
+
+/// Returns the folder of Kubernetes `version`, after building those of `binaries` that are not there yet.
+pub(super) fn kubernetes(
+    binaries: &[&'static str],
+    version: &str,
+    cache: &Path,
+) -> Result<PathBuf, AssetsError> {
     let modules = Path::new(MODULES);
     let module = modules.join(format!("v{version}"));
     if !module.join("go.mod").is_file() {
@@ -28,47 +44,79 @@ pub(super) fn ensure(version: &str, cache: &Path) -> Result<PathBuf, AssetsError
         });
     }
     let etcd_module = modules.join("etcd");
-    let go_mod = etcd_module.join("go.mod");
-    let go_mod = fs::read_to_string(&go_mod).map_err(file_error("cannot read", &go_mod))?;
-    let etcd_version = required_version(&go_mod, ETCD_PACKAGE).unwrap_or("unknown");
-
-    let folder = cache.join("kubernetes").join(Toolchain::detect(&module)?.cache_key(version, etcd_version));
-    if BINARIES.iter().all(|binary| folder.join(binary).is_file()) {
-        return Ok(folder);
-    }
-
-    fs::create_dir_all(&folder).map_err(file_error("cannot create", &folder))?;
-    let _lock = lock(&folder)?;
-    remove_leftovers(&folder)?;
-    for binary in BINARIES {
-        if !folder.join(binary).is_file() {
-            let module = if binary == "etcd" { &etcd_module } else { &module };
-            build(binary, version, module, &folder)?;
-        }
-    }
+    let etcd_version = module_version(&etcd_module, ETCD_PACKAGE)?;
+    let folder = cache.join("kubernetes").join(Toolchain::detect(&module)?.cache_key(version, &etcd_version));
+    ensure(&folder, binaries, |binary| {
+        let usually = match binary {
+            "kube-apiserver" => "5 to 6 min",
+            "kube-controller-manager" => "75 s",
+            "etcd" => "45 s",
+            "kubectl" | "kubelet" => "20 s",
+            _ => "10 s",
+        };
+        let (module, package) = if binary == "etcd" {
+            (&etcd_module, ETCD_PACKAGE.to_owned())
+        } else {
+            (&module, format!("k8s.io/kubernetes/cmd/{binary}"))
+        };
+        (module, Recipe { binary, package, linker_flags: kubernetes_linker_flags(version), usually })
+    })?;
     Ok(folder)
 }
 
-fn build(binary: &'static str, version: &str, module: &Path, folder: &Path) -> Result<(), AssetsError> {
-    let package = match binary {
-        "etcd" => ETCD_PACKAGE.to_owned(),
-        _ => format!("k8s.io/kubernetes/cmd/{binary}"),
+/// Returns the path of a binary that has a module of its own, after building it if it is not there yet.
+pub(super) fn tool(name: &'static str, cache: &Path) -> Result<PathBuf, AssetsError> {
+    let module = Path::new(MODULES).join(name);
+    let toolchain = Toolchain::detect(&module)?;
+    let key = format!("{name}-{:016x}-{toolchain}", fingerprint(&module)?);
+    let folder = cache.join("kubernetes").join(key);
+    let (package, stamp, usually) = match name {
+        "helm" => {
+            let version = module_version(&module, "helm.sh/helm/v4")?;
+            (HELM_PACKAGE, format!("-X helm.sh/helm/v4/internal/version.version=v{version}"), "200 s")
+        }
+        "coredns" => (".", String::new(), "90 s"),
+        _ => (".", String::new(), "5 s"),
     };
-    let usually = match binary {
-        "kube-apiserver" => "5 to 6 min",
-        "kube-controller-manager" => "75 s",
-        "etcd" => "45 s",
-        "kubectl" => "20 s",
-        _ => "10 s",
-    };
-    progress(&format!("building {binary} (Kubernetes {version}), usually {usually} on 2 cores ..."));
+    ensure(&folder, &[name], |binary| {
+        let recipe =
+            Recipe { binary, package: package.into(), linker_flags: format!("-s -w {stamp}"), usually };
+        (&module, recipe)
+    })?;
+    Ok(folder.join(name))
+}
+
+/// Builds those of `binaries` that are not in `folder`, each as `how` says: in which module, by which recipe.
+fn ensure<'m>(
+    folder: &Path,
+    binaries: &[&'static str],
+    how: impl Fn(&'static str) -> (&'m PathBuf, Recipe),
+) -> Result<(), AssetsError> {
+    let is_there = |binary: &str| folder.join(binary).is_file();
+    if binaries.iter().all(|binary| is_there(binary)) {
+        return Ok(());
+    }
+    fs::create_dir_all(folder).map_err(file_error("cannot create", folder))?;
+    let _lock = lock(folder)?;
+    remove_leftovers(folder)?;
+    for binary in binaries.iter().filter(|binary| !is_there(binary)) {
+        let (module, recipe) = how(binary);
+        build(&recipe, module, folder)?;
+    }
+    Ok(())
+}
+
+fn build(recipe: &Recipe, module: &Path, folder: &Path) -> Result<(), AssetsError> {
+    let Recipe { binary, package, linker_flags, usually } = recipe;
+    let source = module.file_name().unwrap_or_default().to_string_lossy();
+    progress(&format!("building {binary} ({source}), usually {usually} on 2 cores ..."));
     let begun = Instant::now();
 
     // A `go build` outlives us if we are killed, so the unfinished file is named after the process that
     // wanted it.
     let unfinished = folder.join(format!(".{binary}.{}", std::process::id()));
     let output = Command::new("go")
-        .args(["build", "-mod=readonly", "-trimpath", "-ldflags", &linker_flags(version), "-o"])
+        .args(["build", "-mod=readonly", "-trimpath", "-ldflags", linker_flags, "-o"])
         .arg(&unfinished)
         .arg(package)
         .current_dir(module)
@@ -86,7 +134,7 @@ fn build(binary: &'static str, version: &str, module: &Path, folder: &Path) -> R
 }
 
 /// Without a version the server says v0.0.0, and kubectl and Helm refuse things.
-fn linker_flags(version: &str) -> String {
+fn kubernetes_linker_flags(version: &str) -> String {
     let mut numbers = version.split('.');
     let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
     let stamps = ["k8s.io/component-base/version", "k8s.io/client-go/pkg/version"].map(|package| {
@@ -130,7 +178,13 @@ impl Toolchain {
     }
 
     fn cache_key(&self, kubernetes: &str, etcd: &str) -> String {
-        format!("v{kubernetes}-etcd{etcd}-{}-{}-{}", self.version, self.os, self.arch)
+        format!("v{kubernetes}-etcd{etcd}-{self}")
+    }
+}
+
+impl fmt::Display for Toolchain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}-{}", self.version, self.os, self.arch)
     }
 }
 
@@ -141,6 +195,29 @@ fn known_versions(modules: &Path) -> Result<Vec<String>, AssetsError> {
         .collect();
     versions.sort();
     Ok(versions)
+}
+
+/// Of everything that a small module's binary depends on, so that an edit builds it anew. Differing between
+/// Rust versions would do no harm.
+fn fingerprint(module: &Path) -> Result<u64, AssetsError> {
+    let mut hasher = DefaultHasher::new();
+    for name in ["go.mod", "go.sum", "main.go"] {
+        let path = module.join(name);
+        match fs::read(&path) {
+            Ok(content) => hasher.write(&content),
+            // Without dependencies there are no sums, and without a main of our own there is no main.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(file_error("cannot read", &path)(error)),
+        }
+        hasher.write_u8(0);
+    }
+    Ok(hasher.finish())
+}
+
+fn module_version(module: &Path, of: &str) -> Result<String, AssetsError> {
+    let path = module.join("go.mod");
+    let go_mod = fs::read_to_string(&path).map_err(file_error("cannot read", &path))?;
+    Ok(required_version(&go_mod, of).unwrap_or("unknown").to_owned())
 }
 
 /// The version, without its `v`, that a go.mod requires of a module.
@@ -165,16 +242,13 @@ fn lock(folder: &Path) -> Result<File, AssetsError> {
 fn remove_leftovers(folder: &Path) -> Result<(), AssetsError> {
     for entry in fs::read_dir(folder).map_err(file_error("cannot read", folder))?.flatten() {
         let name = entry.file_name();
-        if BINARIES.iter().any(|binary| name.to_string_lossy().starts_with(&format!(".{binary}."))) {
+        let of_a_process = |(binary, pid): (&str, &str)| !binary.is_empty() && pid.parse::<u32>().is_ok();
+        let unfinished = |name: &str| name.strip_prefix('.')?.rsplit_once('.').map(of_a_process);
+        if name.to_str().and_then(unfinished) == Some(true) {
             fs::remove_file(entry.path()).map_err(file_error("cannot remove", &entry.path()))?;
         }
     }
     Ok(())
-}
-
-/// Not `eprintln!`: the test harness would keep it back, and for minutes nothing would seem to happen.
-fn progress(line: &str) {
-    let _ = writeln!(io::stderr(), "e2e: {line}");
 }
 
 fn file_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> AssetsError {
@@ -209,8 +283,18 @@ mod tests {
     }
 
     #[test]
+    fn an_edit_of_a_small_module_changes_its_fingerprint() {
+        let module = tempfile::tempdir().unwrap();
+        fs::write(module.path().join("main.go"), "package main").unwrap();
+        let before = fingerprint(module.path()).unwrap();
+        assert_eq!(fingerprint(module.path()).unwrap(), before);
+        fs::write(module.path().join("main.go"), "package main // changed").unwrap();
+        assert_ne!(fingerprint(module.path()).unwrap(), before);
+    }
+
+    #[test]
     fn an_unknown_version_is_an_error_that_lists_the_known_ones() {
-        let error = ensure("0.1.2", Path::new("/nowhere")).unwrap_err().to_string();
+        let error = kubernetes(&[], "0.1.2", Path::new("/nowhere")).unwrap_err().to_string();
         for part in ["0.1.2", super::super::DEFAULT_VERSION, "README.md"] {
             assert!(error.contains(part), "{part} is missing in: {error}");
         }
@@ -218,7 +302,7 @@ mod tests {
 
     #[test]
     fn the_server_learns_its_version_from_the_linker() {
-        let flags = linker_flags("1.34.4");
+        let flags = kubernetes_linker_flags("1.34.4");
         assert!(flags.contains("-X k8s.io/component-base/version.gitVersion=v1.34.4"), "{flags}");
         assert!(flags.contains("-X k8s.io/client-go/pkg/version.gitMinor=34"), "{flags}");
     }

@@ -59,7 +59,7 @@ async fn run() -> anyhow::Result<()> {
         return Ok(());
     }
 
-    let cluster = Cluster::start(Options { settings, controller_manager_flags: Vec::new() }).await?;
+    let cluster = Cluster::start(Options::new(settings)).await?;
     let (kubeconfig, kubectl) = (cluster.kubeconfig_path(), cluster.kubectl());
     println!("export KUBECONFIG={}\n{} get namespaces", kubeconfig.display(), kubectl.display());
     eprintln!("ctrl-c ends it");

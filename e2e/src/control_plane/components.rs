@@ -21,16 +21,10 @@ pub(super) fn etcd() -> Vec<String> {
     ]
 }
 
-pub(super) fn api_server(port: u16) -> Vec<String> {
-    vec![
+/// With flags that say where it listens.
+pub(super) fn api_server(door: &[String]) -> Vec<String> {
+    let mut flags = vec![
         format!("--etcd-servers={ETCD_CLIENTS}"),
-        format!("--secure-port={port}"),
-        // We hold the port, see `ReservedPort`.
-        "--permit-port-sharing=true".into(),
-        "--bind-address=127.0.0.1".into(),
-        "--advertise-address=127.0.0.1".into(),
-        // A loopback address is refused as an endpoint of the `kubernetes` service.
-        "--endpoint-reconciler-type=none".into(),
         "--tls-cert-file=apiserver.crt".into(),
         "--tls-private-key-file=apiserver.key".into(),
         "--client-ca-file=ca.crt".into(),
@@ -41,7 +35,12 @@ pub(super) fn api_server(port: u16) -> Vec<String> {
         "--authorization-mode=Node,RBAC".into(),
         "--enable-admission-plugins=NodeRestriction".into(),
         "--allow-privileged=true".into(),
-    ]
+        "--kubelet-client-certificate=kubelet-client.crt".into(),
+        "--kubelet-client-key=kubelet-client.key".into(),
+        "--kubelet-preferred-address-types=InternalIP,Hostname".into(),
+    ];
+    flags.extend_from_slice(door);
+    flags
 }
 
 pub(super) fn controller_manager(more: Vec<String>) -> Vec<String> {

@@ -29,4 +29,22 @@ while read -r pid start; do
     done
 done <pids
 
+# What nodes ran has its control groups below one that is named after the folder. They cannot go before the last
+# process in them has, so this also waits for what the kernel ends by itself when a node's first process is killed.
+name=${1##*/}
+tries=200
+while [ $tries -gt 0 ]; do
+    left=
+    for group in /sys/fs/cgroup/nodekeeper-"${name%%.*}" /sys/fs/cgroup/*/nodekeeper-"${name%%.*}"; do
+        [ -d "$group" ] || continue
+        find "$group" -depth -type d -exec rmdir {} \; 2>/dev/null
+        [ -d "$group" ] && left=1
+    done
+    [ "$left" ] || break
+    tries=$((tries - 1))
+    sleep 0.05
+done
+# While they are there, so is the folder: the next start tries again.
+[ "$left" ] && exit 1
+
 cd / && rm -rf "$1.ending"

@@ -8,6 +8,7 @@
 //! for as long as we live.
 
 use std::{
+    ffi::OsString,
     fs::{self, DirBuilder, File},
     io,
     os::unix::{fs::DirBuilderExt as _, process::CommandExt as _},
@@ -27,9 +28,9 @@ const RECORDED: &str = include_str!("recorded.sh");
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A running cluster's folder and processes. Dropping it ends both.
-pub(super) struct Run {
-    folder: PathBuf,
-    components: Vec<(&'static str, Child)>,
+pub(crate) struct Run {
+    launcher: Launcher,
+    components: Vec<(String, Process)>,
     reaper: Child,
     /// Locked; the lock goes with us.
     _owner: File,
@@ -37,12 +38,9 @@ pub(super) struct Run {
 
 impl Run {
     /// Makes a new folder in `runs`, and removes what dead owners left there.
-    pub(super) fn create(runs: &Path) -> anyhow::Result<Self> {
-        private_folder(runs)?;
-        // One start at a time, or one would take another's half-made folder for a dead one.
-        let starting = File::create(runs.join("lock"))?;
-        starting.lock()?;
-        sweep(runs)?;
+    pub(crate) fn create(runs: &Path) -> anyhow::Result<Self> {
+        let _starting = lock(runs)?;
+        remove_abandoned(runs)?;
 
         let folder = unused_folder(runs)?;
         let owner = File::create(folder.join("owner"))?;
@@ -50,73 +48,52 @@ impl Run {
         fs::write(folder.join("pids"), "")?;
         fs::create_dir(folder.join("log"))?;
         let reaper = reaper(&folder, Stdio::piped())?;
-        Ok(Self { folder, components: Vec::new(), reaper, _owner: owner })
+        Ok(Self { launcher: Launcher { folder }, components: Vec::new(), reaper, _owner: owner })
     }
 
-    pub(super) fn folder(&self) -> &Path {
-        &self.folder
+    pub(crate) fn folder(&self) -> &Path {
+        &self.launcher.folder
     }
 
-    /// Starts a component in the folder, with its output in `log/NAME.log`.
-    pub(super) fn spawn(
-        &mut self,
-        name: &'static str,
-        program: &Path,
-        flags: &[String],
-    ) -> anyhow::Result<()> {
-        let log = File::create(self.log(name))?;
-        let child = Command::new("sh")
-            .args(["-c", RECORDED, "recorded"])
-            .arg(self.folder.join("pids"))
-            .arg(program)
-            .args(flags)
-            .current_dir(&self.folder)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            // Ctrl-C is for us; the reaper sees to the rest.
-            .process_group(0)
-            .spawn()
-            .with_context(|| format!("cannot start {name}"))?;
-        self.components.push((name, child));
+    /// For those who start processes that may end before the cluster does.
+    pub(crate) fn launcher(&self) -> &Launcher {
+        &self.launcher
+    }
+
+    /// Starts a component: as [`Launcher::start`] does, but its end is an error from then on.
+    pub(crate) fn spawn(&mut self, name: &str, words: &[OsString], stdin: Stdio) -> anyhow::Result<()> {
+        let process = self.launcher.start(name, words, stdin)?;
+        self.components.push((name.to_owned(), process));
         Ok(())
     }
 
     /// An error, with the end of its log, if a component has ended.
-    pub(super) fn check(&mut self) -> anyhow::Result<()> {
-        for (name, child) in &mut self.components {
-            if let Some(status) = child.try_wait()? {
-                let name = *name;
-                bail!("{name} ended with {status}:\n{}", self.log_tail(name));
+    pub(crate) fn check(&mut self) -> anyhow::Result<()> {
+        for (name, process) in &mut self.components {
+            if let Some(status) = process.0.try_wait()? {
+                bail!("{name} ended with {status}:\n{}", self.launcher.log_tail(name));
             }
         }
         Ok(())
     }
 
-    /// The end of every component's log.
-    pub(super) fn log_tails(&self) -> String {
-        let tails = self.components.iter().map(|(name, _)| format!("--- {name}\n{}\n", self.log_tail(name)));
-        tails.collect()
-    }
-
-    fn log_tail(&self, name: &str) -> String {
-        let log = fs::read(self.log(name)).unwrap_or_default();
-        text::tail(&String::from_utf8_lossy(&log), 20).to_owned()
-    }
-
-    fn log(&self, name: &str) -> PathBuf {
-        self.folder.join("log").join(name).with_extension("log")
+    /// The end of every log.
+    pub(crate) fn log_tails(&self) -> String {
+        let logs = fs::read_dir(self.folder().join("log")).into_iter().flatten().flatten();
+        let mut names: Vec<_> = logs.filter_map(|log| log.file_name().into_string().ok()).collect();
+        names.sort();
+        let names = names.iter().filter_map(|name| name.strip_suffix(".log"));
+        let tails: Vec<_> =
+            names.map(|name| format!("--- {name}\n{}\n", self.launcher.log_tail(name))).collect();
+        tails.concat()
     }
 
     fn end(&mut self) -> anyhow::Result<()> {
         drop(self.reaper.stdin.take());
         wait(&mut self.reaper)?;
-        if self.folder.exists() {
+        if self.folder().exists() {
             // Somebody killed the reaper.
-            reap(&self.folder)?;
-        }
-        for (_, child) in &mut self.components {
-            wait(child)?;
+            reap(self.folder())?;
         }
         Ok(())
     }
@@ -125,13 +102,95 @@ impl Run {
 impl Drop for Run {
     fn drop(&mut self) {
         if let Err(error) = self.end() {
-            eprintln!("e2e: cannot clean up {}: {error:#}", self.folder.display());
+            eprintln!("e2e: cannot clean up {}: {error:#}", self.folder().display());
         }
     }
 }
 
-/// Removes the clusters whose owners, and reapers, are dead.
-fn sweep(runs: &Path) -> anyhow::Result<()> {
+/// Starts processes that end with the cluster.
+#[derive(Clone)]
+pub(crate) struct Launcher {
+    folder: PathBuf,
+}
+
+impl Launcher {
+    /// Starts a program, given with its arguments, in the cluster's folder, with its output in `log/NAME.log`.
+    pub(crate) fn start(&self, name: &str, words: &[OsString], stdin: Stdio) -> anyhow::Result<Process> {
+        let log = File::options().create(true).append(true).open(self.log(name))?;
+        let child = Command::new("sh")
+            .args(["-c", RECORDED, "recorded"])
+            .arg(self.folder.join("pids"))
+            .args(words)
+            .current_dir(&self.folder)
+            .stdin(stdin)
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            // Ctrl-C is for us; the reaper sees to the rest.
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("cannot start {name}"))?;
+        Ok(Process(child))
+    }
+
+    /// The cluster's folder.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The end of a log.
+    pub(crate) fn log_tail(&self, name: &str) -> String {
+        let log = fs::read(self.log(name)).unwrap_or_default();
+        text::tail(&String::from_utf8_lossy(&log), 20).to_owned()
+    }
+
+    fn log(&self, name: &str) -> PathBuf {
+        self.folder.join("log").join(name).with_extension("log")
+    }
+}
+
+/// One that we started. Dropping it ends it.
+pub(crate) struct Process(Child);
+
+impl Process {
+    pub(crate) fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    pub(crate) fn is_running(&mut self) -> anyhow::Result<bool> {
+        Ok(self.0.try_wait()?.is_none())
+    }
+
+    /// Returns when it has ended, or with an error if that takes too long.
+    pub(crate) fn wait(&mut self) -> anyhow::Result<ExitStatus> {
+        wait(&mut self.0)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // No harm if it has ended already: until it is waited for, its number is nobody else's.
+        let ended = self.0.kill().map_err(Into::into).and_then(|()| self.wait());
+        if let Err(error) = ended {
+            eprintln!("e2e: cannot end process {}: {error:#}", self.0.id());
+        }
+    }
+}
+
+/// Removes the clusters in `runs` whose owners, and reapers, are dead.
+pub(crate) fn sweep(runs: &Path) -> anyhow::Result<()> {
+    let _starting = lock(runs)?;
+    remove_abandoned(runs)
+}
+
+/// One start at a time, or one would take another's half-made folder for a dead one.
+fn lock(runs: &Path) -> anyhow::Result<File> {
+    private_folder(runs)?;
+    let starting = File::create(runs.join("lock"))?;
+    starting.lock()?;
+    Ok(starting)
+}
+
+fn remove_abandoned(runs: &Path) -> anyhow::Result<()> {
     for entry in fs::read_dir(runs)? {
         let entry = entry?;
         if entry.file_type()?.is_dir() && is_abandoned(&entry.path()) {
@@ -212,7 +271,7 @@ mod tests {
     fn dropping_a_run_ends_its_processes_and_removes_its_folder() {
         let runs = tempfile::tempdir().unwrap();
         let mut run = Run::create(runs.path()).unwrap();
-        run.spawn("sleeper", Path::new("sleep"), &["600".into()]).unwrap();
+        run.spawn("sleeper", &["sleep".into(), "600".into()], Stdio::null()).unwrap();
         run.check().unwrap();
         let (folder, pid) = (run.folder().to_owned(), run.components[0].1.id());
         drop(run);
@@ -224,8 +283,9 @@ mod tests {
     fn a_component_that_ends_is_an_error_with_the_end_of_its_log() {
         let runs = tempfile::tempdir().unwrap();
         let mut run = Run::create(runs.path()).unwrap();
-        run.spawn("talker", Path::new("sh"), &["-c".into(), "echo the reason; exit 3".into()]).unwrap();
-        wait(&mut run.components[0].1).unwrap();
+        let words = ["sh", "-c", "echo the reason; exit 3"].map(OsString::from);
+        run.spawn("talker", &words, Stdio::null()).unwrap();
+        run.components[0].1.wait().unwrap();
         let error = run.check().unwrap_err().to_string();
         assert!(error.contains("talker") && error.contains("the reason"), "{error}");
     }

@@ -72,7 +72,7 @@ async fn the_next_start_sweeps_what_even_the_reaper_left() -> anyhow::Result<()>
     assert_eq!(children.alive().len(), COMPONENTS.len(), "who ended them?");
     assert!(held.folder.exists());
 
-    let next = Cluster::start(Options { settings, controller_manager_flags: Vec::new() }).await?;
+    let next = Cluster::start(Options::new(settings)).await?;
     assert_gone(&children, &held.folder);
     assert!(next.client()?.apiserver_version().await.is_ok());
     Ok(())

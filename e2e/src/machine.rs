@@ -1,0 +1,203 @@
+//! What this machine needs before it can play several: root, namespaces, and a few packages of its distribution.
+
+use std::{
+    env,
+    fs::{self, File},
+    io::{self, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use crate::{progress::progress, text};
+
+/// A program, and Debian's package with it.
+const PROGRAMS: [(&str, &str); 12] = [
+    ("containerd", "containerd"),
+    ("ctr", "containerd"),
+    ("runc", "runc"),
+    ("nft", "nftables"),
+    ("iptables", "iptables"),
+    ("conntrack", "conntrack"),
+    ("ip", "iproute2"),
+    ("mount", "mount"),
+    ("nsenter", "util-linux"),
+    ("unshare", "util-linux"),
+    ("setsid", "util-linux"),
+    ("sha256sum", "coreutils"),
+];
+const CNI_PACKAGE: &str = "containernetworking-plugins";
+const CNI_FOLDERS: [&str; 2] = ["/usr/lib/cni", "/opt/cni/bin"];
+/// Where Debian asks whether an installed service may be started.
+const SERVICE_POLICY: &str = "/usr/sbin/policy-rc.d";
+/// Ours, and so ours to remove, also if we were killed before we could.
+const NO_SERVICES: &str = "#!/bin/sh\n# By nodekeeper's e2e, while it installs packages.\nexit 101\n";
+
+/// Why this machine can have no nodes. All of these are a reason to skip a test, not to fail it.
+#[derive(Debug, thiserror::Error)]
+pub enum MachineError {
+    /// Namespaces and mounts are root's.
+    #[error(
+        "real nodes need root, for namespaces and mounts: run as root, in a machine or container of its own"
+    )]
+    NotRoot,
+
+    /// Root, but not of much.
+    #[error(
+        "root may not make namespaces here ({reason}): use a virtual machine, or a container with --privileged"
+    )]
+    NoNamespaces {
+        /// What `unshare` said.
+        reason: String,
+    },
+
+    /// Something is not installed, and could not be.
+    #[error("real nodes need packages that are missing ({reason}): apt-get install {}", packages.join(" "))]
+    Packages {
+        /// Their names in Debian.
+        packages: Vec<&'static str>,
+        /// Why they were not installed.
+        reason: String,
+    },
+
+    /// The images of a container are stacked with overlayfs, which cannot be stacked on itself.
+    #[error("nodes cannot live in {}, which is on an overlay: set NODEKEEPER_CACHE to a folder on a volume", folder.display())]
+    Overlay {
+        /// Where they would live.
+        folder: PathBuf,
+    },
+
+    /// Somebody else found one of the above out.
+    #[error("{reason}")]
+    InBackground {
+        /// What they said.
+        reason: String,
+    },
+}
+
+/// Sees to it that nodes can run here and live below `folder`, and installs packages if that takes no more than
+/// `apt-get`.
+pub fn ensure_nodes_can_run(folder: &Path) -> Result<(), MachineError> {
+    if !is_root() {
+        return Err(MachineError::NotRoot);
+    }
+    let packages = missing_packages();
+    if !packages.is_empty() {
+        install(&packages).map_err(|reason| MachineError::Packages { packages, reason })?;
+        let packages = missing_packages();
+        if !packages.is_empty() {
+            let reason = "they were installed, but their programs are not in PATH".into();
+            return Err(MachineError::Packages { packages, reason });
+        }
+    }
+    let namespaces = ["--net", "--mount", "--pid", "--uts", "--ipc", "--fork", "true"];
+    run(Command::new("unshare").args(namespaces)).map_err(|reason| MachineError::NoNamespaces { reason })?;
+    if is_on_overlay(folder) {
+        return Err(MachineError::Overlay { folder: folder.to_owned() });
+    }
+    Ok(())
+}
+
+/// If nobody can tell, it is not, and containerd will have its say.
+fn is_on_overlay(folder: &Path) -> bool {
+    let Some(existing) = folder.ancestors().find(|folder| folder.exists()) else { return false };
+    let asked = Command::new("stat").args(["--file-system", "--format=%T"]).arg(existing).output();
+    asked.is_ok_and(|answer| answer.stdout.starts_with(b"overlay"))
+}
+
+/// Where the CNI plugins are.
+pub(crate) fn cni_folder() -> Option<&'static Path> {
+    CNI_FOLDERS.map(Path::new).into_iter().find(|folder| folder.join("ptp").is_file())
+}
+
+fn is_root() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    effective_user(&status) == Some("0")
+}
+
+/// From `Uid:`, which has the real, the effective, the saved and the file system's user.
+fn effective_user(status: &str) -> Option<&str> {
+    status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().nth(1)
+}
+
+fn missing_packages() -> Vec<&'static str> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let folders: Vec<PathBuf> = env::split_paths(&path).collect();
+    let is_missing = |program: &str| !folders.iter().any(|folder| folder.join(program).is_file());
+    let mut packages: Vec<_> =
+        PROGRAMS.iter().filter(|(program, _)| is_missing(program)).map(|(_, package)| *package).collect();
+    packages.extend(cni_folder().is_none().then_some(CNI_PACKAGE));
+    packages.dedup();
+    packages
+}
+
+fn install(packages: &[&str]) -> Result<(), String> {
+    if !Path::new("/usr/bin/apt-get").is_file() {
+        return Err("there is no apt-get to install them with".into());
+    }
+    progress(&format!("installing {} (usually 15 s) ...", packages.join(" ")));
+    let _services_stay_off = ServicesStayOff::new().map_err(|error| format!("{SERVICE_POLICY}: {error}"))?;
+    // Somebody else may be at it: wait for them rather than fail.
+    let apt = || {
+        let mut apt = Command::new("apt-get");
+        apt.args(["-o", "DPkg::Lock::Timeout=300", "-y", "-q"]).env("DEBIAN_FRONTEND", "noninteractive");
+        apt
+    };
+    run(apt().arg("update"))?;
+    run(apt().args(["install", "--no-install-recommends"]).args(packages))
+}
+
+/// As long as it lives, a package that brings a service does not start it: each node has a containerd of its
+/// own, and the machine's is not ours to start.
+struct ServicesStayOff {
+    ours: bool,
+}
+
+impl ServicesStayOff {
+    fn new() -> io::Result<Self> {
+        let policy = File::options().write(true).create_new(true).mode(0o755).open(SERVICE_POLICY);
+        match policy {
+            Ok(mut file) => file.write_all(NO_SERVICES.as_bytes()).map(|()| Self { ours: true }),
+            // Whoever put one there has decided.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                Ok(Self { ours: fs::read_to_string(SERVICE_POLICY)? == NO_SERVICES })
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Drop for ServicesStayOff {
+    fn drop(&mut self) {
+        if self.ours {
+            let _ = fs::remove_file(SERVICE_POLICY);
+        }
+    }
+}
+
+/// The end of what it said, if it failed.
+fn run(command: &mut Command) -> Result<(), String> {
+    let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = [output.stdout, output.stderr].concat();
+    Err(text::tail(&String::from_utf8_lossy(&said), 5).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_effective_user_counts() {
+        assert_eq!(effective_user("Name:\tx\nUid:\t1000\t0\t0\t0\nGid:\t5\t5\t5\t5\n"), Some("0"));
+        assert_eq!(effective_user("Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn what_is_missing_is_named_so_that_it_can_be_installed() {
+        let error = MachineError::Packages { packages: vec!["runc", "conntrack"], reason: "no apt".into() };
+        assert!(error.to_string().ends_with("(no apt): apt-get install runc conntrack"), "{error}");
+    }
+}

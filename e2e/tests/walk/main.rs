@@ -1,0 +1,57 @@
+//! The first walk: nodes through the gate, told once and run in three worlds.
+//!
+//! - the embedded cluster, on a paused clock, with the checks in process;
+//! - a real control plane, with kubelets that are hollow but for running the real worker as a process;
+//! - three real nodes, with the controller as a pod from the chart, and DNS broken by nftables.
+
+mod hollow;
+mod real;
+mod scenarios;
+mod simulated;
+mod world;
+
+use anyhow::Result;
+use nodekeeper_e2e::or_skip;
+
+use hollow::Hollow;
+use real::Real;
+use simulated::{Simulated, on_a_paused_clock};
+use world::Dns;
+
+#[test]
+fn a_broken_node_is_held_until_it_heals_simulated() -> Result<()> {
+    on_a_paused_clock(async {
+        scenarios::a_broken_node_is_held_until_it_heals(Simulated::start(Dns::Runs)?).await
+    })
+}
+
+#[test]
+fn every_node_is_gated_and_the_cluster_comes_up_simulated() -> Result<()> {
+    on_a_paused_clock(async {
+        scenarios::every_node_is_gated_and_the_cluster_comes_up(Simulated::start(Dns::NotYet)?).await
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broken_node_is_held_until_it_heals_on_a_real_control_plane() -> Result<()> {
+    let Some(world) = or_skip(Hollow::start(Dns::Runs).await)? else { return Ok(()) };
+    scenarios::a_broken_node_is_held_until_it_heals(world).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_node_is_gated_and_the_cluster_comes_up_on_a_real_control_plane() -> Result<()> {
+    let Some(world) = or_skip(Hollow::start(Dns::NotYet).await)? else { return Ok(()) };
+    scenarios::every_node_is_gated_and_the_cluster_comes_up(world).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broken_node_is_held_until_it_heals_on_real_nodes() -> Result<()> {
+    let Some(world) = or_skip(Real::start(Dns::Runs).await)? else { return Ok(()) };
+    scenarios::a_broken_node_is_held_until_it_heals(world).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_node_is_gated_and_the_cluster_comes_up_on_real_nodes() -> Result<()> {
+    let Some(world) = or_skip(Real::start(Dns::NotYet).await)? else { return Ok(()) };
+    scenarios::every_node_is_gated_and_the_cluster_comes_up(world).await
+}

@@ -1,0 +1,126 @@
+//! Three real nodes, with the controller as a pod from the chart.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use kube::Client;
+use nodekeeper_core::api::NodeGateSpec;
+use nodekeeper_e2e::Cluster;
+use nodekeeper_e2e::assets::{self, Settings};
+use nodekeeper_e2e::control_plane::Options;
+use nodekeeper_e2e::nodes::NodeOptions;
+use nodekeeper_e2e::product::{CONTROLLER_IMAGE, Product, WORKER_IMAGE};
+use serde_json::json;
+use tokio::task::spawn_blocking;
+
+use crate::world::{Dns, NAMESPACE, TAINT, World};
+
+pub struct Real {
+    cluster: Cluster,
+    client: Client,
+}
+
+impl Real {
+    pub async fn start(dns: Dns) -> Result<Self> {
+        let product = spawn_blocking(Product::build).await??;
+        let mut nodes = NodeOptions::new(3).tainted(TAINT);
+        for image in product.images() {
+            nodes = nodes.with_image(image);
+        }
+        if let (Dns::NotYet, Some(servers)) = (dns, &mut nodes.dns) {
+            servers.replicas = 0;
+        }
+        let cluster = Cluster::start(Options::from_env()?.with_nodes(nodes)).await?;
+        let client = cluster.client()?;
+        Ok(Self { cluster, client })
+    }
+
+    fn node(&self, name: &str) -> Result<&nodekeeper_e2e::nodes::Node> {
+        self.cluster.nodes().iter().find(|node| node.name() == name).context("no such node")
+    }
+}
+
+/// `name:tag` as the chart wants it.
+fn split(image: &str) -> (&str, &str) {
+    image.rsplit_once(':').unwrap_or((image, ""))
+}
+
+impl World for Real {
+    fn nodes(&self) -> Vec<String> {
+        self.cluster.nodes().iter().map(|node| node.name().to_owned()).collect()
+    }
+
+    fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    fn patience(&self) -> Duration {
+        Duration::from_mins(3)
+    }
+
+    async fn start_controller(&mut self, gate: &NodeGateSpec) -> Result<()> {
+        let helm = spawn_blocking(|| assets::helm(&Settings::from_env()?)).await??;
+        let ((controller, tag), (worker, worker_tag)) = (split(CONTROLLER_IMAGE), split(WORKER_IMAGE));
+        let mut spec = serde_json::to_value(gate)?;
+        // The chart has them beside the spec, because the controller has to tolerate them too.
+        spec.as_object_mut().context("a spec is an object")?.remove("taints");
+        let values = json!({
+            "image": {"repository": controller, "tag": tag, "pullPolicy": "Never"},
+            "worker": {"image": {"repository": worker, "tag": worker_tag}},
+            "gate": {"spec": spec},
+        });
+        let file = self.cluster.folder().join("values.json");
+        std::fs::write(&file, values.to_string())?;
+        let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/nodekeeper");
+        let kubeconfig = self.cluster.kubeconfig_path();
+        let done = spawn_blocking(move || {
+            Command::new(helm)
+                .args(["install", "nodekeeper"])
+                .arg(chart)
+                .args([
+                    "--namespace",
+                    NAMESPACE,
+                    "--create-namespace",
+                    "--wait",
+                    "--timeout",
+                    "2m",
+                    "--values",
+                ])
+                .arg(file)
+                .arg("--kubeconfig")
+                .arg(kubeconfig)
+                .output()
+        });
+        let done = done.await??;
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        ensure!(done.status.success(), "helm: {said}; {}", self.hint());
+        Ok(())
+    }
+
+    async fn break_dns(&self, node: &str) -> Result<()> {
+        self.node(node)?.break_dns()
+    }
+
+    async fn heal_dns(&self, node: &str) -> Result<()> {
+        self.node(node)?.heal_dns()
+    }
+
+    async fn start_cluster_dns(&self) -> Result<()> {
+        self.cluster.run_kubectl(&[
+            "--namespace=kube-system",
+            "scale",
+            "deployment/coredns",
+            "--replicas=1",
+        ])?;
+        Ok(())
+    }
+
+    fn hint(&self) -> String {
+        let all = self.cluster.run_kubectl(&["get", "pods", "--all-namespaces", "--output=wide"]);
+        let log = ["logs", "--namespace", NAMESPACE, "deployment/nodekeeper-controller", "--tail=20"];
+        let log = self.cluster.run_kubectl(&log);
+        format!("{}\n{}", all.unwrap_or_default(), log.unwrap_or_else(|error| error.to_string()))
+    }
+}
