@@ -1,6 +1,6 @@
 # Every target does its own set-up and can be the first one run. `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help test lint generate sim conformance e2e demo deny clean rust
+.PHONY: help test lint generate sim conformance e2e demo cluster-up cluster-down images deny clean rust
 .NOTPARALLEL:
 
 # Flags meant for somebody else's Go module would break the build of Kubernetes.
@@ -65,8 +65,23 @@ e2e: rust ## the tests of the real control plane; 10 min cold, 1 min after that
 
 demo: rust ## a whole cluster in one process, to look at: ARGS=--keep leaves it up; 3 min to build, then 20 s
 	@echo "demo: starts an embedded cluster (usually 3 min to build, then 20 s); Ctrl-C ends it"
-	@cargo build --workspace --bin nodekeeper
+	@cargo build --workspace --bin nodekeeper --bin nodekeeper-worker
 	@"$(BUILT)/nodekeeper" demo $(ARGS)
+
+cluster-up: rust ## a Kubernetes with real nodes that stays up, to try things on: NODES=3; needs root; 15 min cold, 15 s after that
+	@echo "cluster-up: a control plane and $(or $(NODES),3) real nodes (usually 15 min cold, 15 s after that); 'make cluster-down' ends it"
+	@cargo build -q --workspace --bin cluster
+	@"$(BUILT)/cluster" up --nodes $(or $(NODES),3)
+
+cluster-down: rust ## end it, and leave nothing behind; 2 s
+	@echo "cluster-down: ends the cluster of 'make cluster-up' (usually 2 s)"
+	@cargo build -q --workspace --bin cluster
+	@"$(BUILT)/cluster" down
+
+images: rust ## the static binaries that go into images, and their sizes; 4 min, then seconds
+	@echo "images: builds controller and worker as static binaries (usually 4 min, then seconds)"
+	@cargo build -q --workspace --bin images
+	@"$(BUILT)/images"
 
 deny: rust ## licences, bans, sources and known advisories of all dependencies; 1 min to install cargo-deny, then seconds
 	@echo "deny: cargo-deny on every dependency (usually 1 min to install it, then seconds)"

@@ -21,8 +21,13 @@ pub struct Output {
 }
 
 /// Every generated file of the repository: one line each.
-const GENERATED: &[Generated] =
-    &[Generated { file: "docs/rules.md", command: &["cargo", "run", "-q", "-p", "xtask", "--", "rules"] }];
+const GENERATED: &[Generated] = &[
+    Generated { file: "docs/rules.md", command: &["cargo", "run", "-q", "-p", "xtask", "--", "rules"] },
+    Generated {
+        file: "charts/nodekeeper/files/crds/nodegates.yaml",
+        command: &["cargo", "run", "-q", "--bin", "nodekeeper", "--", "crds"],
+    },
+];
 
 /// Runs every generator whose crate is in `root`.
 pub fn outputs(root: &Path) -> Vec<Output> {
@@ -53,7 +58,7 @@ pub fn write_all(root: &Path) -> Result<(), String> {
 
 /// A workspace without the generator's crate (a fixture of the tests) has nothing to generate.
 fn belongs(root: &Path, entry: &Generated) -> bool {
-    let package = entry.command.iter().skip_while(|word| **word != "-p").nth(1);
+    let package = entry.command.iter().skip_while(|word| !matches!(**word, "-p" | "--bin")).nth(1);
     package.is_none_or(|name| root.join(name).exists() || root.join("crates").join(name).exists())
 }
 

@@ -80,9 +80,16 @@ pub const TIERS: &[Tier] = &[
         ],
     },
     Tier {
+        name: "worker",
+        what: "the checks on real sockets, and the worker's binary as a kubelet meets it",
+        usually: "10 s",
+        needs: None,
+        steps: &[Step::Tests("crates/checks", Which::All)],
+    },
+    Tier {
         name: "sim",
         what: "scenarios and seeds on the embedded cluster",
-        usually: "90 s",
+        usually: "4 min",
         needs: None,
         steps: &[Step::Tests("crates/sim", Which::All)],
     },
@@ -99,6 +106,13 @@ pub const TIERS: &[Tier] = &[
         usually: "5 to 9 min, then 1 s",
         needs: None,
         steps: &[Step::Binary("kubernetes")],
+    },
+    Tier {
+        name: "node programs",
+        what: "packages, kubelet, kube-proxy, CoreDNS and Helm, into the same cache",
+        usually: "5 min, then 1 s",
+        needs: Some("kubernetes"),
+        steps: &[Step::Binary("nodes")],
     },
     Tier {
         name: "control plane",
@@ -120,6 +134,20 @@ pub const TIERS: &[Tier] = &[
         usually: "1 min",
         needs: Some("kubernetes"),
         steps: &[Step::Tests("e2e", Which::Named(&["conformance"]))],
+    },
+    Tier {
+        name: "nodes",
+        what: "real nodes run pods, resolve names, fail, boot, and leave nothing behind",
+        usually: "75 s",
+        needs: Some("node programs"),
+        steps: &[Step::Tests("e2e", Which::Named(&["nodes"]))],
+    },
+    Tier {
+        name: "walk",
+        what: "nodes through the gate, on the embedded cluster, a real control plane and real nodes",
+        usually: "4 min to build the images, then 1 min",
+        needs: Some("node programs"),
+        steps: &[Step::Tests("e2e", Which::Named(&["walk"]))],
     },
 ];
 
