@@ -270,3 +270,6 @@ fn open(node: &NodeView, gate: &GateView, record: &Record) -> Vec<Value> {
 fn escaped(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
+
+#[cfg(test)]
+mod tests;

@@ -256,3 +256,6 @@ async fn line<K>(lines: &mut Lines<K>, patience: Duration) -> Result<WatchEvent<
         Err(_) => Err(Trouble::Resume("silence".into())),
     }
 }
+
+#[cfg(test)]
+mod tests;

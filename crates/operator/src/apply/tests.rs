@@ -1,0 +1,148 @@
+use nodekeeper_core::api::{GateTaint, NodeGateSpec};
+use nodekeeper_core::report::Verdict;
+
+use super::*;
+
+fn object() -> Value {
+    json!({
+        "metadata": {"name": "n", "uid": "u", "resourceVersion": "7", "labels": {"a/b": "c"}},
+        "spec": {"taints": [
+            {"key": "first", "effect": "NoSchedule"},
+            {"key": "ours/a", "effect": "NoSchedule", "value": "true"},
+            {"key": "ours/a", "effect": "NoExecute"},
+            {"key": "foreign", "effect": "NoSchedule"},
+            {"key": "ours/b", "effect": "NoSchedule"},
+            {"key": "last", "effect": "NoExecute"},
+        ]},
+        "status": {"nodeInfo": {"bootID": "boot"}},
+    })
+}
+
+fn view(object: &Value) -> NodeView {
+    let mut object = object.clone();
+    for field in [
+        "machineID",
+        "systemUUID",
+        "kernelVersion",
+        "osImage",
+        "containerRuntimeVersion",
+        "kubeletVersion",
+        "kubeProxyVersion",
+        "operatingSystem",
+        "architecture",
+    ] {
+        object["status"]["nodeInfo"][field] = json!("");
+    }
+    NodeView::new(&serde_json::from_value(object).expect("a node"))
+}
+
+fn gate() -> GateView {
+    let taint = |key: &str| GateTaint { key: key.into(), ..GateTaint::default() };
+    let spec = NodeGateSpec { taints: vec![taint("ours/b"), taint("ours/a")], ..NodeGateSpec::default() };
+    GateView {
+        name: "g".into(),
+        uid: "g".into(),
+        generation: 1,
+        created: Timestamp::UNIX_EPOCH,
+        deleting: false,
+        spec,
+    }
+}
+
+fn record() -> Record {
+    Record { uid: "u".into(), number: 1, verdict: Some(Verdict::Passed), ..Record::default() }
+}
+
+/// Applies a patch as the API server does.
+fn patched(object: &Value, operations: Vec<Value>) -> Result<Value, json_patch::PatchError> {
+    let patch: json_patch::Patch = serde_json::from_value(json!(operations)).expect("a patch");
+    let mut object = object.clone();
+    json_patch::patch(&mut object, &patch).map(|()| object)
+}
+
+fn keys(object: &Value) -> Vec<(&str, &str)> {
+    let taints = object["spec"]["taints"].as_array().expect("a list").iter();
+    taints
+        .map(|taint| (taint["key"].as_str().unwrap_or(""), taint["effect"].as_str().unwrap_or("")))
+        .collect()
+}
+
+#[test]
+fn f03_two_taints_among_foreign_ones_go_and_the_others_stay() {
+    let opened = patched(&object(), open(&view(&object()), &gate(), &record())).expect("it applies");
+    let left =
+        [("first", "NoSchedule"), ("ours/a", "NoExecute"), ("foreign", "NoSchedule"), ("last", "NoExecute")];
+    assert_eq!(keys(&opened), left);
+    assert_eq!(opened["metadata"]["labels"], json!({"a/b": "c", "node-ready/verified": "true"}));
+    assert_eq!(opened["metadata"]["annotations"][record::ANNOTATION], json!(record().to_annotation()));
+}
+
+#[test]
+fn f03_whoever_changed_the_list_meanwhile_wins() {
+    let decided = open(&view(&object()), &gate(), &record());
+    for change in [
+        (|node: &mut Value| drop(node["spec"]["taints"].as_array_mut().expect("a list").remove(0)))
+            as fn(&mut Value),
+        |node| {
+            node["spec"]["taints"]
+                .as_array_mut()
+                .expect("a list")
+                .insert(0, json!({"key": "new", "effect": "NoSchedule"}))
+        },
+        |node| node["spec"]["taints"][4]["effect"] = json!("NoExecute"),
+        |node| node["metadata"]["uid"] = json!("reborn"),
+        |node| node["status"]["nodeInfo"]["bootID"] = json!("rebooted"),
+    ] {
+        let mut node = object();
+        change(&mut node);
+        assert!(patched(&node, decided.clone()).is_err(), "{node}");
+    }
+}
+
+#[test]
+fn a_foreign_taint_at_the_end_does_not_stand_in_the_way() {
+    let mut node = object();
+    // Annotated, so that nothing but the places of our taints matters.
+    node["metadata"]["annotations"] = json!({record::ANNOTATION: "{}"});
+    let decided = open(&view(&node), &gate(), &record());
+    node["metadata"]["resourceVersion"] = json!("8");
+    node["spec"]["taints"]
+        .as_array_mut()
+        .expect("a list")
+        .push(json!({"key": "late", "effect": "NoSchedule"}));
+    let opened = patched(&node, decided).expect("it applies");
+    assert!(
+        keys(&opened).contains(&("late", "NoSchedule")) && !keys(&opened).contains(&("ours/b", "NoSchedule"))
+    );
+}
+
+#[test]
+fn a_record_is_written_over_the_one_it_was_made_from_and_no_other() {
+    for annotations in [json!(null), json!({"other": "x"}), json!({record::ANNOTATION: "old", "other": "x"})]
+    {
+        let mut node = object();
+        if !annotations.is_null() {
+            node["metadata"]["annotations"] = annotations.clone();
+        }
+        let decided = remember(&view(&node), &record());
+        let written = patched(&node, decided.clone()).expect("it applies");
+        assert_eq!(written["metadata"]["annotations"][record::ANNOTATION], json!(record().to_annotation()));
+        assert_eq!(written["metadata"]["annotations"]["other"], annotations["other"]);
+        // Somebody else recorded first: with it the version changed too.
+        node["metadata"]["annotations"] = json!({record::ANNOTATION: "newer"});
+        node["metadata"]["resourceVersion"] = json!("8");
+        assert!(patched(&node, decided).is_err(), "{annotations}");
+    }
+}
+
+#[test]
+fn a_node_without_labels_gets_its_first_under_guard() {
+    let mut node = object();
+    node["metadata"].as_object_mut().expect("metadata").remove("labels");
+    let decided = open(&view(&node), &gate(), &record());
+    let opened = patched(&node, decided.clone()).expect("it applies");
+    assert_eq!(opened["metadata"]["labels"], json!({"node-ready/verified": "true"}));
+    node["metadata"]["labels"] = json!({"foreign": "x"});
+    node["metadata"]["resourceVersion"] = json!("8");
+    assert!(patched(&node, decided).is_err(), "it would have taken the label that came meanwhile");
+}
