@@ -1,9 +1,11 @@
 //! What can be typed.
 
+#[cfg(feature = "sim")]
 use std::net::SocketAddr;
+#[cfg(feature = "sim")]
 use std::path::PathBuf;
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 
 /// Nodekeeper looks after the nodes of a Kubernetes cluster from birth to burial.
 #[derive(Debug, Parser)]
@@ -17,14 +19,83 @@ pub struct Args {
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Show a cluster at work, in memory, on this machine, in under a minute
+    /// Run the controller: verify new nodes and open their gates
     ///
-    /// Starts the embedded cluster with a few machines, lets one lose its power and come back, and tells what happens.
-    /// Nothing is installed and nothing outside this process is touched. Exit code 0 means that all ended as it should.
+    /// Reads the node gates, starts worker pods on the nodes that bear a gate's taint, and takes the taint from those that
+    /// pass. Any number of controllers can run: one of them leads. Reaches the cluster as kubectl does: KUBECONFIG, or
+    /// the service account of its pod.
+    Controller(Controller),
+    /// Print the custom resource definitions, ready for `kubectl apply -f -`
+    Crds,
+    /// Show the gate at work: 24 machines join a cluster in memory, on this machine, in half a minute
+    ///
+    /// Starts an embedded cluster, puts the real controller into it, and lets 24 machines join. Each registers with the
+    /// taint node-ready/unverified. On each the controller runs a worker, the real one, as a process of its own, which
+    /// asks a real DNS server and a real TLS endpoint on loopback. Then:
+    ///
+    ///   20 machines are in order: they are verified, lose the taint and get the label node-ready/verified=true.
+    ///    3 are broken, each in its own way: they stay tainted and say why. One of them is healed, and let in.
+    ///    1 is booted again while its worker looks: what the boot before left behind does not count, and it is
+    ///      verified once more.
+    ///
+    /// On a terminal it is a table that is drawn anew, without colours where `NO_COLOR` is set; elsewhere it is a line
+    /// a change. Nothing is installed, and nothing outside of this process, its workers and one temporary folder is
+    /// touched.
+    ///
+    /// Exit code 0 means that all ended as it should: the objects in the cluster are looked at, not the table.
+    ///
+    /// Examples:
+    ///   nodekeeper demo
+    ///   nodekeeper demo --keep                 and then look around with kubectl
+    ///   nodekeeper demo --keep --listen 127.0.0.1:6443 --kubeconfig demo.kubeconfig
+    #[command(verbatim_doc_comment)]
+    #[cfg(feature = "sim")]
     Demo(Demo),
 }
 
+/// Flags of `nodekeeper controller`.
+#[derive(Debug, clap::Args)]
+pub struct Controller {
+    /// Where worker pods run, and where the lease is
+    #[arg(long, env = "POD_NAMESPACE", value_name = "NAME", default_value = "nodekeeper-system")]
+    pub namespace: String,
+    /// Who this controller is in the lease; a part that never repeats is added [default: the host's name]
+    #[arg(long, env = "POD_NAME", value_name = "NAME")]
+    pub identity: Option<String>,
+    /// Image of the workers, where a gate names no other
+    #[arg(long, env = "WORKER_IMAGE", value_name = "IMAGE")]
+    pub worker_image: String,
+    /// Service account of the workers
+    #[arg(long, env = "WORKER_SERVICE_ACCOUNT", value_name = "NAME", default_value = "nodekeeper-worker")]
+    pub worker_service_account: String,
+    /// Priority class of the workers; none if empty
+    #[arg(long, env = "WORKER_PRIORITY_CLASS", value_name = "NAME", default_value = "")]
+    pub worker_priority_class: String,
+    /// Name of the lease
+    #[arg(long, value_name = "NAME", default_value = "kube-node-ready-leader")]
+    pub lease_name: String,
+    /// How many workers may run at once
+    #[arg(long, value_name = "N", default_value = "100", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub max_workers: u32,
+    /// How logs are written
+    #[arg(long, value_enum, default_value_t = LogFormat::Json)]
+    pub log_format: LogFormat,
+    /// What is logged: error, warn, info, debug, or a filter such as `info,nodekeeper_operator=debug`
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    pub log_level: String,
+}
+
+/// How logs are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// One JSON object a line
+    Json,
+    /// For people
+    Console,
+}
+
 /// Flags of `nodekeeper demo`.
+#[cfg(feature = "sim")]
 #[derive(Debug, clap::Args)]
 pub struct Demo {
     /// Leave the cluster up until ctrl-c, and print how to reach it with kubectl
@@ -36,4 +107,7 @@ pub struct Demo {
     /// Where to write the kubeconfig [default: a temporary file, removed at the end]
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
+    /// The worker's binary [default: nodekeeper-worker, in the folder of this binary]
+    #[arg(long, value_name = "FILE")]
+    pub worker: Option<PathBuf>,
 }

@@ -10,6 +10,9 @@ use clap::Parser as _;
 
 fn main() -> ExitCode {
     let done = match Args::parse().command {
+        Command::Controller(controller) => commands::controller::run(controller),
+        Command::Crds => commands::crds::run(),
+        #[cfg(feature = "sim")]
         Command::Demo(demo) => commands::demo::run(&demo),
     };
     match done {

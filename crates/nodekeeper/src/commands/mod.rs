@@ -1,3 +1,6 @@
-//! One file a subcommand. They print; what they call decides.
+//! One file a subcommand. None of them decides anything.
 
+pub mod controller;
+pub mod crds;
+#[cfg(feature = "sim")]
 pub mod demo;
