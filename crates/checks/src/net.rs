@@ -19,7 +19,7 @@ pub enum Trouble {
     #[error("the DNS server answers SERVFAIL")]
     ServFail,
     /// Nobody listens there, or a DNS server does not answer to us.
-    #[error("refused")]
+    #[error("nobody listens there, or does not answer to us")]
     Refused,
     /// No answer.
     #[error("no answer")]

@@ -215,8 +215,12 @@ impl AtGate<'_> {
     /// A worker whose end is not recorded yet.
     fn look_at(&self, worker: &WorkerView) -> Decision {
         let number = worker.subject.number;
-        if round_of(&worker.subject) != self.round() {
-            return self.inconclusive(number, "the node was booted again or the gate was changed meanwhile");
+        let (looked_at, now) = (round_of(&worker.subject), self.round());
+        if looked_at.boot_id != now.boot_id {
+            return self.inconclusive(number, "the node was booted again since the worker was made");
+        }
+        if looked_at != now {
+            return self.inconclusive(number, "the gate was changed since the worker was made");
         }
         match &worker.progress {
             Progress::Reported(report) => self.judge(number, report),
@@ -275,7 +279,12 @@ impl AtGate<'_> {
     fn failed(&self, number: u32, report: &Report) -> Decision {
         let record = self.record_after(number, Verdict::Failed, &report.summary());
         let (attempts, allowed) = (record.attempts, self.attempts_allowed());
-        let note = format!("attempt {attempts} of {allowed} failed: {}", report.summary());
+        let which = if attempts > allowed {
+            "one more attempt".to_owned()
+        } else {
+            format!("attempt {attempts} of {allowed}")
+        };
+        let note = format!("{which} failed: {}", report.summary());
         let mut effects = vec![
             Effect::Remember(record),
             Effect::Tell(Notice {

@@ -2,6 +2,7 @@
 //!
 //! Every write is guarded: it lands only on the node, boot and list that it was decided for.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -57,6 +58,8 @@ pub struct Writer {
     candidate: Arc<Mutex<Candidate>>,
     template: Template,
     views: Arc<Mutex<Views>>,
+    /// How many were told, so that two within a microsecond differ.
+    events: AtomicU32,
 }
 
 impl Writer {
@@ -68,7 +71,7 @@ impl Writer {
         template: Template,
         views: Arc<Mutex<Views>>,
     ) -> Self {
-        Self { client, clock, candidate, template, views }
+        Self { client, clock, candidate, template, views, events: AtomicU32::new(0) }
     }
 
     /// Does one thing to a node, and takes what the server answered into the views.
@@ -157,7 +160,7 @@ impl Writer {
     async fn tell(&self, node: &NodeView, notice: &Notice) -> Result<(), Trouble> {
         let event = Event {
             metadata: ObjectMeta {
-                generate_name: Some("nodekeeper-".into()),
+                name: Some(self.event_name(&node.name)),
                 namespace: Some("default".into()),
                 ..ObjectMeta::default()
             },
@@ -179,6 +182,14 @@ impl Writer {
         };
         let events: Api<Event> = Api::namespaced(self.client.clone(), "default");
         asked(events.create(&PostParams::default(), &event)).await.map(drop)
+    }
+
+    /// Begins with the node's name and goes on with the time, as Events of other components do: kubectl lists those
+    /// without a `lastTimestamp`, which this API does not have, by name.
+    fn event_name(&self, node: &str) -> String {
+        let node: String = node.chars().take(200).collect();
+        let count = self.events.fetch_add(1, Ordering::Relaxed) % 0x1000;
+        format!("{}.{:x}{count:03x}", node.trim_end_matches(['.', '-']), self.clock.now().as_microsecond())
     }
 
     fn instance(&self) -> String {

@@ -77,7 +77,7 @@ pub async fn bind(cluster: &Cluster, address: SocketAddr) -> Result<Bound, Error
     let listen = |source| Error::Listen { address, source };
     let listener = TcpListener::bind(address).await.map_err(listen)?;
     let address = listener.local_addr().map_err(listen)?;
-    let identity = Identity::new(address)?;
+    let identity = Identity::new("nodekeeper-sim", address)?;
     let kubeconfig = identity.kubeconfig(address);
     let Identity { authority, acceptor, token: secret } = identity;
     let serving = tokio::spawn(accept(cluster.clone(), listener, acceptor, secret.clone()));
@@ -91,10 +91,10 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    pub(crate) fn new(address: SocketAddr) -> Result<Self, Error> {
+    pub(crate) fn new(name: &str, address: SocketAddr) -> Result<Self, Error> {
         let mut authority = CertificateParams::default();
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        authority.distinguished_name.push(DnType::CommonName, "nodekeeper-sim");
+        authority.distinguished_name.push(DnType::CommonName, name);
         let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate()?)?;
         let names = vec![address.ip().to_string(), "localhost".into(), "kubernetes.default.svc".into()];
         let key = KeyPair::generate()?;

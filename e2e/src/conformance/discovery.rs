@@ -16,6 +16,7 @@ cases!["discovery":
     custom_kinds,
     version,
     health,
+    who_am_i,
 ];
 
 async fn core_versions(c: &Ctx) -> Result<()> {
@@ -131,4 +132,17 @@ async fn health(c: &Ctx) -> Result<()> {
         ensure!(reply.status == 200 && reply.body == "ok", "{path}: {} {}", reply.status, reply.body);
     }
     Ok(())
+}
+
+/// What the worker's `api` check asks. The object is answered and never kept.
+async fn who_am_i(c: &Ctx) -> Result<()> {
+    let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+    let asked = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
+    let told = c.post(path, &asked).await?.ok(201)?;
+    is(&told, "/kind", "SelfSubjectReview")?;
+    ensure!(!text(&told, "/status/userInfo/username")?.is_empty(), "{told}");
+    ensure!(list(&told, "/status/userInfo/groups")?.iter().any(|g| g == "system:authenticated"), "{told}");
+    c.get(path).await?.fails(405, "MethodNotAllowed")?;
+    let found = c.read("/apis/authentication.k8s.io/v1").await?;
+    is(&resource(&found, "selfsubjectreviews")?, "/verbs", json!(["create"]))
 }

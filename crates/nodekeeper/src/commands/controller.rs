@@ -6,6 +6,7 @@ use nodekeeper_operator::clock::Clock;
 use nodekeeper_operator::{Settings, client, run as run_controller};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 use crate::args::{Controller, LogFormat};
 
@@ -52,8 +53,17 @@ fn host_name() -> String {
 }
 
 fn log(told: &Controller) -> Result<()> {
-    let filter = EnvFilter::try_new(&told.log_level)
-        .with_context(|| format!("--log-level {}: use error, warn, info, debug or trace", told.log_level))?;
+    let wrong = || {
+        let level = &told.log_level;
+        format!(
+            "--log-level {level}: give error, warn, info, debug or trace, or a filter such as info,nodekeeper_operator=debug"
+        )
+    };
+    // A filter takes any single word for the name of a module, and would log nothing at all.
+    if !told.log_level.contains(['=', ',']) {
+        told.log_level.parse::<LevelFilter>().with_context(wrong)?;
+    }
+    let filter = EnvFilter::try_new(&told.log_level).with_context(wrong)?;
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match told.log_format {
         LogFormat::Json => lines.json().flatten_event(true).with_target(false).init(),

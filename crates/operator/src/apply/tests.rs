@@ -54,7 +54,7 @@ fn record() -> Record {
 }
 
 /// Applies a patch as the API server does.
-fn patched(object: &Value, operations: Vec<Value>) -> Result<Value, json_patch::PatchError> {
+fn patched(object: &Value, operations: &[Value]) -> Result<Value, json_patch::PatchError> {
     let patch: json_patch::Patch = serde_json::from_value(json!(operations)).expect("a patch");
     let mut object = object.clone();
     json_patch::patch(&mut object, &patch).map(|()| object)
@@ -69,7 +69,7 @@ fn keys(object: &Value) -> Vec<(&str, &str)> {
 
 #[test]
 fn f03_two_taints_among_foreign_ones_go_and_the_others_stay() {
-    let opened = patched(&object(), open(&view(&object()), &gate(), &record())).expect("it applies");
+    let opened = patched(&object(), &open(&view(&object()), &gate(), &record())).expect("it applies");
     let left =
         [("first", "NoSchedule"), ("ours/a", "NoExecute"), ("foreign", "NoSchedule"), ("last", "NoExecute")];
     assert_eq!(keys(&opened), left);
@@ -87,7 +87,7 @@ fn f03_whoever_changed_the_list_meanwhile_wins() {
             node["spec"]["taints"]
                 .as_array_mut()
                 .expect("a list")
-                .insert(0, json!({"key": "new", "effect": "NoSchedule"}))
+                .insert(0, json!({"key": "new", "effect": "NoSchedule"}));
         },
         |node| node["spec"]["taints"][4]["effect"] = json!("NoExecute"),
         |node| node["metadata"]["uid"] = json!("reborn"),
@@ -95,7 +95,7 @@ fn f03_whoever_changed_the_list_meanwhile_wins() {
     ] {
         let mut node = object();
         change(&mut node);
-        assert!(patched(&node, decided.clone()).is_err(), "{node}");
+        assert!(patched(&node, &decided).is_err(), "{node}");
     }
 }
 
@@ -110,7 +110,7 @@ fn a_foreign_taint_at_the_end_does_not_stand_in_the_way() {
         .as_array_mut()
         .expect("a list")
         .push(json!({"key": "late", "effect": "NoSchedule"}));
-    let opened = patched(&node, decided).expect("it applies");
+    let opened = patched(&node, &decided).expect("it applies");
     assert!(
         keys(&opened).contains(&("late", "NoSchedule")) && !keys(&opened).contains(&("ours/b", "NoSchedule"))
     );
@@ -125,13 +125,13 @@ fn a_record_is_written_over_the_one_it_was_made_from_and_no_other() {
             node["metadata"]["annotations"] = annotations.clone();
         }
         let decided = remember(&view(&node), &record());
-        let written = patched(&node, decided.clone()).expect("it applies");
+        let written = patched(&node, &decided).expect("it applies");
         assert_eq!(written["metadata"]["annotations"][record::ANNOTATION], json!(record().to_annotation()));
         assert_eq!(written["metadata"]["annotations"]["other"], annotations["other"]);
         // Somebody else recorded first: with it the version changed too.
         node["metadata"]["annotations"] = json!({record::ANNOTATION: "newer"});
         node["metadata"]["resourceVersion"] = json!("8");
-        assert!(patched(&node, decided).is_err(), "{annotations}");
+        assert!(patched(&node, &decided).is_err(), "{annotations}");
     }
 }
 
@@ -140,9 +140,9 @@ fn a_node_without_labels_gets_its_first_under_guard() {
     let mut node = object();
     node["metadata"].as_object_mut().expect("metadata").remove("labels");
     let decided = open(&view(&node), &gate(), &record());
-    let opened = patched(&node, decided.clone()).expect("it applies");
+    let opened = patched(&node, &decided).expect("it applies");
     assert_eq!(opened["metadata"]["labels"], json!({"node-ready/verified": "true"}));
     node["metadata"]["labels"] = json!({"foreign": "x"});
     node["metadata"]["resourceVersion"] = json!("8");
-    assert!(patched(&node, decided).is_err(), "it would have taken the label that came meanwhile");
+    assert!(patched(&node, &decided).is_err(), "it would have taken the label that came meanwhile");
 }

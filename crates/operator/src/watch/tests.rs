@@ -37,7 +37,7 @@ fn server(script: Script) -> (Client, Asked) {
     (Client::new(service, "default"), asked)
 }
 
-fn line(kind: &str, object: Value) -> String {
+fn line(kind: &str, object: &Value) -> String {
     format!("{}\n", json!({"type": kind, "object": object}))
 }
 
@@ -47,8 +47,8 @@ fn node(name: &str, version: &str) -> Value {
 
 fn listed(version: &str) -> String {
     let metadata = json!({"resourceVersion": version, "annotations": {LIST_END: "true"}});
-    line("ADDED", node("a", "1"))
-        + &line("BOOKMARK", json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata}))
+    line("ADDED", &node("a", "1"))
+        + &line("BOOKMARK", &json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata}))
 }
 
 fn refused(code: u16) -> (u16, String) {
@@ -86,8 +86,8 @@ fn pauses(asked: &Asked) -> Vec<u64> {
 #[tokio::test(start_paused = true)]
 async fn a_list_is_told_when_it_is_complete_and_then_what_happens() {
     let (client, asked) = server(|n, _| match n {
-        0 => (200, listed("5") + &line("MODIFIED", node("a", "6")) + &line("DELETED", node("a", "7"))),
-        _ => (200, line("BOOKMARK", node("", "9"))),
+        0 => (200, listed("5") + &line("MODIFIED", &node("a", "6")) + &line("DELETED", &node("a", "7"))),
+        _ => (200, line("BOOKMARK", &node("", "9"))),
     });
     let heard = heard(client, Duration::from_millis(700)).await;
     assert_eq!(heard[..4], ["all [\"a\"] 5", "is a", "gone a", "up to 9"]);
@@ -107,7 +107,7 @@ async fn fault_4_repeated_410_in_a_watch_come_more_and_more_rarely() {
     let (client, asked) = server(|_, uri| {
         let gone = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "too old", "reason": "Expired", "code": 410});
         if uri.contains("sendInitialEvents") {
-            (200, listed("5") + &line("ERROR", gone))
+            (200, listed("5") + &line("ERROR", &gone))
         } else {
             refused(500)
         }
@@ -140,8 +140,8 @@ async fn fault_6_watches_that_end_at_once_come_more_and_more_rarely() {
 #[tokio::test(start_paused = true)]
 async fn a_list_that_breaks_off_is_not_taken_for_all() {
     let (client, _) = server(|n, _| match n {
-        0 => (200, line("ADDED", node("a", "1"))),
-        _ => (200, line("ADDED", node("b", "2")) + &listed("5")),
+        0 => (200, line("ADDED", &node("a", "1"))),
+        _ => (200, line("ADDED", &node("b", "2")) + &listed("5")),
     });
     let heard = heard(client, Duration::from_secs(2)).await;
     assert_eq!(heard[0], "all [\"b\", \"a\"] 5", "nothing is left of the first try");
@@ -159,7 +159,7 @@ async fn where_lists_are_not_streamed_they_come_in_pages() {
             uri if uri.contains("sendInitialEvents") => refused(422),
             uri if uri.contains("continue=more") => (200, page("b", "")),
             uri if uri.contains("limit=100") => (200, page("a", "more")),
-            _ => (200, line("MODIFIED", node("b", "6"))),
+            _ => (200, line("MODIFIED", &node("b", "6"))),
         }
     });
     let heard = heard(client, Duration::from_secs(2)).await;

@@ -24,7 +24,7 @@ pub(super) async fn serve(
     let listen = |source| Error::Listen { address: any_port(), source };
     let listener = TcpListener::bind(any_port()).await.map_err(listen)?;
     let address = listener.local_addr().map_err(listen)?;
-    let impostor = Identity::new(address)?.acceptor;
+    let impostor = Identity::new("somebody-else", address)?.acceptor;
     tasks.spawn(switch(listener, switches.clone(), Way { api_server, impostor }));
     Ok(address)
 }

@@ -1,0 +1,186 @@
+//! The controller as a whole, on a cluster where nothing goes wrong but what the test does: what it costs, how it hands
+//! over, how it stops.
+
+mod gate;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use gate::{LABEL, NAMESPACE, furnish, taint, template};
+use nodekeeper_operator::clock::Clock;
+use nodekeeper_operator::{Settings, run};
+use nodekeeper_sim::actors::kubelet::{Kubelets, NodeSpec};
+use nodekeeper_sim::actors::{self, Actors, Timing};
+use nodekeeper_sim::object::{at, text};
+use nodekeeper_sim::worker::Workers;
+use nodekeeper_sim::{Cluster, Options};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+struct Bench {
+    cluster: Cluster,
+    kubelets: Kubelets,
+    _actors: Actors,
+    /// Every write of a controller: who, what.
+    writes: Arc<Mutex<Vec<(String, String)>>>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let cluster = Cluster::new(Options::simulated(1));
+        let actors = actors::start(&cluster, Timing::default());
+        let kubelets = Kubelets::start(&cluster, 1, Arc::new(Workers));
+        furnish(&cluster);
+        let writes: Arc<Mutex<Vec<(String, String)>>> = Arc::default();
+        let log = writes.clone();
+        cluster.observe(Box::new(move |change| {
+            if change.who.starts_with("replica") {
+                let what = match (&change.before, &change.after) {
+                    (None, _) => "made",
+                    (_, None) => "removed",
+                    _ => "changed",
+                };
+                log.lock()
+                    .expect("nobody panicked with it")
+                    .push((change.who.clone(), format!("{what} {}", change.collection)));
+            }
+        }));
+        Self { cluster, kubelets, _actors: actors, writes }
+    }
+
+    fn controller(&self, name: &str) -> (JoinHandle<()>, Arc<Notify>) {
+        let stop = Arc::new(Notify::new());
+        let (clock, told) = (self.cluster.clock().clone(), stop.clone());
+        let settings = Settings::new(template(), format!("{name}_1"), 1);
+        let running = run(self.cluster.client(name), settings, Clock::new(move || clock.now()), async move {
+            told.notified().await;
+        });
+        (tokio::spawn(running), stop)
+    }
+
+    fn join(&self, name: &str) {
+        self.kubelets.join(NodeSpec { name: name.into(), taints: vec![taint()], ..NodeSpec::default() });
+    }
+
+    fn is_open(&self, name: &str) -> bool {
+        let node = self.cluster.local("test").get("nodes", "", name);
+        node.is_some_and(|node| {
+            at(&node, "metadata.labels").is_some_and(|labels| labels.get(LABEL).is_some())
+        })
+    }
+
+    fn holder(&self) -> String {
+        let lease =
+            self.cluster.local("test").get("coordination.k8s.io/leases", NAMESPACE, "kube-node-ready-leader");
+        lease.map(|lease| text(&lease, "spec.holderIdentity").to_owned()).unwrap_or_default()
+    }
+
+    /// How long it takes, in virtual time, until something is so.
+    async fn until(&self, what: &str, so: impl Fn(&Self) -> bool) -> Duration {
+        let start = Instant::now();
+        while !so(self) {
+            assert!(start.elapsed() < Duration::from_mins(2), "{what} never came true");
+            sleep(Duration::from_millis(10)).await;
+        }
+        start.elapsed()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_passes_costs_three_writes_and_an_event() {
+    let bench = Bench::new();
+    let _controller = bench.controller("replica-0");
+    bench.join("n1");
+    bench.until("the gate opens", |bench| bench.is_open("n1")).await;
+    sleep(Duration::from_mins(30)).await;
+    let mut writes: BTreeMap<String, u32> = BTreeMap::new();
+    for (_, what) in bench.writes.lock().unwrap().iter().filter(|(_, what)| !what.ends_with("leases")) {
+        *writes.entry(what.clone()).or_default() += 1;
+    }
+    let wanted = [("changed nodes", 1), ("made events", 1), ("made pods", 1), ("removed pods", 1)];
+    assert_eq!(writes, wanted.map(|(what, n)| (what.to_owned(), n)).into());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_stops_hands_over_at_once() {
+    let bench = Bench::new();
+    let (first, stop) = bench.controller("replica-0");
+    bench.until("somebody leads", |bench| bench.holder() == "replica-0_1").await;
+    let (_second, _) = bench.controller("replica-1");
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!(bench.holder(), "replica-0_1", "a leader that lives is left alone");
+    stop.notify_one();
+    timeout(Duration::from_secs(1), first).await.expect("it stops").expect("without a panic");
+    let took = bench.until("the other leads", |bench| bench.holder() == "replica-1_1").await;
+    assert!(took <= Duration::from_millis(2_500), "{took:?}");
+    bench.join("n1");
+    bench.until("the gate opens", |bench| bench.is_open("n1")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_dies_is_followed_within_its_lease() {
+    let bench = Bench::new();
+    let (first, _) = bench.controller("replica-0");
+    bench.until("somebody leads", |bench| bench.holder() == "replica-0_1").await;
+    let (_second, _) = bench.controller("replica-1");
+    bench.join("n1");
+    // In the middle of its work: the worker is made, and nothing is recorded.
+    bench.until("a worker runs", |bench| !bench.cluster.local("test").all("pods").is_empty()).await;
+    first.abort();
+    let took = bench.until("the other leads", |bench| bench.holder() == "replica-1_1").await;
+    assert!(took > Duration::from_secs(12) && took <= Duration::from_secs(18), "{took:?}");
+    bench.until("the gate opens", |bench| bench.is_open("n1")).await;
+    let made = bench.writes.lock().unwrap().iter().filter(|(_, what)| what == "made pods").count();
+    assert_eq!(made, 1, "the worker of the one before was used");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_has_begun_is_finished_before_the_lease_goes() {
+    let bench = Bench::new();
+    let (controller, stop) = bench.controller("replica-0");
+    bench.until("somebody leads", |bench| bench.holder() == "replica-0_1").await;
+    for n in 0..40 {
+        bench.join(&format!("n{n}"));
+    }
+    bench.until("workers are made", |bench| bench.cluster.local("test").all("pods").len() > 5).await;
+    stop.notify_one();
+    timeout(Duration::from_secs(11), controller).await.expect("it stops").expect("without a panic");
+    assert_eq!(bench.holder(), "");
+    let writes = bench.writes.lock().unwrap().clone();
+    let last = writes.last().expect("it wrote");
+    assert_eq!(
+        last.1, "changed coordination.k8s.io/leases",
+        "nothing is written after the lease is given back"
+    );
+    sleep(Duration::from_mins(1)).await;
+    assert_eq!(bench.writes.lock().unwrap().len(), writes.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_workers_run_at_once_than_allowed_and_all_get_their_turn() {
+    let bench = Bench::new();
+    let clock = bench.cluster.clock().clone();
+    let settings = Settings { most_workers: 3, ..Settings::new(template(), "replica-0_1".into(), 1) };
+    let client = bench.cluster.client("replica-0");
+    let _controller =
+        tokio::spawn(run(client, settings, Clock::new(move || clock.now()), std::future::pending()));
+    let most = Arc::new(Mutex::new((0_usize, 0_usize)));
+    let count = most.clone();
+    bench.cluster.observe(Box::new(move |change| {
+        if change.collection == "pods" {
+            let mut count = count.lock().unwrap();
+            let ends = |pod: &serde_json::Value| matches!(text(pod, "status.phase"), "Succeeded" | "Failed");
+            let was = change.before.as_ref().is_some_and(|pod| !ends(pod));
+            let is = change.after.as_ref().is_some_and(|pod| !ends(pod));
+            count.0 = count.0 + usize::from(is) - usize::from(was);
+            count.1 = count.1.max(count.0);
+        }
+    }));
+    for n in 0..25 {
+        bench.join(&format!("n{n}"));
+    }
+    bench.until("all gates open", |bench| (0..25).all(|n| bench.is_open(&format!("n{n}")))).await;
+    assert_eq!(most.lock().unwrap().1, 3);
+}
