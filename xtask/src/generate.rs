@@ -27,6 +27,14 @@ const GENERATED: &[Generated] = &[
         file: "charts/nodekeeper/files/crds/nodegates.yaml",
         command: &["cargo", "run", "-q", "--bin", "nodekeeper", "--", "crds"],
     },
+    Generated {
+        file: "docs/cli.md",
+        command: &["cargo", "run", "-q", "--bin", "nodekeeper", "--", "reference"],
+    },
+    Generated {
+        file: "docs/worker.txt",
+        command: &["cargo", "run", "-q", "--bin", "nodekeeper-worker", "--", "--help"],
+    },
 ];
 
 /// Runs every generator whose crate is in `root`.
@@ -59,7 +67,8 @@ pub fn write_all(root: &Path) -> Result<(), String> {
 /// A workspace without the generator's crate (a fixture of the tests) has nothing to generate.
 fn belongs(root: &Path, entry: &Generated) -> bool {
     let package = entry.command.iter().skip_while(|word| !matches!(**word, "-p" | "--bin")).nth(1);
-    package.is_none_or(|name| root.join(name).exists() || root.join("crates").join(name).exists())
+    let folder = package.map(|name| if *name == "nodekeeper-worker" { "checks" } else { name });
+    folder.is_none_or(|name| root.join(name).exists() || root.join("crates").join(name).exists())
 }
 
 fn run(root: &Path, command: &[&str]) -> Result<String, String> {

@@ -27,6 +27,9 @@ pub enum Command {
     Controller(Controller),
     /// Print the custom resource definitions, ready for `kubectl apply -f -`
     Crds,
+    /// Print all that `--help` says, as a page of the documentation
+    #[command(hide = true)]
+    Reference,
     /// Show the gate at work: 24 machines join a cluster in memory, on this machine, in half a minute
     ///
     /// Starts an embedded cluster, puts the real controller into it, and lets 24 machines join. Each registers with the

@@ -12,6 +12,7 @@ fn main() -> ExitCode {
     let done = match Args::parse().command {
         Command::Controller(controller) => commands::controller::run(controller),
         Command::Crds => commands::crds::run(),
+        Command::Reference => commands::reference::run(),
         #[cfg(feature = "sim")]
         Command::Demo(demo) => commands::demo::run(&demo),
     };

@@ -4,3 +4,4 @@ pub mod controller;
 pub mod crds;
 #[cfg(feature = "sim")]
 pub mod demo;
+pub mod reference;

@@ -1,0 +1,29 @@
+//! `nodekeeper reference`: the page of the documentation that `make generate` writes.
+
+use std::io::Write as _;
+
+use anyhow::Result;
+use clap::CommandFactory as _;
+
+use crate::args::Args;
+
+/// Prints the help of every command.
+pub fn run() -> Result<()> {
+    let mut out = std::io::stdout();
+    writeln!(out, "<!-- Written by `make generate` from crates/nodekeeper/src/args.rs: do not edit. -->\n")?;
+    writeln!(out, "# The command line\n\nEvery error names what is wrong and what to do; the exit code is then 1, or 2 for words that are not understood.")?;
+    let mut all = Args::command();
+    all.build();
+    for command in all.get_subcommands_mut().filter(|command| !command.is_hide_set() && command.get_name() != "help") {
+        let name = command.get_name().to_owned();
+        writeln!(out, "\n## `nodekeeper {name}`\n\n```text\n{}\n```", unstyled(command))?;
+    }
+    Ok(())
+}
+
+/// Without what the environment of whoever generates it happens to hold, and without blanks at line ends.
+fn unstyled(command: &mut clap::Command) -> String {
+    let command = std::mem::take(command).mut_args(|argument| argument.hide_env_values(true));
+    let help = command.term_width(100).render_long_help().to_string();
+    help.lines().map(str::trim_end).collect::<Vec<_>>().join("\n").trim_end().to_owned()
+}
