@@ -145,9 +145,9 @@ pub const TIERS: &[Tier] = &[
     Tier {
         name: "walk",
         what: "nodes through the gate, on the embedded cluster, a real control plane and real nodes",
-        usually: "4 min to build the images, then 1 min",
-        needs: Some("node programs"),
-        steps: &[Step::Tests("e2e", Which::Named(&["walk"]))],
+        usually: "4 min to build what goes into images, then 1 min",
+        needs: Some("kubernetes"),
+        steps: &[Step::Binary("images"), Step::Tests("e2e", Which::Named(&["walk"]))],
     },
 ];
 

@@ -131,7 +131,7 @@ impl ServiceTarget {
 
 /// For whom a worker works. Its report repeats it, so that a verdict can be matched to what is true when it is read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Subject {
     /// uid of the Node.
     pub node_uid: String,
@@ -147,7 +147,7 @@ pub struct Subject {
 
 /// All that a worker is told, in one environment variable of its container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Assignment {
     /// For whom; default when it is run by hand.
     #[serde(default)]

@@ -23,8 +23,7 @@ pub struct Taint {
 
 /// A Node, as far as anything here is decided by it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-// Each is one fact of its own about a node, as Kubernetes has them; an enum would only rename them.
-#[allow(clippy::struct_excessive_bools)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own, as Kubernetes has them")]
 pub struct NodeView {
     /// Its name, which another machine may have tomorrow.
     pub name: String,

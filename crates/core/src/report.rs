@@ -1,6 +1,7 @@
 //! What a worker found: the JSON it leaves in its termination message, and how much of it is believed.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
@@ -61,6 +62,10 @@ pub mod reason {
 
 /// The Service of the cluster's DNS, as the target of a `services` check.
 pub const CLUSTER_DNS: &str = "kube-system/kube-dns";
+
+/// What a connection to a host that has to be resolved first fails for when it is not resolved.
+const NAME_FAILS: [&str; 5] =
+    [reason::TIMEOUT, reason::NX_DOMAIN, reason::SERV_FAIL, reason::NO_ADDRESS, reason::NO_SERVERS];
 
 /// How one check ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -125,6 +130,16 @@ impl CheckResult {
 
     fn is(&self, outcome: Outcome) -> bool {
         self.outcome == outcome
+    }
+
+    /// Makes it inconclusive for another reason; what was seen is still told.
+    fn excuse_by(&mut self, reason: &str) {
+        self.outcome = Outcome::Inconclusive;
+        self.message = match self.message.as_str() {
+            "" => self.reason.clone(),
+            message => format!("{}: {message}", self.reason),
+        };
+        reason.clone_into(&mut self.reason);
     }
 
     fn describe(&self) -> String {
@@ -358,31 +373,43 @@ pub fn parse(message: &str) -> Result<Report, ParseError> {
     Ok(report)
 }
 
-/// Where cluster DNS does not run, or nothing tells that it does, names that do not resolve are not the node's fault.
+/// A node answers for names only where cluster DNS is known to run. Where that was asked and not affirmed, what failed
+/// for want of a name is inconclusive; and no node is to blame for how many endpoints cluster DNS has.
 fn excuse(results: &mut [CheckResult]) {
     let is_cluster_dns = |check: &CheckResult| check.name == "services" && check.target == CLUSTER_DNS;
-    let failed_for = |check: &CheckResult, reason: &str| check.is(Outcome::Failed) && check.reason == reason;
-    let is_failed_name = |check: &CheckResult| check.name == "dns" && check.is(Outcome::Failed);
     let names_fail = results.iter().any(is_failed_name);
     let Some(service) = results.iter_mut().find(|check| is_cluster_dns(check)) else { return };
-    let is_down = failed_for(service, reason::NO_READY_ENDPOINTS);
-    let is_unknown = failed_for(service, reason::NOT_FOUND);
-    if is_unknown && !names_fail {
+    if matches!(service.outcome, Outcome::Passed | Outcome::Skipped) {
+        return;
+    }
+    let why = service.reason.clone();
+    match why.as_str() {
         // Names resolve, so there is one; it is only called something else here.
-        service.outcome = Outcome::Skipped;
-        return;
+        reason::NOT_FOUND if !names_fail => service.outcome = Outcome::Skipped,
+        reason::NOT_FOUND | reason::TOO_FEW_READY_ENDPOINTS => service.outcome = Outcome::Inconclusive,
+        reason::NO_READY_ENDPOINTS => service.excuse_by(reason::CLUSTER_DNS_NOT_RUNNING),
+        _ => {}
     }
-    if !is_down && !is_unknown {
-        return;
+    for check in results.iter_mut().filter(|check| is_failed_name(check)) {
+        if why == reason::NO_READY_ENDPOINTS {
+            check.excuse_by(reason::CLUSTER_DNS_NOT_RUNNING);
+        } else {
+            check.outcome = Outcome::Inconclusive;
+            let comma = if check.message.is_empty() { "" } else { ", " };
+            check.message += &format!("{comma}and it could not be told that cluster DNS runs well: {why}");
+        }
     }
-    for check in results.iter_mut().filter(|check| is_cluster_dns(check) || is_failed_name(check)) {
-        check.outcome = Outcome::Inconclusive;
-        check.message = match check.message.as_str() {
-            "" => check.reason.clone(),
-            message => format!("{}: {message}", check.reason),
-        };
-        reason::CLUSTER_DNS_NOT_RUNNING.clone_into(&mut check.reason);
-    }
+}
+
+/// Whether a check failed in a way that cluster DNS can be the cause of.
+fn is_failed_name(check: &CheckResult) -> bool {
+    let host = check.target.rsplit_once(':').map_or("", |(host, _)| host.trim_matches(['[', ']']));
+    let needs_name = match check.name.as_str() {
+        "dns" => true,
+        "tcp" => host.parse::<IpAddr>().is_err() && NAME_FAILS.contains(&check.reason.as_str()),
+        _ => false,
+    };
+    needs_name && check.is(Outcome::Failed)
 }
 
 /// Keeps so many characters.
@@ -445,6 +472,50 @@ mod tests {
             result("services", CLUSTER_DNS, Outcome::Failed, reason::NO_READY_ENDPOINTS),
         ]);
         assert_eq!(report.verdict, Verdict::Failed);
+    }
+
+    #[test]
+    fn a_node_is_not_blamed_where_nobody_knows_whether_cluster_dns_runs() {
+        use Outcome::{Failed, Inconclusive};
+        for (outcome, why, stays, verdict) in [
+            (Inconclusive, reason::FORBIDDEN, Inconclusive, Verdict::Inconclusive),
+            (Inconclusive, reason::NO_CLIENT, Inconclusive, Verdict::Inconclusive),
+            (Failed, reason::NOT_FOUND, Inconclusive, Verdict::Inconclusive),
+            (Failed, reason::TOO_FEW_READY_ENDPOINTS, Inconclusive, Verdict::Inconclusive),
+            (Failed, reason::UNAUTHORIZED, Failed, Verdict::Failed),
+        ] {
+            let names = result("dns", "a.", Failed, reason::TIMEOUT);
+            let report = judged(vec![names, result("services", CLUSTER_DNS, outcome, why)]);
+            let told: Vec<_> = report.checks.iter().map(|c| (c.outcome, c.reason.as_str())).collect();
+            assert_eq!(
+                (told, report.verdict),
+                (vec![(Inconclusive, reason::TIMEOUT), (stays, why)], verdict)
+            );
+            assert!(report.checks[0].message.ends_with(why), "{report:?}");
+        }
+    }
+
+    #[test]
+    fn too_few_endpoints_of_cluster_dns_are_no_nodes_fault() {
+        let few = |target| {
+            judged(vec![result("services", target, Outcome::Failed, reason::TOO_FEW_READY_ENDPOINTS)])
+        };
+        assert_eq!(few(CLUSTER_DNS).verdict, Verdict::Inconclusive);
+        assert_eq!(few("ns/db").verdict, Verdict::Failed);
+    }
+
+    #[test]
+    fn a_connection_to_a_host_name_is_excused_as_a_name_is() {
+        let verdict = |target, why| {
+            let down = result("services", CLUSTER_DNS, Outcome::Failed, reason::NO_READY_ENDPOINTS);
+            judged(vec![result("tcp", target, Outcome::Failed, why), down]).verdict
+        };
+        for why in NAME_FAILS {
+            assert_eq!(verdict("db.example.com:5432", why), Verdict::Inconclusive, "{why}");
+        }
+        assert_eq!(verdict("db.example.com:5432", reason::REFUSED), Verdict::Failed, "it had an address");
+        assert_eq!(verdict("[fd00::1]:443", reason::TIMEOUT), Verdict::Failed);
+        assert_eq!(verdict("10.0.0.1:443", reason::TIMEOUT), Verdict::Failed);
     }
 
     #[test]

@@ -208,3 +208,30 @@ fn a_controller_says_what_it_lacks() {
     assert!(!ended.status.success());
     assert_all(&text(&ended.stderr), &["--worker-image <IMAGE>"]);
 }
+
+#[test]
+fn a_demo_in_which_a_broken_machine_is_let_in_does_not_end_well() {
+    need_the_worker();
+    let folder = tempfile::tempdir().unwrap();
+    let blind = folder.path().join("blind-worker");
+    let worker = Path::new(NODEKEEPER).with_file_name("nodekeeper-worker");
+    fs::write(&blind, format!("#!/bin/sh\nexec '{}' \"$@\" --only api,tcp,services\n", worker.display()))
+        .unwrap();
+    fs::set_permissions(&blind, fs::Permissions::from_mode(0o755)).unwrap();
+    let demo = nodekeeper(&["demo", "--worker", blind.to_str().unwrap()]);
+    let said = text(&demo.stderr);
+    assert!(!demo.status.success(), "{}{said}", text(&demo.stdout));
+    assert_all(&said, &["a machine that is broken was let in"]);
+}
+
+#[test]
+fn a_kubeconfig_of_somebody_else_is_left_alone() {
+    need_the_worker();
+    let folder = tempfile::tempdir().unwrap();
+    let theirs = folder.path().join("config");
+    fs::write(&theirs, "current-context: production\n").unwrap();
+    let demo = nodekeeper(&["demo", "--kubeconfig", theirs.to_str().unwrap()]);
+    assert!(!demo.status.success());
+    assert_all(&text(&demo.stderr), &["not from a demo", "name another"]);
+    assert_eq!(fs::read_to_string(&theirs).unwrap(), "current-context: production\n");
+}

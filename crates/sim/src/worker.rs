@@ -120,8 +120,10 @@ impl Net for Inside {
         let body = body.map(|b| Bytes::from(b.to_string())).unwrap_or_default();
         let request = request.body(body).map_err(|e| Trouble::BadAnswer(e.to_string()))?;
         match server::answer(&self.cluster, &self.user, &request, None) {
-            api::Answer::Document(status, body) => Ok(Answer { status: status.as_u16(), body }),
-            api::Answer::Plain(status, _) => Ok(Answer { status: status.as_u16(), body: Value::Null }),
+            api::Answer::Document(status, body) => {
+                Ok(Answer { status: status.as_u16(), body: body.to_string().into_bytes() })
+            }
+            api::Answer::Plain(status, _) => Ok(Answer { status: status.as_u16(), body: Vec::new() }),
             api::Answer::Events(..) => Err(Trouble::BadAnswer("a watch where none was asked for".into())),
         }
     }

@@ -22,8 +22,13 @@ use crate::checks::Checks;
     printcolumn = r#"{"name": "Taint", "type": "string", "jsonPath": ".spec.taints[0].key"}"#,
     printcolumn = r#"{"name": "Retries", "type": "integer", "jsonPath": ".spec.retry.maxRetries"}"#,
     printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#,
-    validation = Rule::new("self.spec.deadlines.checkSeconds < self.spec.deadlines.workerSeconds")
-        .message("`spec.deadlines.checkSeconds` must be less than `spec.deadlines.workerSeconds`"),
+    // A worker keeps five seconds for itself; a check that cannot time out before then could never fail a node.
+    validation = Rule::new("self.spec.deadlines.checkSeconds + 5 < self.spec.deadlines.workerSeconds")
+        .message("`spec.deadlines.workerSeconds` must be more than `spec.deadlines.checkSeconds` plus 5"),
+    validation = Rule::new(
+        "!has(self.spec.checks.dns) || self.spec.checks.dns.names.all(n, !n.matches('^[0-9.]+$') && !n.contains(':'))"
+    )
+    .message("`spec.checks.dns.names` must be names, not IP addresses: those resolve without any DNS; use `tcp` for them"),
     validation = Rule::new(
         "has(self.spec.checks.dns) || has(self.spec.checks.api) || has(self.spec.checks.tcp) || has(self.spec.checks.services)"
     )
@@ -233,7 +238,7 @@ pub struct Deadlines {
     pub check_seconds: i32,
     /// A worker, from its start to its end.
     #[serde(default = "Deadlines::worker_seconds")]
-    #[schemars(range(min = 2, max = 3_600))]
+    #[schemars(range(min = 7, max = 3_600))]
     pub worker_seconds: i32,
 }
 

@@ -11,10 +11,15 @@ use crate::args::Args;
 pub fn run() -> Result<()> {
     let mut out = std::io::stdout();
     writeln!(out, "<!-- Written by `make generate` from crates/nodekeeper/src/args.rs: do not edit. -->\n")?;
-    writeln!(out, "# The command line\n\nEvery error names what is wrong and what to do; the exit code is then 1, or 2 for words that are not understood.")?;
+    writeln!(
+        out,
+        "# The command line\n\nEvery error names what is wrong and what to do; the exit code is then 1, or 2 for words that are not understood."
+    )?;
     let mut all = Args::command();
     all.build();
-    for command in all.get_subcommands_mut().filter(|command| !command.is_hide_set() && command.get_name() != "help") {
+    for command in
+        all.get_subcommands_mut().filter(|command| !command.is_hide_set() && command.get_name() != "help")
+    {
         let name = command.get_name().to_owned();
         writeln!(out, "\n## `nodekeeper {name}`\n\n```text\n{}\n```", unstyled(command))?;
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::copy_bidirectional;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_rustls::TlsAcceptor;
@@ -13,20 +13,30 @@ use tokio_rustls::TlsAcceptor;
 use super::{Api, Switches, any_port};
 use crate::bind::{Error, Identity};
 
-/// How soon a port is asked for again that could not be had.
+/// How soon something is tried again that the system did not give us.
 const AGAIN: Duration = Duration::from_millis(50);
+const BACKLOG: u32 = 64;
 
-pub(super) async fn serve(
+pub(super) fn serve(
     switches: &Arc<Switches>,
     tasks: &mut JoinSet<()>,
     api_server: SocketAddr,
 ) -> Result<SocketAddr, Error> {
     let listen = |source| Error::Listen { address: any_port(), source };
-    let listener = TcpListener::bind(any_port()).await.map_err(listen)?;
-    let address = listener.local_addr().map_err(listen)?;
+    let port = bind(any_port()).map_err(listen)?;
+    let address = port.local_addr().map_err(listen)?;
     let impostor = Identity::new("somebody-else", address)?.acceptor;
-    tasks.spawn(switch(listener, switches.clone(), Way { api_server, impostor }));
+    tasks.spawn(switch(port, address, switches.clone(), Way { api_server, impostor }));
     Ok(address)
+}
+
+/// A socket that is bound and does not listen: it keeps the port from others, and whoever connects is refused.
+fn bind(address: SocketAddr) -> std::io::Result<TcpSocket> {
+    let socket = TcpSocket::new_v4()?;
+    // So that a second one can listen there, whenever somebody should.
+    socket.set_reuseport(true)?;
+    socket.bind(address)?;
+    Ok(socket)
 }
 
 #[derive(Clone)]
@@ -36,28 +46,21 @@ struct Way {
 }
 
 /// Serves each state of the switch until it is turned; what it served ends with it.
-async fn switch(listener: TcpListener, switches: Arc<Switches>, way: Way) {
-    let Ok(address) = listener.local_addr() else { return };
-    let mut listener = Some(listener);
+async fn switch(_kept: TcpSocket, address: SocketAddr, switches: Arc<Switches>, way: Way) {
     loop {
         let api = switches.now().1;
         if api == Api::Refuse {
-            // A port without a listener is the only thing that refuses.
-            listener = None;
             switches.turned.notified().await;
             continue;
         }
-        let Some(open) = &listener else {
-            listener = TcpListener::bind(address).await.ok();
-            if listener.is_none() {
-                sleep(AGAIN).await;
-            }
+        let Ok(open) = bind(address).and_then(|socket| socket.listen(BACKLOG)) else {
+            sleep(AGAIN).await;
             continue;
         };
         tokio::select! {
             biased;
             () = switches.turned.notified() => {}
-            () = accept(open, api, &way) => {}
+            () = accept(&open, api, &way) => {}
         }
     }
 }

@@ -69,7 +69,7 @@ impl Endpoints {
         let switches = Arc::new(Switches::default());
         let mut tasks = JoinSet::new();
         let dns = dns::serve(&switches, &mut tasks).await?;
-        let api = api::serve(&switches, &mut tasks, api_server).await?;
+        let api = api::serve(&switches, &mut tasks, api_server)?;
         Ok(Self { dns, api, switches, _tasks: tasks })
     }
 

@@ -43,6 +43,9 @@ async fn play(demo: &Demo, folder: &Path) -> Result<()> {
         () = signals.come() => None,
     };
     if told.is_some() && demo.keep {
+        if let Some(Err(error)) = &told {
+            eprintln!("error: {error:#}");
+        }
         tokio::select! {
             () = show.keep() => {}
             () = signals.come() => {}

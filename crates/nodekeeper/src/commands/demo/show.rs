@@ -103,13 +103,18 @@ impl Show {
         let count = self.machines.len();
         self.note(Paint::Plain, &format!("{count} machines join, each tainted {TAINT}"));
         let end = Instant::now() + PATIENCE;
-        while !self.is_over() && Instant::now() < end && self.stage.at_work() {
+        while !self.is_over() && !self.is_spoilt() && Instant::now() < end && self.stage.at_work() {
             self.direct().await?;
             self.wait_a_moment().await;
         }
         self.draw();
         self.screen.calm_down();
-        let problems = ending::problems(&self.stage, &self.machines, &self.eye);
+        let mut problems = ending::problems(&self.stage, &self.machines, &self.eye);
+        if self.is_spoilt() {
+            problems.push("a machine that is broken was let in".into());
+        } else if !self.is_over() {
+            problems.push("not all of it had happened by then".into());
+        }
         for line in ending::summary(&self.machines, &self.eye, self.healing.done) {
             self.screen.say(&line);
         }
@@ -274,6 +279,12 @@ impl Show {
     }
 
     /// Everybody is where they should be: nothing more will happen.
+    /// A machine that is broken was let in: whatever comes now, it did not end as it should.
+    fn is_spoilt(&self) -> bool {
+        let is_let_in = |part: Part| self.eye.record(part).verdict == Some(Verdict::Passed);
+        self.healing.done.is_none() && is_let_in(Part::SilentDns) || Part::HOPELESS.into_iter().any(is_let_in)
+    }
+
     fn is_over(&self) -> bool {
         let is_given_up = |part: Part| {
             let Record { attempts, verdict, .. } = self.eye.record(part);

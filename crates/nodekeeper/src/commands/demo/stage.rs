@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::Write as _;
 use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -156,9 +156,16 @@ fn worker_binary(named: Option<&Path>) -> Result<PathBuf> {
 
 fn write_kubeconfig(place: Option<PathBuf>, folder: &Path, text: &str) -> Result<PathBuf> {
     let path = place.unwrap_or_else(|| folder.join("kubeconfig"));
+    let found = fs::read_to_string(&path).unwrap_or_default();
+    if !found.is_empty() && !found.contains("current-context: nodekeeper-sim") {
+        bail!("--kubeconfig {}: this file is there, and not from a demo: name another", path.display());
+    }
     // Only for its owner: there is a token in it.
     let file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
-    let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+    let written = file.and_then(|mut file| {
+        file.set_permissions(fs::Permissions::from_mode(0o600))?;
+        file.write_all(text.as_bytes())
+    });
     written.with_context(|| format!("--kubeconfig {}: cannot write the file", path.display()))?;
     Ok(path)
 }
