@@ -16,3 +16,4 @@ mod text;
 
 pub use control_plane::Cluster;
 pub use skip::{is_unavailable, or_skip};
+pub use text::shell_word;

@@ -2,8 +2,9 @@
 
 use std::{
     env,
+    ffi::OsString,
     fs::{self, File},
-    io::{self, Write as _},
+    io::{self, Read as _, Write as _},
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     process::Command,
@@ -28,6 +29,9 @@ const PROGRAMS: [(&str, &str); 12] = [
 ];
 const CNI_PACKAGE: &str = "containernetworking-plugins";
 const CNI_FOLDERS: [&str; 2] = ["/usr/lib/cni", "/opt/cni/bin"];
+/// Where packages put programs for root, who may have become root with somebody else's PATH.
+const ROOTS_FOLDERS: [&str; 2] = ["/usr/sbin", "/sbin"];
+const PROBE: &str = include_str!("probe.sh");
 /// Where Debian asks whether an installed service may be started.
 const SERVICE_POLICY: &str = "/usr/sbin/policy-rc.d";
 /// Ours, and so ours to remove, also if we were killed before we could.
@@ -49,6 +53,15 @@ pub enum MachineError {
     NoNamespaces {
         /// What `unshare` said.
         reason: String,
+    },
+
+    /// Namespaces, but not all that a node does in them.
+    #[error(
+        "root may not do what nodes do, {missing}: use a virtual machine, or a container with --privileged"
+    )]
+    Incapable {
+        /// What failed, and what the system said to it.
+        missing: String,
     },
 
     /// Something is not installed, and could not be.
@@ -81,17 +94,20 @@ pub fn ensure_nodes_can_run(folder: &Path) -> Result<(), MachineError> {
     if !is_root() {
         return Err(MachineError::NotRoot);
     }
+    remove_forgotten(Path::new(SERVICE_POLICY));
     let packages = missing_packages();
     if !packages.is_empty() {
         install(&packages).map_err(|reason| MachineError::Packages { packages, reason })?;
         let packages = missing_packages();
         if !packages.is_empty() {
-            let reason = "they were installed, but their programs are not in PATH".into();
+            let reason = "they were installed, but their programs are not in PATH, /usr/sbin or /sbin".into();
             return Err(MachineError::Packages { packages, reason });
         }
     }
-    let namespaces = ["--net", "--mount", "--pid", "--uts", "--ipc", "--fork", "true"];
-    run(Command::new("unshare").args(namespaces)).map_err(|reason| MachineError::NoNamespaces { reason })?;
+    let namespaces = ["--net", "--mount", "--pid", "--uts", "--ipc", "--fork"];
+    let unshare = |words: &[&str]| run(command("unshare").args(namespaces).args(words));
+    unshare(&["true"]).map_err(|reason| MachineError::NoNamespaces { reason })?;
+    unshare(&["sh", "-c", PROBE]).map_err(|missing| MachineError::Incapable { missing })?;
     if is_on_overlay(folder) {
         return Err(MachineError::Overlay { folder: folder.to_owned() });
     }
@@ -103,6 +119,20 @@ fn is_on_overlay(folder: &Path) -> bool {
     let Some(existing) = folder.ancestors().find(|folder| folder.exists()) else { return false };
     let asked = Command::new("stat").args(["--file-system", "--format=%T"]).arg(existing).output();
     asked.is_ok_and(|answer| answer.stdout.starts_with(b"overlay"))
+}
+
+/// A command that finds programs, and whose own commands do, where [`ensure_nodes_can_run`] has found them.
+pub(crate) fn command(program: &str) -> Command {
+    let mut command = Command::new(program);
+    command.env("PATH", with_roots_folders(env::var_os("PATH").unwrap_or_default()));
+    command
+}
+
+/// Last, so that nothing changes for whoever has them already, or has something better. Unchanged if that is impossible.
+fn with_roots_folders(path: OsString) -> OsString {
+    let folders: Vec<PathBuf> = env::split_paths(&path).collect();
+    let missing = ROOTS_FOLDERS.map(PathBuf::from).into_iter().filter(|folder| !folders.contains(folder));
+    env::join_paths(folders.iter().cloned().chain(missing)).unwrap_or(path)
 }
 
 /// Where the CNI plugins are.
@@ -121,7 +151,7 @@ fn effective_user(status: &str) -> Option<&str> {
 }
 
 fn missing_packages() -> Vec<&'static str> {
-    let path = env::var_os("PATH").unwrap_or_default();
+    let path = with_roots_folders(env::var_os("PATH").unwrap_or_default());
     let folders: Vec<PathBuf> = env::split_paths(&path).collect();
     let is_missing = |program: &str| !folders.iter().any(|folder| folder.join(program).is_file());
     let mut packages: Vec<_> =
@@ -136,10 +166,11 @@ fn install(packages: &[&str]) -> Result<(), String> {
         return Err("there is no apt-get to install them with".into());
     }
     progress(&format!("installing {} (usually 15 s) ...", packages.join(" ")));
-    let _services_stay_off = ServicesStayOff::new().map_err(|error| format!("{SERVICE_POLICY}: {error}"))?;
+    let _services_stay_off = ServicesStayOff::new(Path::new(SERVICE_POLICY))
+        .map_err(|error| format!("{SERVICE_POLICY}: {error}"))?;
     // Somebody else may be at it: wait for them rather than fail.
     let apt = || {
-        let mut apt = Command::new("apt-get");
+        let mut apt = command("apt-get");
         apt.args(["-o", "DPkg::Lock::Timeout=300", "-y", "-q"]).env("DEBIAN_FRONTEND", "noninteractive");
         apt
     };
@@ -150,28 +181,66 @@ fn install(packages: &[&str]) -> Result<(), String> {
 /// As long as it lives, a package that brings a service does not start it: each node has a containerd of its
 /// own, and the machine's is not ours to start.
 struct ServicesStayOff {
-    ours: bool,
+    /// Ours is locked, which tells it from one that was forgotten. None if somebody else's was there.
+    ours: Option<(PathBuf, File)>,
 }
 
 impl ServicesStayOff {
-    fn new() -> io::Result<Self> {
-        let policy = File::options().write(true).create_new(true).mode(0o755).open(SERVICE_POLICY);
-        match policy {
-            Ok(mut file) => file.write_all(NO_SERVICES.as_bytes()).map(|()| Self { ours: true }),
-            // Whoever put one there has decided.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                Ok(Self { ours: fs::read_to_string(SERVICE_POLICY)? == NO_SERVICES })
+    fn new(policy: &Path) -> io::Result<Self> {
+        loop {
+            match File::options().write(true).create_new(true).mode(0o755).open(policy) {
+                Ok(mut file) => {
+                    // First the lock: unlocked, nobody may ever see it as ours.
+                    file.lock()?;
+                    file.write_all(NO_SERVICES.as_bytes())?;
+                    return Ok(Self { ours: Some((policy.to_owned(), file)) });
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
             }
-            Err(error) => Err(error),
+            match File::open(policy) {
+                Ok(mut there) => {
+                    // One of us may be installing: wait for them.
+                    there.lock()?;
+                    if !is_ours(&mut there) {
+                        // Whoever put it there has decided.
+                        return Ok(Self { ours: None });
+                    }
+                    remove(policy)?;
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
         }
     }
 }
 
 impl Drop for ServicesStayOff {
     fn drop(&mut self) {
-        if self.ours {
-            let _ = fs::remove_file(SERVICE_POLICY);
+        if let Some((policy, _locked)) = &self.ours {
+            let _ = remove(policy);
         }
+    }
+}
+
+/// Removes our policy if whoever needed it was killed: it would keep every service of this machine off.
+fn remove_forgotten(policy: &Path) {
+    let Ok(mut file) = File::open(policy) else { return };
+    if file.try_lock().is_ok() && is_ours(&mut file) {
+        progress(&format!("removing {}, which a killed run of ours has left", policy.display()));
+        let _ = remove(policy);
+    }
+}
+
+fn is_ours(policy: &mut File) -> bool {
+    let mut text = String::new();
+    policy.read_to_string(&mut text).is_ok() && text == NO_SERVICES
+}
+
+fn remove(policy: &Path) -> io::Result<()> {
+    match fs::remove_file(policy) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -187,12 +256,57 @@ fn run(command: &mut Command) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]
     fn the_effective_user_counts() {
         assert_eq!(effective_user("Name:\tx\nUid:\t1000\t0\t0\t0\nGid:\t5\t5\t5\t5\n"), Some("0"));
         assert_eq!(effective_user("Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn only_a_policy_of_ours_that_nobody_needs_any_more_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let policy = folder.path().join("policy-rc.d");
+        remove_forgotten(&policy);
+
+        let needed = ServicesStayOff::new(&policy).unwrap();
+        remove_forgotten(&policy);
+        assert_eq!(fs::read_to_string(&policy).unwrap(), NO_SERVICES);
+        drop(needed);
+        assert!(!policy.exists());
+
+        fs::write(&policy, NO_SERVICES).unwrap();
+        remove_forgotten(&policy);
+        assert!(!policy.exists());
+
+        fs::write(&policy, "#!/bin/sh\nexit 101\n").unwrap();
+        remove_forgotten(&policy);
+        drop(ServicesStayOff::new(&policy).unwrap());
+        assert!(policy.exists(), "it was somebody else's");
+    }
+
+    #[test]
+    fn programs_are_also_looked_for_where_roots_are() {
+        assert_eq!(with_roots_folders("/bin:/sbin".into()), "/bin:/sbin:/usr/sbin");
+        assert_eq!(with_roots_folders("/sbin:/usr/sbin:/bin".into()), "/sbin:/usr/sbin:/bin");
+    }
+
+    #[test]
+    fn what_a_machine_cannot_do_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let probe = || run(Command::new("/bin/sh").args(["-c", PROBE]).env("PATH", folder.path()));
+        for (program, end) in [("mount", "exit 0"), ("ip", "exit 0"), ("nft", "echo no netlink; exit 1")] {
+            let path = folder.path().join(program);
+            fs::write(&path, format!("#!/bin/sh\n{end}\n")).unwrap();
+            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        assert_eq!(probe(), Err("use nftables: no netlink".into()));
+        fs::write(folder.path().join("mount"), "#!/bin/sh\necho denied\nexit 32\n").unwrap();
+        let error = MachineError::Incapable { missing: probe().unwrap_err() }.to_string();
+        assert!(error.contains("mount a tmpfs: denied"), "{error}");
     }
 
     #[test]

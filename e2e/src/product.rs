@@ -64,9 +64,22 @@ impl Product {
     }
 }
 
-/// The cargo that runs us, or the one on the path.
+/// The cargo that runs us, or the one on the path, without what cargo told us about our own crate: build scripts that
+/// look at these variables (ring's does) would run again whenever somebody else asks for the same build.
 fn cargo() -> Command {
-    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    for (name, _) in std::env::vars_os() {
+        if is_about_one_crate(&name.to_string_lossy()) {
+            cargo.env_remove(name);
+        }
+    }
+    cargo
+}
+
+fn is_about_one_crate(variable: &str) -> bool {
+    let prefixes = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_CRATE_", "CARGO_BIN_"];
+    let names = ["CARGO_PRIMARY_PACKAGE", "CARGO_TARGET_TMPDIR", "OUT_DIR"];
+    prefixes.iter().any(|prefix| variable.starts_with(prefix)) || names.contains(&variable)
 }
 
 /// Where this workspace is built. Asked rather than guessed: it can be set in four ways.
@@ -84,4 +97,22 @@ fn host() -> anyhow::Result<String> {
     let told = String::from_utf8_lossy(&told.stdout).into_owned();
     let host = told.lines().find_map(|line| line.strip_prefix("host: "));
     Ok(host.context("rustc does not name its host")?.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_build_does_not_know_who_asked_for_it() {
+        let ours = std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CARGO_PKG_"));
+        let cargo = cargo();
+        for (name, _) in ours {
+            assert!(cargo.get_envs().any(|removed| removed == (&name, None)), "{name:?} stays");
+        }
+        assert!(is_about_one_crate("CARGO_MANIFEST_DIR") && is_about_one_crate("CARGO_CRATE_NAME"));
+        for shared in ["CARGO", "CARGO_HOME", "CARGO_TARGET_DIR", "CARGO_BUILD_JOBS"] {
+            assert!(!is_about_one_crate(shared), "{shared} goes");
+        }
+    }
 }

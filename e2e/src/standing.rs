@@ -1,6 +1,6 @@
 //! One cluster that stays up between commands, held by a process in the background.
 //!
-//! In the cache, `cluster/owner` is locked by that process, and has its number; `cluster/about` says how to reach the
+//! In the cache, `cluster/owner` is locked by that process, and has its number and identity; `cluster/about` says how to reach the
 //! cluster, and is there when it is ready; `cluster/log` has what it said meanwhile.
 
 use std::{
@@ -19,8 +19,10 @@ use crate::{
     Cluster,
     assets::{AssetsError, Settings},
     control_plane::{self, Options},
-    machine::MachineError,
+    machine::{self, MachineError},
     nodes::{NodeOptions, TOOL_IMAGE},
+    progress::progress,
+    text::shell_word,
 };
 
 /// The first start builds Kubernetes.
@@ -50,11 +52,15 @@ impl Standing {
                 return Ok(format!("It is up already.\n{about}"));
             }
         } else {
-            self.clean()?;
+            if let Err(error) = control_plane::sweep(&self.settings) {
+                // Worth knowing, but not in the way of another.
+                progress(&format!("{error:#}"));
+            }
+            self.forget()?;
             fs::create_dir_all(&self.folder)?;
             let log = File::create(self.log())?;
             // Out of reach of this terminal's ctrl-c and of its end.
-            let words = Command::new("setsid")
+            let words = machine::command("setsid")
                 .arg(holder)
                 .args(arguments)
                 .stdin(Stdio::null())
@@ -99,7 +105,7 @@ impl Standing {
         let mut owner = File::options().create(true).truncate(false).write(true).open(self.owner())?;
         owner.try_lock().context("a cluster is up, or starting")?;
         owner.set_len(0)?;
-        write!(owner, "{}", id())?;
+        write!(owner, "{} {}", id(), identity(id()).context("who am I?")?)?;
         let count = nodes.count;
         let cluster = Cluster::start(Options::new(self.settings.clone()).with_nodes(nodes)).await?;
         let unfinished = self.folder.join(".about");
@@ -113,7 +119,14 @@ impl Standing {
         let _one_at_a_time = self.lock()?;
         let was_up = self.is_held();
         if was_up {
-            let pid: u32 = fs::read_to_string(self.owner())?.trim().parse().context("who holds it?")?;
+            let owner = fs::read_to_string(self.owner())?;
+            let (pid, its) = owner.split_once(' ').context("who holds it?")?;
+            let pid: u32 = pid.parse().context("who holds it?")?;
+            // In another container, on the same cache, that number may be anybody's.
+            ensure!(
+                identity(pid).as_deref() == Some(its),
+                "the cluster is held by process {pid} of another container: end it there"
+            );
             Command::new("kill").arg(pid.to_string()).output()?;
             let deadline = Instant::now() + END_PATIENCE;
             while self.is_held() || self.has_folder_of(pid)? {
@@ -121,12 +134,13 @@ impl Standing {
                 thread::sleep(Duration::from_millis(20));
             }
         }
-        self.clean()?;
+        let swept = control_plane::sweep(&self.settings);
+        self.forget()?;
+        swept?;
         Ok(if was_up { "The cluster is gone." } else { "No cluster is up." }.into())
     }
 
-    fn clean(&self) -> anyhow::Result<()> {
-        control_plane::sweep(&self.settings)?;
+    fn forget(&self) -> anyhow::Result<()> {
         match fs::remove_dir_all(&self.folder) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
             _ => Ok(()),
@@ -166,18 +180,51 @@ impl Standing {
     }
 }
 
+/// When it started and among which processes its number is its own. No other process has the same, ever.
+fn identity(pid: u32) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name is in parentheses and may contain anything, also parentheses.
+    let start = stat.rsplit_once(") ")?.1.split(' ').nth(19)?;
+    let namespace = fs::read_link(format!("/proc/{pid}/ns/pid")).ok()?;
+    Some(format!("{start} {}", namespace.display()))
+}
+
 fn about(cluster: &Cluster, nodes: usize) -> String {
-    let kubectl = cluster.kubectl();
-    let kubectl = kubectl.display();
+    let [kubeconfig, kubectl] =
+        [cluster.kubeconfig_path(), cluster.kubectl()].map(|path| shell_word(&path.to_string_lossy()));
     format!(
         "A cluster with {nodes} nodes is up; its logs are in {}. To reach it:\n\
-         \n  export KUBECONFIG={}\n\
+         \n  export KUBECONFIG={kubeconfig}\n\
          \nTo try:\n\
          \n  {kubectl} get nodes -o wide\
          \n  {kubectl} run hello --image={TOOL_IMAGE} --restart=Never -- lookup kubernetes.default\
          \n  {kubectl} logs hello\n\
          \n`make cluster-down` ends it.",
         cluster.folder().join("log").display(),
-        cluster.kubeconfig_path().display(),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn down_does_not_end_a_stranger_with_the_number_of_its_owner() {
+        let cache = tempfile::tempdir().unwrap();
+        let standing =
+            Standing::of(Settings { kube: String::new(), prebuilt: None, cache: cache.path().to_owned() });
+        fs::create_dir(&standing.folder).unwrap();
+        let mut stranger = Command::new("sleep").arg("600").spawn().unwrap();
+        let its = identity(stranger.id()).unwrap();
+        for other in [its.replacen(char::is_numeric, "", 1), its.replace("pid:[", "pid:[1")] {
+            let owner = File::create(standing.owner()).unwrap();
+            owner.lock().unwrap();
+            fs::write(standing.owner(), format!("{} {other}", stranger.id())).unwrap();
+            let error = standing.down().unwrap_err().to_string();
+            assert!(error.contains("another container"), "{error}");
+        }
+        assert!(stranger.try_wait().unwrap().is_none(), "it was killed");
+        stranger.kill().unwrap();
+        stranger.wait().unwrap();
+    }
 }

@@ -131,7 +131,8 @@ impl ServiceTarget {
 
 /// For whom a worker works. Its report repeats it, so that a verdict can be matched to what is true when it is read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+// Workers outlive releases: one made by the next is still recognised after a rollback.
+#[serde(rename_all = "camelCase", default)]
 pub struct Subject {
     /// uid of the Node.
     pub node_uid: String,

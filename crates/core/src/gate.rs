@@ -13,10 +13,14 @@ use crate::worker::{Progress, WorkerView};
 
 /// No pause between attempts is longer.
 const LONGEST_PAUSE: i64 = 30;
-/// So many workers without a verdict, and the next comes as rarely as to a node that failed.
+/// So many workers in a row without a verdict, and the next comes as rarely as to a node that failed.
 const TOO_MANY_SILENT: u32 = 20;
 /// How long a worker may wait for a kubelet to start it, and for its end to be seen.
-const WAITING_GRACE: SignedDuration = SignedDuration::from_secs(60);
+const WAITING_GRACE: Duration = Duration::from_mins(1);
+/// How long the scheduler may refuse a worker. The next one tolerates what the node bears then.
+const UNSCHEDULED_GRACE: Duration = Duration::from_secs(20);
+/// How often a worker that does not go away is looked at.
+const GOING: SignedDuration = SignedDuration::from_mins(1);
 
 /// A gate, as far as anything here is decided by it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,8 +77,10 @@ pub struct Observed<'a> {
     pub workers: &'a [WorkerView],
     /// Whether one more worker may run in the cluster.
     pub slot_free: bool,
-    /// The time.
+    /// The time of day.
     pub now: Timestamp,
+    /// The time by the clock on which [`WorkerView::first_seen`] is.
+    pub elapsed: Duration,
 }
 
 /// Where a node stands. Derived each time, never stored.
@@ -82,6 +88,8 @@ pub struct Observed<'a> {
 pub enum State {
     /// It bears no taint of a gate and never did: left alone.
     Ungated,
+    /// It was before a gate that no longer serves it, and may still bear its taint.
+    Unserved,
     /// It was let in.
     Verified,
     /// It is being deleted.
@@ -175,7 +183,12 @@ pub fn decide(seen: &Observed<'_>) -> Decision {
         (None, Some(record)) if record.verdict == Some(Verdict::Passed) => {
             Decision::new(State::Verified, "the node was verified").with(remove(seen.workers))
         }
-        (None, _) => {
+        (None, Some(_)) => Decision::new(
+            State::Unserved,
+            "the gate that held the node is gone, or no longer for it; if it bears the taint, somebody has to remove it",
+        )
+        .with(remove(seen.workers)),
+        (None, None) => {
             Decision::new(State::Ungated, "the node bears no taint of a gate").with(remove(seen.workers))
         }
     }
@@ -215,6 +228,9 @@ impl AtGate<'_> {
     /// A worker whose end is not recorded yet.
     fn look_at(&self, worker: &WorkerView) -> Decision {
         let number = worker.subject.number;
+        if worker.node_name != self.seen.node.name {
+            return self.inconclusive(number, "the worker was made for a node of another name");
+        }
         let (looked_at, now) = (round_of(&worker.subject), self.round());
         if looked_at.boot_id != now.boot_id {
             return self.inconclusive(number, "the node was booted again since the worker was made");
@@ -225,27 +241,35 @@ impl AtGate<'_> {
         match &worker.progress {
             Progress::Reported(report) => self.judge(number, report),
             Progress::Silent(why) => self.inconclusive(number, why),
-            Progress::Waiting(_) | Progress::Running if worker.deleting => {
-                self.inconclusive(number, "the worker was deleted before it ended")
+            _ if worker.deleting => self.inconclusive(number, "the worker was deleted before it ended"),
+            Progress::Running => self.await_end(worker, State::InProgress, "runs", self.allowed()),
+            Progress::Waiting(why) if why.is_empty() => {
+                self.await_end(worker, State::Pending, "has not started", self.allowed())
             }
-            progress => {
-                let allowed = SignedDuration::from_secs(self.gate.spec.deadlines.worker_seconds.into());
-                let left = worker.created + allowed + WAITING_GRACE - self.seen.now;
-                let left = SignedDuration::try_from(left).unwrap_or_default();
-                let (state, doing) = match progress {
-                    Progress::Running => (State::InProgress, "runs".to_owned()),
-                    Progress::Waiting(why) if why.is_empty() => {
-                        (State::Pending, "has not started".to_owned())
-                    }
-                    Progress::Waiting(why) => (State::Pending, format!("has not started: {why}")),
-                    Progress::Reported(_) | Progress::Silent(_) => (State::InProgress, "ended".to_owned()),
-                };
-                if left.is_positive() {
-                    Decision::new(state, format!("worker {number} {doing}")).again_in(left)
-                } else {
-                    self.inconclusive(number, &format!("the worker {doing} and is overdue"))
-                }
+            Progress::Waiting(why) => {
+                self.await_end(worker, State::Pending, &format!("has not started: {why}"), self.allowed())
             }
+            Progress::Unscheduled(why) => {
+                self.await_end(worker, State::Pending, &format!("is not scheduled: {why}"), UNSCHEDULED_GRACE)
+            }
+        }
+    }
+
+    /// How long a worker may take from when we first saw it.
+    fn allowed(&self) -> Duration {
+        Duration::from_secs(self.gate.spec.deadlines.worker_seconds.unsigned_abs().into()) + WAITING_GRACE
+    }
+
+    /// Waits for the end of a worker, but not for ever.
+    fn await_end(&self, worker: &WorkerView, state: State, doing: &str, allowed: Duration) -> Decision {
+        let number = worker.subject.number;
+        let age = self.seen.elapsed.saturating_sub(worker.first_seen);
+        match allowed.checked_sub(age).filter(|left| !left.is_zero()) {
+            Some(left) => {
+                let decision = Decision::new(state, format!("worker {number} {doing}"));
+                Decision { recheck_in: Some(left), ..decision }
+            }
+            None => self.inconclusive(number, &format!("the worker {doing}, and is overdue")),
         }
     }
 
@@ -271,9 +295,8 @@ impl AtGate<'_> {
         let told =
             Notice { warning: false, reason: "NodeVerified", action: "RemoveTaint", note: note.clone() };
         Decision::new(State::Verified, note)
-            .with([Effect::Open(record)])
+            .with([Effect::Open(record), Effect::Tell(told)])
             .with(remove(self.seen.workers))
-            .with([Effect::Tell(told)])
     }
 
     fn failed(&self, number: u32, report: &Report) -> Decision {
@@ -301,7 +324,8 @@ impl AtGate<'_> {
             let reason = "NodeVerificationFailed";
             effects.push(Effect::Tell(Notice { warning: true, reason, action: "GiveUp", note }));
         }
-        Decision::new(State::Failed, note).with(effects)
+        let state = if attempts < allowed { State::Unverified } else { State::Failed };
+        Decision::new(state, note).with(effects)
     }
 
     fn inconclusive(&self, number: u32, why: &str) -> Decision {
@@ -324,7 +348,8 @@ impl AtGate<'_> {
         // Never two at once: one that was given up has to be gone before the next starts.
         if self.unended().next().is_some() {
             return Decision::new(State::Unverified, "an earlier worker is being removed")
-                .with(remove(self.unended()));
+                .with(remove(self.unended()))
+                .again_in(GOING);
         }
         let (state, why) = self.standing();
         let wait = self.wait();
@@ -361,7 +386,7 @@ impl AtGate<'_> {
     }
 
     fn is_slow(&self) -> bool {
-        self.record.attempts >= self.attempts_allowed() || self.record.workers >= TOO_MANY_SILENT
+        self.record.attempts >= self.attempts_allowed() || self.record.silent >= TOO_MANY_SILENT
     }
 
     fn standing(&self) -> (State, String) {
@@ -369,7 +394,7 @@ impl AtGate<'_> {
             return (State::Unverified, "no worker has looked at it yet".to_owned());
         }
         match self.record.verdict {
-            Some(Verdict::Failed) if self.is_slow() => (
+            Some(Verdict::Failed) if self.record.attempts >= self.attempts_allowed() => (
                 State::Failed,
                 format!("all {} attempts failed: {}", self.attempts_allowed(), self.record.why),
             ),

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// Nobody is waited for longer, whatever the lease says.
+const LONGEST: Duration = Duration::from_mins(2);
+
 /// How long a lease lasts, and how it is renewed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
@@ -77,7 +80,7 @@ impl Candidate {
 
     /// Says what to do about the lease as it was just read.
     pub fn observe(&mut self, lease: Option<&Held>, now: Duration) -> Step {
-        let Some(lease) = lease else { return Step::Create };
+        let Some(lease) = lease else { return self.observe_none(now) };
         if self.seen.as_ref().is_none_or(|(seen, _)| seen != lease) {
             self.seen = Some((lease.clone(), now));
         }
@@ -85,9 +88,28 @@ impl Candidate {
             return Step::Renew;
         }
         let since = self.seen.as_ref().map_or(now, |(_, since)| *since);
-        // As long as its holder asked for, or as long as ours: a holder that asks for nothing is not ended at once.
-        let patience = lease.lasts.max(self.timing.lease);
+        let patience = self.patience(lease);
         if lease.holder.is_empty() || now.saturating_sub(since) > patience { Step::Take } else { Step::Leave }
+    }
+
+    /// Somebody deleted the lease, or there never was one. Its holder may not know yet, and still write.
+    fn observe_none(&self, now: Duration) -> Step {
+        match &self.seen {
+            Some((held, since))
+                if !held.holder.is_empty()
+                    && held.holder != self.identity
+                    && now.saturating_sub(*since) <= self.patience(held) =>
+            {
+                Step::Leave
+            }
+            _ => Step::Create,
+        }
+    }
+
+    /// As long as its holder asked for, or as long as ours: a holder that asks for nothing is not ended at once, and one
+    /// that asks for a year is not waited for.
+    fn patience(&self, lease: &Held) -> Duration {
+        lease.lasts.clamp(self.timing.lease, self.timing.lease.max(LONGEST))
     }
 
     /// A write of the lease that was sent at this time succeeded.
@@ -147,6 +169,22 @@ mod tests {
         assert_eq!(us.observe(Some(&held("them", "2")), at(114)), Step::Leave);
         assert_eq!(us.observe(Some(&held("them", "2")), at(129)), Step::Leave);
         assert_eq!(us.observe(Some(&held("them", "2")), at(130)), Step::Take);
+    }
+
+    #[test]
+    fn a_lease_that_vanished_is_not_made_again_while_its_holder_may_write() {
+        let mut us = candidate();
+        assert_eq!(us.observe(Some(&held("them", "1")), at(100)), Step::Leave);
+        assert_eq!(us.observe(None, at(110)), Step::Leave);
+        assert_eq!(us.observe(None, at(116)), Step::Create);
+    }
+
+    #[test]
+    fn a_lease_for_a_year_is_not_waited_for() {
+        let mut us = candidate();
+        let year = Held { lasts: at(31_536_000), ..held("them", "1") };
+        assert_eq!(us.observe(Some(&year), at(0)), Step::Leave);
+        assert_eq!(us.observe(Some(&year), at(121)), Step::Take);
     }
 
     #[test]

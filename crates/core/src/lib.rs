@@ -16,5 +16,6 @@ pub mod node;
 #[cfg(feature = "api")]
 pub mod record;
 pub mod report;
+pub mod text;
 #[cfg(feature = "api")]
 pub mod worker;

@@ -395,8 +395,8 @@ fn excuse(results: &mut [CheckResult]) {
             check.excuse_by(reason::CLUSTER_DNS_NOT_RUNNING);
         } else {
             check.outcome = Outcome::Inconclusive;
-            let comma = if check.message.is_empty() { "" } else { ", " };
-            check.message += &format!("{comma}and it could not be told that cluster DNS runs well: {why}");
+            let seen = if check.message.is_empty() { "failed" } else { &check.message };
+            check.message = format!("{seen}; and whether cluster DNS runs well could not be told: {why}");
         }
     }
 }

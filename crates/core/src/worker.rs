@@ -1,8 +1,8 @@
 //! The worker: the pod that looks at one node, and what it came to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod};
 use serde_json::json;
 
@@ -39,6 +39,8 @@ pub struct Template {
 /// How far a worker is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
+    /// The scheduler finds that it cannot run there; why.
+    Unscheduled(String),
     /// It has not started; why, where the kubelet says so.
     Waiting(String),
     /// It looks.
@@ -58,8 +60,8 @@ pub struct WorkerView {
     pub uid: String,
     /// For guarded writes and for order.
     pub resource_version: String,
-    /// When it was made.
-    pub created: Timestamp,
+    /// When we first saw it, on our own clock: nobody's time of day says how old it is.
+    pub first_seen: Duration,
     /// Somebody deleted it.
     pub deleting: bool,
     /// Name of the node.
@@ -77,17 +79,40 @@ impl WorkerView {
         let metadata = &pod.metadata;
         let annotations = metadata.annotations.as_ref()?;
         let subject: Subject = serde_json::from_str(annotations.get(SUBJECT)?).ok()?;
-        let progress = progress(pod, &subject);
+        let node_name = annotations.get(NODE_NAME)?.clone();
+        // The name is what reserves the number: a pod under another is not the one that was made.
+        let pod_name = metadata.name.clone().filter(|is| *is == name(&subject.node_uid, subject.number))?;
+        let runs_on = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
+        let progress = match runs_on.filter(|node| **node != node_name) {
+            Some(other) => Progress::Silent(format!("it ran on {other}")),
+            None => progress(pod, &subject),
+        };
         Some(Self {
-            name: metadata.name.clone()?,
+            name: pod_name,
             uid: metadata.uid.clone()?,
             resource_version: metadata.resource_version.clone().unwrap_or_default(),
-            created: metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+            first_seen: Duration::ZERO,
             deleting: metadata.deletion_timestamp.is_some(),
-            node_name: annotations.get(NODE_NAME)?.clone(),
+            node_name,
             subject,
             progress,
         })
+    }
+
+    /// A pod that has a worker's name and cannot be read as one: its number is used up.
+    #[must_use]
+    pub fn unreadable(pod: &Pod, node: &NodeView, subject: &Subject) -> Self {
+        let metadata = &pod.metadata;
+        Self {
+            name: name(&subject.node_uid, subject.number),
+            uid: metadata.uid.clone().unwrap_or_default(),
+            resource_version: metadata.resource_version.clone().unwrap_or_default(),
+            first_seen: Duration::ZERO,
+            deleting: metadata.deletion_timestamp.is_some(),
+            node_name: node.name.clone(),
+            subject: subject.clone(),
+            progress: Progress::Silent("there is a pod of its name that is no worker".into()),
+        }
     }
 
     /// Whether its container ended, or never will have run.
@@ -119,6 +144,10 @@ fn progress(pod: &Pod, subject: &Subject) -> Progress {
             Some(message) if !message.is_empty() => format!("{reason}: {message}"),
             _ => reason,
         });
+    }
+    let mut conditions = status.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
+    if let Some(refused) = conditions.find(|one| one.type_ == "PodScheduled" && one.status == "False") {
+        return Progress::Unscheduled(refused.message.clone().unwrap_or_default());
     }
     if state.is_some_and(|state| state.running.is_some()) {
         Progress::Running
@@ -186,13 +215,6 @@ pub fn pod(
         // A mesh's sidecar would have to start before we can look, and may never end.
         ("sidecar.istio.io/inject", "false"),
     ]);
-    let mut tolerations = vec![];
-    for taint in &gate.taints {
-        tolerations.push(json!({"key": taint.key, "operator": "Exists", "effect": taint.effect.as_str()}));
-    }
-    for key in EARLY_TAINTS {
-        tolerations.push(json!({"key": key, "operator": "Exists"}));
-    }
     serde_json::from_value(json!({
         "metadata": {
             "name": name(&node.uid, subject.number),
@@ -211,11 +233,11 @@ pub fn pod(
             "activeDeadlineSeconds": gate.deadlines.worker_seconds,
             "terminationGracePeriodSeconds": 1,
             "serviceAccountName": template.service_account,
-            "automountServiceAccountToken": true,
+            "automountServiceAccountToken": gate.checks.api.is_some() || gate.checks.services.is_some(),
             "enableServiceLinks": false,
             "priorityClassName": (!template.priority_class.is_empty()).then_some(&template.priority_class),
             "affinity": pinned_to(&node.name),
-            "tolerations": tolerations,
+            "tolerations": tolerations(node, gate),
             "securityContext": {
                 "runAsNonRoot": true,
                 "runAsUser": 65532,
@@ -225,6 +247,18 @@ pub fn pod(
             "containers": [container(template, gate, &assignment)?],
         },
     }))
+}
+
+/// The gate's taints, those that a node bears while it comes up, and all others that it bears now: a node for GPUs or
+/// one that a second gate holds is looked at like any other.
+fn tolerations(node: &NodeView, gate: &NodeGateSpec) -> Vec<serde_json::Value> {
+    let own = gate.taints.iter().map(|taint| (taint.key.as_str(), taint.effect.as_str()));
+    let borne = node.taints.iter().map(|taint| (taint.key.as_str(), taint.effect.as_str()));
+    let early = EARLY_TAINTS.iter().flat_map(|key| [(*key, "NoSchedule"), (*key, "NoExecute")]);
+    let all: BTreeSet<(&str, &str)> = own.chain(borne).chain(early).collect();
+    let toleration =
+        |(key, effect): (&str, &str)| json!({"key": key, "operator": "Exists", "effect": effect});
+    all.into_iter().map(toleration).collect()
 }
 
 /// By name and not by the hostname label, which may differ from it.

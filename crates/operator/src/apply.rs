@@ -17,6 +17,7 @@ use nodekeeper_core::gate::{Effect, GateView, Notice};
 use nodekeeper_core::lease::Candidate;
 use nodekeeper_core::node::NodeView;
 use nodekeeper_core::record::{self, Record};
+use nodekeeper_core::text::clean;
 use nodekeeper_core::worker::{self, Template, WorkerView};
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -117,9 +118,48 @@ impl Writer {
         let pod = worker::pod(&self.template, node, &gate.spec, subject)
             .map_err(|error| Trouble::Refused(error.to_string()))?;
         info!(node = node.name, gate = gate.name, worker = subject.number, "Creating worker pod");
-        let made = asked(self.pods().create(&PostParams::default(), &pod)).await?;
-        if let Some(view) = WorkerView::new(&made) {
-            self.views().workers.learn(view);
+        match asked(self.pods().create(&PostParams::default(), &pod)).await {
+            Ok(made) => {
+                if let Some(view) = WorkerView::new(&made) {
+                    self.views().workers.learn(view, self.clock.elapsed());
+                }
+                Ok(())
+            }
+            Err(Trouble::Conflict(_)) => self.recognise(node, subject).await,
+            // There is no such namespace, or no such account: looking at the node again would not help.
+            Err(Trouble::Gone(why)) => Err(Trouble::Refused(why)),
+            Err(trouble) => Err(trouble),
+        }
+    }
+
+    /// The name of a worker is taken: by ourselves, and the watch is behind or does not show it; or by something that
+    /// cannot be read as a worker.
+    async fn recognise(&self, node: &NodeView, subject: &Subject) -> Result<(), Trouble> {
+        let name = worker::name(&subject.node_uid, subject.number);
+        let pod = asked(self.pods().get(&name)).await?;
+        let view = WorkerView::new(&pod).unwrap_or_else(|| WorkerView::unreadable(&pod, node, subject));
+        let mut views = self.views();
+        views.workers.insist(view, self.clock.elapsed());
+        views.unwatched.insert(name);
+        Ok(())
+    }
+
+    /// Reads the workers of a node that the watch does not show.
+    pub async fn refresh(&self, node: &NodeView) -> Result<(), Trouble> {
+        let prefix = worker::name_prefix(&node.uid);
+        let names: Vec<String> = self.views().unwatched.range(prefix.clone()..).cloned().collect();
+        for name in names.into_iter().take_while(|name| name.starts_with(&prefix)) {
+            let read = asked(self.pods().get(&name)).await;
+            let mut views = self.views();
+            match read.map(|pod| WorkerView::new(&pod)) {
+                Ok(Some(view)) => views.workers.insist(view, self.clock.elapsed()),
+                Ok(None) => {}
+                Err(Trouble::Gone(_)) => {
+                    views.workers.forget(&name);
+                    views.unwatched.remove(&name);
+                }
+                Err(trouble) => return Err(trouble),
+            }
         }
         Ok(())
     }
@@ -153,7 +193,7 @@ impl Writer {
         let nodes: Api<Node> = Api::all(self.client.clone());
         let patched =
             asked(nodes.patch(&node.name, &PatchParams::default(), &Patch::<()>::Json(patch))).await?;
-        self.views().nodes.learn(NodeView::new(&patched));
+        self.views().nodes.learn(NodeView::new(&patched), self.clock.elapsed());
         Ok(())
     }
 
@@ -168,7 +208,7 @@ impl Writer {
             type_: Some(if notice.warning { "Warning" } else { "Normal" }.into()),
             reason: Some(notice.reason.into()),
             action: Some(notice.action.into()),
-            note: Some(notice.note.chars().take(1000).collect()),
+            note: Some(clean(&notice.note, 1024)),
             regarding: Some(ObjectReference {
                 api_version: Some("v1".into()),
                 kind: Some("Node".into()),
@@ -207,11 +247,12 @@ fn micros(at: Timestamp) -> MicroTime {
 async fn asked<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, Trouble> {
     match timeout(WRITE, request).await {
         Ok(Ok(answer)) => Ok(answer),
-        // A failed `test` is a 422; so is an object that the server finds invalid. Looking again tells them apart.
+        // A failed `test` is a 422; so is an object that the server finds invalid. Whether the node is another one
+        // when it is read again tells them apart.
         Ok(Err(Error::Api(status))) => Err(match status.code {
             404 => Trouble::Gone(status.message),
             409 | 410 | 412 | 422 => Trouble::Conflict(status.message),
-            400..=428 | 430..=499 => Trouble::Refused(status.message),
+            400..=499 => Trouble::Refused(status.message),
             _ => Trouble::Doubtful(status.message),
         }),
         Ok(Err(error)) => Err(Trouble::Doubtful(error.to_string())),

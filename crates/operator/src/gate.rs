@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client};
 use nodekeeper_core::gate::{Decision, Effect, GateView, Observed, decide, serving};
 use nodekeeper_core::node::NodeView;
-use nodekeeper_core::worker::WorkerView;
+use nodekeeper_core::worker::{Progress, WorkerView};
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
@@ -22,7 +22,7 @@ use crate::views::Views;
 const DECISIONS: usize = 6;
 const READ: Duration = Duration::from_secs(5);
 /// A worker that has not started by then no longer counts against the others.
-const STARTING: jiff::SignedDuration = jiff::SignedDuration::from_secs(60);
+const STARTING: Duration = Duration::from_mins(1);
 
 /// Nodes that want a worker: fewest workers so far first, then the oldest.
 type Line = BTreeSet<(u32, Timestamp, String)>;
@@ -67,8 +67,14 @@ impl Gate {
 
     /// Looks at one node and does what is to be done. After a doubtful write the node is read anew first.
     pub async fn look_at(&self, name: &str, doubtful: bool) -> (Outcome, bool) {
-        if doubtful && let Err(error) = self.read(name).await {
-            debug!(node = name, %error, "cannot be read");
+        if doubtful && let Err(trouble) = self.read(name).await {
+            return unread(name, &trouble);
+        }
+        let known = self.views().nodes.get(name).cloned();
+        if let Some(node) = known
+            && let Err(trouble) = self.writer.refresh(&node).await
+        {
+            warn!(node = name, %trouble, "a worker cannot be read");
             return (Outcome::Failed, true);
         }
         for _ in 0..DECISIONS {
@@ -82,16 +88,27 @@ impl Gate {
                 Ok(()) => {}
                 Err(Trouble::Conflict(why) | Trouble::Gone(why)) => {
                     debug!(node = name, why, "conflict");
-                    if self.read(name).await.is_err() {
+                    if let Err(trouble) = self.read(name).await {
+                        return unread(name, &trouble);
+                    }
+                    let now = self.views().nodes.get(name).map(|node| node.resource_version.clone());
+                    if now.as_ref() == Some(&node.resource_version) {
+                        // Nothing changed, so it will be refused again: not a conflict.
+                        warn!(node = name, why, "refused");
                         return (Outcome::Failed, true);
                     }
                 }
-                Err(trouble) => {
+                Err(trouble @ (Trouble::NotLeader | Trouble::Refused(_))) => {
                     warn!(node = name, %trouble, "not done");
-                    return (Outcome::Failed, !matches!(trouble, Trouble::NotLeader));
+                    return (Outcome::Failed, false);
+                }
+                Err(trouble @ Trouble::Doubtful(_)) => {
+                    warn!(node = name, %trouble, "not done");
+                    return (Outcome::Failed, true);
                 }
             }
         }
+        warn!(node = name, decisions = DECISIONS, "still not settled");
         (Outcome::Failed, true)
     }
 
@@ -101,11 +118,18 @@ impl Gate {
         let node = views.nodes.get(name)?.clone();
         let gate = serving(views.gates.all(), &node).cloned();
         let workers = views.workers_of(&node.uid);
-        let now = self.clock.now();
+        let elapsed = self.clock.elapsed();
         let mut slots = self.slots();
-        let slot_free = busy(views.workers.all(), now) + slots.starting < self.most_workers;
-        let decision =
-            decide(&Observed { node: &node, gate: gate.as_ref(), workers: &workers, slot_free, now });
+        let slot_free = busy(views.workers.all(), elapsed) + slots.starting < self.most_workers;
+        let seen = Observed {
+            node: &node,
+            gate: gate.as_ref(),
+            workers: &workers,
+            slot_free,
+            now: self.clock.now(),
+            elapsed,
+        };
+        let decision = decide(&seen);
         if starts(&decision) {
             slots.starting += 1;
         }
@@ -144,11 +168,9 @@ impl Gate {
 
     /// The nodes whose turn it is, because slots are free now.
     pub fn admitted(&self) -> Vec<String> {
+        let busy = busy(self.views().workers.all(), self.clock.elapsed());
         let mut slots = self.slots();
-        if slots.waiting.is_empty() {
-            return Vec::new();
-        }
-        let taken = busy(self.views().workers.all(), self.clock.now()) + slots.starting;
+        let taken = busy + slots.starting;
         let mut names = Vec::new();
         for _ in taken..self.most_workers {
             let Some((_, _, name)) = slots.waiting.pop_first() else { break };
@@ -162,7 +184,7 @@ impl Gate {
         let nodes: Api<Node> = Api::all(self.client.clone());
         match timeout(READ, nodes.get_opt(name)).await {
             Ok(Ok(Some(node))) => {
-                self.views().nodes.learn(NodeView::new(&node));
+                self.views().nodes.learn(NodeView::new(&node), self.clock.elapsed());
                 Ok(())
             }
             // The watch will say so too.
@@ -178,13 +200,20 @@ fn starts(decision: &Decision) -> bool {
 }
 
 /// How many workers take a slot.
-fn busy<'a>(workers: impl Iterator<Item = &'a WorkerView>, now: Timestamp) -> usize {
-    use nodekeeper_core::worker::Progress;
-    workers
-        .filter(|worker| match worker.progress {
-            Progress::Running => !worker.deleting,
-            Progress::Waiting(_) => !worker.deleting && now.duration_since(worker.created) < STARTING,
-            Progress::Reported(_) | Progress::Silent(_) => false,
-        })
-        .count()
+fn busy<'a>(workers: impl Iterator<Item = &'a WorkerView>, now: Duration) -> usize {
+    let takes_one = |worker: &&WorkerView| match worker.progress {
+        Progress::Running => !worker.deleting,
+        Progress::Waiting(_) | Progress::Unscheduled(_) => {
+            !worker.deleting && now.saturating_sub(worker.first_seen) < STARTING
+        }
+        Progress::Reported(_) | Progress::Silent(_) => false,
+    };
+    workers.filter(takes_one).count()
+}
+
+/// What becomes of a node that could not be read. One that is gone is settled: if another of its name comes, the watch
+/// says so.
+fn unread(name: &str, trouble: &Trouble) -> (Outcome, bool) {
+    debug!(node = name, %trouble, "cannot be read");
+    if matches!(trouble, Trouble::Gone(_)) { (Outcome::Settled, false) } else { (Outcome::Failed, true) }
 }

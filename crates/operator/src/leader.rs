@@ -10,7 +10,7 @@ use kube::api::PostParams;
 use kube::{Api, Client, Error};
 use nodekeeper_core::lease::{Candidate, Held, Step};
 use tokio::time::{sleep, timeout};
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 use crate::clock::Clock;
 
@@ -77,20 +77,24 @@ impl Leader {
         }
     }
 
-    /// Gives the lease back, so that the next one need not wait.
+    /// Gives the lease back, so that the next one need not wait. Read anew: a renewal may have been under way.
     pub async fn release(&self) {
-        let held = self.state().until().is_some();
+        let identity = self.state().identity().to_owned();
         self.state().lost();
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(mut lease) = known.filter(|_| held) {
+        let give_back = async {
+            let Some(mut lease) = self.api.get_opt(&self.name).await? else { return Ok(()) };
+            if held(&lease).holder != identity {
+                return Ok(());
+            }
             let spec = lease.spec.get_or_insert_default();
             spec.holder_identity = Some(String::new());
             spec.lease_duration_seconds = Some(1);
-            match timeout(TRY, self.api.replace(&self.name, &PostParams::default(), &lease)).await {
-                Ok(Ok(_)) => info!("lease given back"),
-                Ok(Err(error)) => warn!(%error, "the lease could not be given back; it runs out by itself"),
-                Err(_) => warn!("the lease could not be given back; it runs out by itself"),
-            }
+            self.api.replace(&self.name, &PostParams::default(), &lease).await.map(drop)
+        };
+        match timeout(TRY, give_back).await {
+            Ok(Ok(())) => info!("lease given back"),
+            Ok(Err(error)) => warn!(%error, "the lease could not be given back; it runs out by itself"),
+            Err(_) => warn!("the lease could not be given back in time; it runs out by itself"),
         }
     }
 
@@ -99,12 +103,13 @@ impl Leader {
         match timeout(TRY, self.try_once()).await {
             Ok(Ok(ours)) => ours,
             Ok(Err(error)) => {
-                debug!(%error, "no luck with the lease");
+                warn!(%error, "the lease cannot be had or renewed; trying again");
                 // What we know of it may be old: read it next time.
                 *self.known.lock().unwrap_or_else(PoisonError::into_inner) = None;
                 false
             }
             Err(_) => {
+                warn!("no answer about the lease; trying again");
                 *self.known.lock().unwrap_or_else(PoisonError::into_inner) = None;
                 false
             }

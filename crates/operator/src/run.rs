@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt as _, Shared};
 use futures::stream::{BoxStream, FuturesUnordered, StreamExt as _};
-use kube::{Api, Client};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::core::{ApiResource, DynamicObject};
+use kube::{Api, Client, ResourceExt as _};
+use nodekeeper_core::api::NodeGate;
 use nodekeeper_core::gate::GateView;
 use nodekeeper_core::lease::{Candidate, Timing};
 use nodekeeper_core::node::NodeView;
@@ -134,6 +137,7 @@ impl Term {
         let mut stopping = false;
         let mut last_call = None;
         while !(stopping && looks.is_empty()) {
+            self.admit();
             while !stopping
                 && looks.len() < self.concurrency
                 && let Some(name) = self.next()
@@ -164,11 +168,15 @@ impl Term {
     }
 
     fn next(&mut self) -> Option<String> {
+        if self.synced() { self.queue.take(self.clock.elapsed()) } else { None }
+    }
+
+    /// Queues those for whom there is a slot now.
+    fn admit(&mut self) {
         let now = self.clock.elapsed();
         for name in self.gate.admitted() {
             self.queue.add(name, now);
         }
-        if self.synced() { self.queue.take(now) } else { None }
     }
 
     /// Before everything was listed, nothing is decided: what is missing then means nothing.
@@ -195,19 +203,23 @@ impl Term {
 
     /// Takes in what a watch said, and queues the nodes that it touches.
     fn hear(&mut self, heard: Heard) {
+        let now = self.clock.elapsed();
         let mut views = self.views.lock().unwrap_or_else(PoisonError::into_inner);
+        let was_synced = views.synced();
         let names: Vec<String> = match heard {
-            Heard::Node(event) => views.nodes.take(event).into_iter().map(|node| node.name).collect(),
+            Heard::Node(event) => views.nodes.take(event, now).into_iter().map(|node| node.name).collect(),
             Heard::Worker(event) => {
-                views.workers.take(event).into_iter().map(|worker| worker.node_name).collect()
+                views.workers.take(event, now).into_iter().map(|worker| worker.node_name).collect()
             }
             Heard::Gate(event) => {
-                let touched = !views.gates.take(event).is_empty();
+                let touched = !views.gates.take(event, now).is_empty();
                 views.nodes.all().filter(|_| touched).map(|node| node.name.clone()).collect()
             }
         };
+        if !was_synced && views.synced() {
+            info!(nodes = views.nodes.all().count(), gates = views.gates.all().count(), "synced");
+        }
         drop(views);
-        let now = self.clock.elapsed();
         for name in names {
             self.queue.add(name, now);
         }
@@ -215,28 +227,31 @@ impl Term {
 }
 
 fn listen(client: &Client, settings: &Settings, clock: &Clock) -> BoxStream<'static, Heard> {
-    let nodes = watch::follow(
-        Api::all(client.clone()),
-        None,
-        |node| Some(NodeView::new(node)),
-        clock.clone(),
-        settings.seed,
-    );
+    let seed = settings.seed;
+    let nodes = Api::<Node>::all(client.clone());
+    let nodes = watch::follow(nodes, "nodes", None, |node| Some(NodeView::new(node)), clock.clone(), seed);
+    let workers = Api::<Pod>::namespaced(client.clone(), &settings.template.namespace);
     let workers = watch::follow(
-        Api::namespaced(client.clone(), &settings.template.namespace),
+        workers,
+        "workers",
         Some(SELECTOR),
         WorkerView::new,
         clock.clone(),
-        settings.seed.wrapping_add(1),
+        seed.wrapping_add(1),
     );
-    let gates = watch::follow(
-        Api::all(client.clone()),
-        None,
-        |gate| Some(GateView::new(gate)),
-        clock.clone(),
-        settings.seed.wrapping_add(2),
-    );
+    // Not as the type itself: one gate that a newer release wrote must not keep us from reading the others.
+    let gates = Api::<DynamicObject>::all_with(client.clone(), &ApiResource::erase::<NodeGate>(&()));
+    let gates = watch::follow(gates, "gates", None, read_gate, clock.clone(), seed.wrapping_add(2));
     let all =
         [nodes.map(Heard::Node).boxed(), workers.map(Heard::Worker).boxed(), gates.map(Heard::Gate).boxed()];
     futures::stream::select_all(all).boxed()
+}
+
+fn read_gate(object: &DynamicObject) -> Option<GateView> {
+    let read = serde_json::to_value(object).and_then(serde_json::from_value::<NodeGate>);
+    read.map_err(
+        |error| warn!(gate = object.name_any(), %error, "this gate cannot be read, and holds nobody"),
+    )
+    .ok()
+    .map(|gate| GateView::new(&gate))
 }

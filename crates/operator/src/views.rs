@@ -1,6 +1,7 @@
 //! What we know of the cluster: ordered maps of small views, filled by the watches and by the answers to our writes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use nodekeeper_core::gate::GateView;
 use nodekeeper_core::node::NodeView;
@@ -14,6 +15,10 @@ pub trait View: Clone {
     fn key(&self) -> &str;
     /// As of which version.
     fn version(&self) -> &str;
+    /// It is seen for the first time.
+    fn born(&mut self, _now: Duration) {}
+    /// It was seen before.
+    fn age_with(&mut self, _known: &Self) {}
 }
 
 impl View for NodeView {
@@ -33,6 +38,14 @@ impl View for WorkerView {
 
     fn version(&self) -> &str {
         &self.resource_version
+    }
+
+    fn born(&mut self, now: Duration) {
+        self.first_seen = now;
+    }
+
+    fn age_with(&mut self, known: &Self) {
+        self.first_seen = known.first_seen;
     }
 }
 
@@ -67,40 +80,23 @@ impl<V: View> Store<V> {
     }
 
     /// Takes in what the watch says, and returns what was touched: as it was, or as it is.
-    pub fn take(&mut self, event: Event<V>) -> Vec<V> {
+    pub fn take(&mut self, event: Event<V>, now: Duration) -> Vec<V> {
         match event {
-            Event::All(all, version) => {
-                let known = all.into_iter().map(|view| (view.key().to_owned(), view)).collect();
-                let before = std::mem::replace(&mut self.views, known);
-                self.seen = number(&version);
-                self.synced = true;
-                let mut gone = Vec::new();
-                for (key, view) in before {
-                    // An answer to a write of ours may be ahead of the list.
-                    if number(view.version()) > self.seen {
-                        self.views.insert(key, view);
-                    } else if !self.views.contains_key(&key) {
-                        gone.push(view);
-                    }
-                }
-                gone.extend(self.views.values().cloned());
-                gone
-            }
+            Event::All(all, version) => self.take_all(all, &version, now),
             Event::Is(view) => {
                 self.seen = self.seen.max(number(view.version()));
-                if self.is_ahead_of(&view) {
+                if self.is_ahead_of(view.key(), view.version()) {
                     return Vec::new();
                 }
-                self.views.insert(view.key().to_owned(), view.clone());
-                vec![view]
+                vec![self.put(view, now)]
             }
-            Event::Gone(view) => {
-                self.seen = self.seen.max(number(view.version()));
+            Event::Gone(key, version) => {
+                self.seen = self.seen.max(number(&version));
                 // A namesake may have been made since, and we may have read it.
-                if !self.is_ahead_of(&view) {
-                    self.views.remove(view.key());
+                if self.is_ahead_of(&key, &version) {
+                    return Vec::new();
                 }
-                vec![view]
+                self.views.remove(&key).into_iter().collect()
             }
             Event::UpTo(version) => {
                 self.seen = self.seen.max(number(&version));
@@ -109,17 +105,61 @@ impl<V: View> Store<V> {
         }
     }
 
+    fn take_all(&mut self, all: Vec<V>, version: &str, now: Duration) -> Vec<V> {
+        let mut before = std::mem::take(&mut self.views);
+        // Versions that go back mean that the cluster was restored from a backup: nothing we knew holds.
+        let restored = number(version) < self.seen;
+        self.seen = number(version);
+        self.synced = true;
+        for mut view in all {
+            if let Some(known) = before.get(view.key()) {
+                view.age_with(known);
+            } else {
+                view.born(now);
+            }
+            self.views.insert(view.key().to_owned(), view);
+        }
+        // An answer to a write of ours may be ahead of the list.
+        before.retain(|key, view| {
+            let ahead = !restored && number(view.version()) > self.seen;
+            if ahead {
+                self.views.insert(key.clone(), view.clone());
+            }
+            !ahead && !self.views.contains_key(key)
+        });
+        before.into_values().chain(self.views.values().cloned()).collect()
+    }
+
+    fn put(&mut self, mut view: V, now: Duration) -> V {
+        match self.views.get(view.key()) {
+            Some(known) => view.age_with(known),
+            None => view.born(now),
+        }
+        self.views.insert(view.key().to_owned(), view.clone());
+        view
+    }
+
     /// Whether an answer of the server brought us further than the watch is.
-    fn is_ahead_of(&self, view: &V) -> bool {
-        self.views.get(view.key()).is_some_and(|known| number(known.version()) > number(view.version()))
+    fn is_ahead_of(&self, key: &str, version: &str) -> bool {
+        self.views.get(key).is_some_and(|known| number(known.version()) > number(version))
     }
 
     /// Takes in an answer of the server. Where the watch is further already, it has seen this and what came of it.
-    pub fn learn(&mut self, view: V) {
+    pub fn learn(&mut self, view: V, now: Duration) {
         let known = self.views.get(view.key()).map_or(0, |known| number(known.version()));
         if number(view.version()) > self.seen.max(known) {
-            self.views.insert(view.key().to_owned(), view);
+            self.put(view, now);
         }
+    }
+
+    /// Takes in what the server answered about something that the watch does not show.
+    pub fn insist(&mut self, view: V, now: Duration) {
+        self.put(view, now);
+    }
+
+    /// It is gone, and the watch will not say so.
+    pub fn forget(&mut self, key: &str) {
+        self.views.remove(key);
     }
 
     /// The view under this key.
@@ -142,12 +182,14 @@ pub struct Views {
     pub workers: Store<WorkerView>,
     /// By name.
     pub gates: Store<GateView>,
+    /// Names of workers that the watch does not show: somebody took the label by which it selects.
+    pub unwatched: BTreeSet<String>,
 }
 
 impl Views {
     /// Nothing is known yet.
     pub fn new() -> Self {
-        Self { nodes: Store::new(), workers: Store::new(), gates: Store::new() }
+        Self { nodes: Store::new(), workers: Store::new(), gates: Store::new(), unwatched: BTreeSet::new() }
     }
 
     /// Whether everything was listed: before, what is missing means nothing.
@@ -174,6 +216,8 @@ impl Views {
 mod tests {
     use super::*;
 
+    const NOW: Duration = Duration::ZERO;
+
     fn node(version: u64, uid: &str) -> NodeView {
         NodeView {
             name: "n".into(),
@@ -190,41 +234,52 @@ mod tests {
     #[test]
     fn a_watch_that_is_behind_takes_nothing_back() {
         let mut store = Store::new();
-        store.take(Event::All(vec![node(5, "a")], "6".into()));
-        store.learn(node(9, "a"));
-        assert!(store.take(Event::Is(node(7, "a"))).is_empty());
+        store.take(Event::All(vec![node(5, "a")], "6".into()), NOW);
+        store.learn(node(9, "a"), NOW);
+        assert!(store.take(Event::Is(node(7, "a")), NOW).is_empty());
         assert_eq!(known(&store), Some(("a", "9")));
-        store.take(Event::Is(node(11, "a")));
+        store.take(Event::Is(node(11, "a")), NOW);
         assert_eq!(known(&store), Some(("a", "11")));
     }
 
     #[test]
     fn an_answer_that_is_behind_the_watch_is_no_news() {
         let mut store = Store::new();
-        store.take(Event::All(vec![], "6".into()));
-        store.take(Event::Gone(node(9, "a")));
-        store.learn(node(8, "a"));
+        store.take(Event::All(vec![], "6".into()), NOW);
+        store.take(Event::Gone("n".into(), "9".into()), NOW);
+        store.learn(node(8, "a"), NOW);
         assert_eq!(known(&store), None, "it came and went before its answer did");
     }
 
     #[test]
     fn the_end_of_a_namesake_is_not_the_end_of_the_one_we_read() {
         let mut store = Store::new();
-        store.take(Event::All(vec![node(5, "a")], "6".into()));
-        store.learn(node(9, "b"));
-        store.take(Event::Gone(node(7, "a")));
-        store.take(Event::Is(node(8, "b")));
+        store.take(Event::All(vec![node(5, "a")], "6".into()), NOW);
+        store.learn(node(9, "b"), NOW);
+        store.take(Event::Gone("n".into(), "7".into()), NOW);
+        store.take(Event::Is(node(8, "b")), NOW);
         assert_eq!(known(&store), Some(("b", "9")));
     }
 
     #[test]
     fn a_list_that_is_behind_takes_nothing_back() {
         let mut store = Store::new();
-        store.take(Event::All(vec![node(5, "a")], "6".into()));
-        store.learn(node(9, "a"));
-        store.take(Event::All(vec![node(5, "a")], "7".into()));
+        store.take(Event::All(vec![node(5, "a")], "6".into()), NOW);
+        store.learn(node(9, "a"), NOW);
+        store.take(Event::All(vec![node(5, "a")], "7".into()), NOW);
         assert_eq!(known(&store), Some(("a", "9")));
-        let touched = store.take(Event::All(vec![], "12".into()));
+        let touched = store.take(Event::All(vec![], "12".into()), NOW);
         assert_eq!((known(&store), touched.len()), (None, 1), "and what is gone is told");
+    }
+
+    #[test]
+    fn a_cluster_that_was_restored_is_believed() {
+        let mut store = Store::new();
+        store.take(Event::All(vec![node(500, "a")], "600".into()), NOW);
+        store.learn(node(900, "a"), NOW);
+        store.take(Event::All(vec![node(5, "b")], "7".into()), NOW);
+        assert_eq!(known(&store), Some(("b", "5")));
+        store.learn(node(8, "b"), NOW);
+        assert_eq!(known(&store), Some(("b", "8")));
     }
 }

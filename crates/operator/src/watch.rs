@@ -38,8 +38,8 @@ pub enum Event<V> {
     All(Vec<V>, String),
     /// One was made or changed.
     Is(V),
-    /// One is gone.
-    Gone(V),
+    /// The one of this name is gone, or can no longer be read, as of this version.
+    Gone(String, String),
     /// Nothing happened up to this version.
     UpTo(String),
 }
@@ -47,17 +47,19 @@ pub enum Event<V> {
 /// Follows a collection for ever. Each object becomes a view at once; one that `keep` does not want is dropped.
 pub fn follow<K, V>(
     api: Api<K>,
+    kind: &'static str,
     labels: Option<&str>,
     keep: fn(&K) -> Option<V>,
     clock: Clock,
     seed: u64,
 ) -> impl Stream<Item = Event<V>> + Send
 where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     V: Send + 'static,
 {
     let follower = Follower {
         api,
+        kind,
         labels: labels.map(str::to_owned),
         keep,
         clock,
@@ -89,6 +91,8 @@ enum At<K, V> {
 
 struct Follower<K, V> {
     api: Api<K>,
+    /// What it follows, for the log.
+    kind: &'static str,
     labels: Option<String>,
     keep: fn(&K) -> Option<V>,
     clock: Clock,
@@ -109,7 +113,7 @@ enum Trouble {
 
 impl<K, V> Follower<K, V>
 where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     V: Send + 'static,
 {
     async fn next(&mut self) -> Event<V> {
@@ -148,22 +152,25 @@ where
                 let event = match line(lines, SILENCE).await? {
                     WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                         *version = object.resource_version().unwrap_or_default();
-                        (self.keep)(&object).map(Event::Is)
+                        match (self.keep)(&object) {
+                            Some(view) => Event::Is(view),
+                            None => Event::Gone(object.name_any(), version.clone()),
+                        }
                     }
                     WatchEvent::Deleted(object) => {
                         *version = object.resource_version().unwrap_or_default();
-                        (self.keep)(&object).map(Event::Gone)
+                        Event::Gone(object.name_any(), version.clone())
                     }
                     WatchEvent::Bookmark(mark) => {
                         *version = mark.metadata.resource_version;
-                        Some(Event::UpTo(version.clone()))
+                        Event::UpTo(version.clone())
                     }
                     WatchEvent::Error(status) if status.code == 410 => {
                         return Err(Trouble::Relist(status.message));
                     }
                     WatchEvent::Error(status) => return Err(Trouble::Resume(status.message)),
                 };
-                Ok(event)
+                Ok(Some(event))
             }
         }
     }
@@ -224,12 +231,19 @@ where
 
     async fn recover(&mut self, trouble: Trouble) {
         let lived = self.clock.elapsed().saturating_sub(self.since);
-        let kind = K::plural(&());
+        let (kind, paused) = (self.kind, self.pause);
         self.pause =
             if lived >= GOOD { FIRST_PAUSE } else { (self.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE) };
         match trouble {
             Trouble::Resume(why) => {
-                debug!(%kind, %why, "watch ended");
+                // Every watch ends now and then. One that does not even begin is worth a word: at once, and then each
+                // time that the pause has become longest.
+                let worth_a_word = lived < GOOD && (paused.is_zero() || self.pause == LONGEST_PAUSE);
+                if worth_a_word {
+                    warn!(kind, why, "cannot watch; trying again");
+                } else {
+                    debug!(kind, why, "watch ended");
+                }
                 self.at = match std::mem::replace(&mut self.at, At::Nowhere) {
                     At::Watching(_, version) | At::Version(version) if !version.is_empty() => {
                         At::Version(version)
@@ -238,7 +252,7 @@ where
                 };
             }
             Trouble::Relist(why) => {
-                warn!(%kind, %why, "listing again");
+                warn!(kind, why, "listing again");
                 self.at = At::Nowhere;
             }
         }

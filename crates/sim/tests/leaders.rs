@@ -12,7 +12,7 @@ use nodekeeper_operator::clock::Clock;
 use nodekeeper_operator::{Settings, run};
 use nodekeeper_sim::actors::kubelet::{Kubelets, NodeSpec};
 use nodekeeper_sim::actors::{self, Actors, Timing};
-use nodekeeper_sim::object::{at, text};
+use nodekeeper_sim::object::{at, items, text};
 use nodekeeper_sim::worker::Workers;
 use nodekeeper_sim::{Cluster, Options};
 use tokio::sync::Notify;
@@ -183,4 +183,83 @@ async fn no_more_workers_run_at_once_than_allowed_and_all_get_their_turn() {
     }
     bench.until("all gates open", |bench| (0..25).all(|n| bench.is_open(&format!("n{n}")))).await;
     assert_eq!(most.lock().unwrap().1, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gate_that_cannot_be_read_holds_up_no_other() {
+    let bench = Bench::new();
+    let somebody = bench.cluster.local("somebody");
+    // As a newer release may write it: the API server of this cluster knows the field, this controller does not.
+    let definition =
+        somebody.get("apiextensions.k8s.io/customresourcedefinitions", "", "nodegates.nodekeeper.dev");
+    let loose = serde_json::json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    somebody
+        .change(&definition.expect("furnished"), None, |definition| {
+            definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = loose.clone();
+        })
+        .expect("it is valid");
+    let strange = serde_json::json!({
+        "apiVersion": "nodekeeper.dev/v1alpha1", "kind": "NodeGate", "metadata": {"name": "from-the-future"},
+        "spec": {"taints": [{"key": "a", "effect": "Sometimes"}], "checks": {"peers": {}}},
+    });
+    somebody.create("nodekeeper.dev/v1alpha1", "NodeGate", "", strange).expect("it is taken");
+    let _controller = bench.controller("replica-0");
+    bench.join("n1");
+    bench.until("the gate opens", |bench| bench.is_open("n1")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn foreign_taints_keep_no_worker_away() {
+    let bench = Bench::new();
+    let gpu = serde_json::json!({"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"});
+    bench.kubelets.join(NodeSpec { name: "n1".into(), taints: vec![gpu, taint()], ..NodeSpec::default() });
+    let _controller = bench.controller("replica-0");
+    bench.until("the gate opens", |bench| bench.is_open("n1")).await;
+    let node = bench.cluster.local("test").get("nodes", "", "n1").expect("it is there");
+    assert_eq!(items(&node, "spec.taints").len(), 1, "the other stays");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_somebody_made_unrecognisable_is_replaced() {
+    for (part, key) in [("labels", "app.kubernetes.io/component"), ("annotations", "nodekeeper.dev/subject")]
+    {
+        let bench = Bench::new();
+        let _controller = bench.controller("replica-0");
+        bench.join("n1");
+        let pods = |bench: &Bench| bench.cluster.local("test").all("pods");
+        bench.until("a worker is made", |bench| !pods(bench).is_empty()).await;
+        let somebody = bench.cluster.local("somebody");
+        somebody
+            .change(&pods(&bench)[0], None, |pod| {
+                pod["metadata"][part].as_object_mut().expect("a map").remove(key);
+            })
+            .expect("it may be changed");
+        let start = Instant::now();
+        while !bench.is_open("n1") {
+            assert!(start.elapsed() < Duration::from_mins(10), "stuck without {key}");
+            sleep(Duration::from_secs(1)).await;
+        }
+        let writes = bench.writes.lock().unwrap().len();
+        assert!(writes < 40 + 5 * 60, "a storm of {writes} writes");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_asks_for_a_node_that_is_gone() {
+    let bench = Bench::new();
+    let _controller = bench.controller("replica-0");
+    for n in 0..10 {
+        bench.join(&format!("n{n}"));
+    }
+    bench.until("workers are made", |bench| bench.cluster.local("test").all("pods").len() > 1).await;
+    let somebody = bench.cluster.local("somebody");
+    for node in somebody.all("nodes") {
+        somebody.delete(&node, None).expect("it is there");
+    }
+    sleep(Duration::from_mins(2)).await;
+    bench.cluster.trace().keep();
+    sleep(Duration::from_mins(30)).await;
+    let asked =
+        bench.cluster.trace().text().lines().filter(|line| line.contains("GET /api/v1/nodes/")).count();
+    assert_eq!(asked, 0);
 }

@@ -7,6 +7,7 @@ use nodekeeper_e2e::{
     Cluster,
     assets::{Assets, AssetsError, Settings},
     control_plane::Options,
+    shell_word,
 };
 
 const HELP: &str = "\
@@ -60,8 +61,9 @@ async fn run() -> anyhow::Result<()> {
     }
 
     let cluster = Cluster::start(Options::new(settings)).await?;
-    let (kubeconfig, kubectl) = (cluster.kubeconfig_path(), cluster.kubectl());
-    println!("export KUBECONFIG={}\n{} get namespaces", kubeconfig.display(), kubectl.display());
+    let paths = [cluster.kubeconfig_path(), cluster.kubectl()];
+    let [kubeconfig, kubectl] = paths.map(|path| shell_word(&path.to_string_lossy()));
+    println!("export KUBECONFIG={kubeconfig}\n{kubectl} get namespaces");
     eprintln!("ctrl-c ends it");
     // However we end, the cluster's reaper ends the cluster.
     std::future::pending().await

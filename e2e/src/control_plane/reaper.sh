@@ -8,6 +8,7 @@ read -r _
 # After this no component can be recorded, and so none can start.
 mv "$1" "$1.ending" || exit 0
 cd "$1.ending" || exit 1
+rm -f left
 
 # Is pid $1 still the process that started at $2? By now it may be somebody else's. A zombie does not run.
 runs() {
@@ -27,6 +28,7 @@ while read -r pid start; do
         tries=$((tries - 1))
         sleep 0.05
     done
+    [ $tries -gt 0 ] || echo "process $pid, which does not end" >>left
 done <pids
 
 # What nodes ran has its control groups below one that is named after the folder. They cannot go before the last
@@ -38,13 +40,16 @@ while [ $tries -gt 0 ]; do
     for group in /sys/fs/cgroup/nodekeeper-"${name%%.*}" /sys/fs/cgroup/*/nodekeeper-"${name%%.*}"; do
         [ -d "$group" ] || continue
         find "$group" -depth -type d -exec rmdir {} \; 2>/dev/null
-        [ -d "$group" ] && left=1
+        [ -d "$group" ] && left="$left $group"
     done
     [ "$left" ] || break
     tries=$((tries - 1))
     sleep 0.05
 done
-# While they are there, so is the folder: the next start tries again.
-[ "$left" ] && exit 1
+for group in $left; do
+    echo "control group $group, with processes$(find "$group" -name cgroup.procs -exec sed 's/^/ /' {} + | tr -d '\n')"
+done >>left
+# While they are there, so is the folder, with what we could not end: the next start tries again.
+[ -s left ] && exit 1
 
 cd / && rm -rf "$1.ending"

@@ -19,9 +19,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 
-use crate::text;
+use crate::{machine, progress::progress, text};
 
 const REAPER: &str = include_str!("reaper.sh");
 const RECORDED: &str = include_str!("recorded.sh");
@@ -40,7 +40,10 @@ impl Run {
     /// Makes a new folder in `runs`, and removes what dead owners left there.
     pub(crate) fn create(runs: &Path) -> anyhow::Result<Self> {
         let _starting = lock(runs)?;
-        remove_abandoned(runs)?;
+        if let Err(error) = remove_abandoned(runs) {
+            // Worth knowing, but not in our way.
+            progress(&format!("{error:#}"));
+        }
 
         let folder = unused_folder(runs)?;
         let owner = File::create(folder.join("owner"))?;
@@ -90,19 +93,19 @@ impl Run {
 
     fn end(&mut self) -> anyhow::Result<()> {
         drop(self.reaper.stdin.take());
-        wait(&mut self.reaper)?;
+        let status = wait(&mut self.reaper)?;
         if self.folder().exists() {
             // Somebody killed the reaper.
-            reap(self.folder())?;
+            return reap(self.folder());
         }
-        Ok(())
+        reaped(status, self.folder())
     }
 }
 
 impl Drop for Run {
     fn drop(&mut self) {
         if let Err(error) = self.end() {
-            eprintln!("e2e: cannot clean up {}: {error:#}", self.folder().display());
+            progress(&format!("cannot clean up {}: {error:#}", self.folder().display()));
         }
     }
 }
@@ -117,7 +120,7 @@ impl Launcher {
     /// Starts a program, given with its arguments, in the cluster's folder, with its output in `log/NAME.log`.
     pub(crate) fn start(&self, name: &str, words: &[OsString], stdin: Stdio) -> anyhow::Result<Process> {
         let log = File::options().create(true).append(true).open(self.log(name))?;
-        let child = Command::new("sh")
+        let child = machine::command("sh")
             .args(["-c", RECORDED, "recorded"])
             .arg(self.folder.join("pids"))
             .args(words)
@@ -191,12 +194,14 @@ fn lock(runs: &Path) -> anyhow::Result<File> {
 }
 
 fn remove_abandoned(runs: &Path) -> anyhow::Result<()> {
+    let mut left = Vec::new();
     for entry in fs::read_dir(runs)? {
         let entry = entry?;
         if entry.file_type()?.is_dir() && is_abandoned(&entry.path()) {
-            reap(&entry.path())?;
+            left.extend(reap(&entry.path()).err().map(|error| format!("{error:#}")));
         }
     }
+    ensure!(left.is_empty(), "{}", left.join("\n"));
     Ok(())
 }
 
@@ -209,7 +214,20 @@ fn is_abandoned(folder: &Path) -> bool {
 }
 
 fn reap(folder: &Path) -> anyhow::Result<()> {
-    wait(&mut reaper(folder, Stdio::null())?)?;
+    reaped(wait(&mut reaper(folder, Stdio::null())?)?, folder)
+}
+
+/// An error that says what is left and where, if the reaper of a folder did not manage.
+fn reaped(status: ExitStatus, folder: &Path) -> anyhow::Result<()> {
+    let mut ending = folder.as_os_str().to_owned();
+    ending.push(".ending");
+    let ending = PathBuf::from(ending);
+    let left = fs::read_to_string(ending.join("left")).unwrap_or_default();
+    ensure!(
+        status.success(),
+        "SOMETHING IS LEFT of a cluster; the next start tries again (the reaper ended with {status}):\n{}\n{left}",
+        ending.display()
+    );
     Ok(())
 }
 
@@ -302,6 +320,20 @@ mod tests {
         assert!(stranger.try_wait().unwrap().is_none());
         stranger.kill().unwrap();
         stranger.wait().unwrap();
+    }
+
+    #[test]
+    fn what_a_reaper_leaves_is_told() {
+        let runs = tempfile::tempdir().unwrap();
+        let folder = runs.path().join("1-1");
+        let ended_with = |code: &str| Command::new("sh").args(["-c", code]).status().unwrap();
+        reaped(ended_with("exit 0"), &folder).unwrap();
+        let ending = runs.path().join("1-1.ending");
+        fs::create_dir(&ending).unwrap();
+        fs::write(ending.join("left"), "control group /a/b\n").unwrap();
+        let error = reaped(ended_with("exit 1"), &folder).unwrap_err().to_string();
+        assert!(error.contains("control group /a/b") && error.contains("1-1.ending"), "{error}");
+        reaped(ended_with("kill -9 $$"), &folder).unwrap_err();
     }
 
     #[test]

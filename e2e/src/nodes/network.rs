@@ -6,14 +6,17 @@ use std::{
     fs,
     io::Write as _,
     path::PathBuf,
-    process::{Command, Output, Stdio},
+    process::{Output, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, bail, ensure};
 
-use crate::control_plane::run::{Launcher, Process};
+use crate::{
+    control_plane::run::{Launcher, Process},
+    machine,
+};
 
 /// The API server's address: the same in every cluster, because no two share a network.
 pub(crate) const CONTROL_PLANE: &str = "10.99.0.1";
@@ -84,8 +87,7 @@ impl Namespace {
 
     /// Runs a command in here and returns when it has ended.
     pub(crate) fn exec(&self, words: &[&str]) -> anyhow::Result<Output> {
-        let [nsenter, arguments @ ..] = &self.prefix()[..] else { bail!("nothing to enter with") };
-        Ok(Command::new(nsenter).args(arguments).args(words).stdin(Stdio::null()).output()?)
+        Ok(machine::command("nsenter").args(&self.prefix()[1..]).args(words).stdin(Stdio::null()).output()?)
     }
 
     /// Runs these commands of `ip` in here.
@@ -95,9 +97,8 @@ impl Namespace {
 
     /// Runs a command in here that reads what to do.
     pub(crate) fn feed(&self, words: &[&str], input: &str) -> anyhow::Result<()> {
-        let [nsenter, arguments @ ..] = &self.prefix()[..] else { bail!("nothing to enter with") };
-        let mut child = Command::new(nsenter)
-            .args(arguments)
+        let mut child = machine::command("nsenter")
+            .args(&self.prefix()[1..])
             .args(words)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -20,6 +20,7 @@ use crate::{
     assets::NodeAssets,
     control_plane::run::{Launcher, Process},
     image::Image,
+    machine,
 };
 
 const INIT: &str = include_str!("init.sh");
@@ -148,7 +149,7 @@ impl Node {
     pub(super) fn import_image(&self, image: &Image) -> anyhow::Result<()> {
         let Some(parent) = self.lock().as_ref().map(Process::id) else { return Ok(()) };
         let first = *children(parent).first().with_context(|| format!("{} is just going off", self.name))?;
-        let output = Command::new("nsenter")
+        let output = machine::command("nsenter")
             .args(["--target", &first.to_string(), "--mount", "--net", "--pid", "--"])
             .args(["sh", "-c", IMPORT, "import", &image.file_name(), image.name()])
             .stdin(Stdio::null())

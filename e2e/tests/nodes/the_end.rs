@@ -67,7 +67,9 @@ impl Place {
         let settings = Settings::from_env()?;
         machine::ensure_nodes_can_run(&settings.cache)?;
         let (assets, nodes) = (Assets::ensure(&settings)?, NodeAssets::ensure(&settings)?);
-        let place = Self { cache: tempfile::tempdir()? };
+        // Inside the cache that was looked at: another folder may be on an overlay.
+        fs::create_dir_all(&settings.cache)?;
+        let place = Self { cache: tempfile::Builder::new().prefix("the-end-").tempdir_in(&settings.cache)? };
         fs::create_dir(place.binaries())?;
         let ours = [nodes.kubelet, nodes.kube_proxy, nodes.coredns, nodes.testtool];
         for path in BINARIES.map(|binary| assets.path(binary)).into_iter().chain(ours) {
@@ -97,7 +99,8 @@ impl Place {
     }
 
     fn owner(&self) -> anyhow::Result<u32> {
-        Ok(fs::read_to_string(self.cache.path().join("cluster/owner"))?.parse()?)
+        let owner = fs::read_to_string(self.cache.path().join("cluster/owner"))?;
+        Ok(owner.split(' ').next().context("no owner")?.parse()?)
     }
 }
 

@@ -12,11 +12,15 @@ mod world;
 
 use anyhow::Result;
 use nodekeeper_e2e::or_skip;
+use tokio::sync::Mutex;
 
 use hollow::Hollow;
 use real::Real;
 use simulated::{Simulated, on_a_paused_clock};
 use world::Dns;
+
+/// Whoever runs on the real clock runs alone: their checks time out when a build or another cluster has the cores.
+static TURN: Mutex<()> = Mutex::const_new(());
 
 #[test]
 fn a_broken_node_is_held_until_it_heals_simulated() -> Result<()> {
@@ -34,24 +38,28 @@ fn every_node_is_gated_and_the_cluster_comes_up_simulated() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_broken_node_is_held_until_it_heals_on_a_real_control_plane() -> Result<()> {
+    let _turn = TURN.lock().await;
     let Some(world) = or_skip(Hollow::start(Dns::Runs).await)? else { return Ok(()) };
     scenarios::a_broken_node_is_held_until_it_heals(world).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_node_is_gated_and_the_cluster_comes_up_on_a_real_control_plane() -> Result<()> {
+    let _turn = TURN.lock().await;
     let Some(world) = or_skip(Hollow::start(Dns::NotYet).await)? else { return Ok(()) };
     scenarios::every_node_is_gated_and_the_cluster_comes_up(world).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_broken_node_is_held_until_it_heals_on_real_nodes() -> Result<()> {
+    let _turn = TURN.lock().await;
     let Some(world) = or_skip(Real::start(Dns::Runs).await)? else { return Ok(()) };
     scenarios::a_broken_node_is_held_until_it_heals(world).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_node_is_gated_and_the_cluster_comes_up_on_real_nodes() -> Result<()> {
+    let _turn = TURN.lock().await;
     let Some(world) = or_skip(Real::start(Dns::NotYet).await)? else { return Ok(()) };
     scenarios::every_node_is_gated_and_the_cluster_comes_up(world).await
 }

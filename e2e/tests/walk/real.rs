@@ -8,11 +8,13 @@ use anyhow::{Context as _, Result, ensure};
 use kube::Client;
 use nodekeeper_core::api::NodeGateSpec;
 use nodekeeper_e2e::Cluster;
-use nodekeeper_e2e::assets::{self, Settings};
+use nodekeeper_e2e::assets::{self, Assets, NodeAssets, Settings};
 use nodekeeper_e2e::control_plane::Options;
+use nodekeeper_e2e::machine;
 use nodekeeper_e2e::nodes::NodeOptions;
 use nodekeeper_e2e::product::{CONTROLLER_IMAGE, Product, WORKER_IMAGE};
 use serde_json::json;
+use tokio::sync::OnceCell;
 use tokio::task::spawn_blocking;
 
 use crate::world::{Dns, NAMESPACE, TAINT, World};
@@ -24,7 +26,10 @@ pub struct Real {
 
 impl Real {
     pub async fn start(dns: Dns) -> Result<Self> {
-        let product = spawn_blocking(Product::build).await??;
+        static PRODUCT: OnceCell<Product> = OnceCell::const_new();
+        // First what may be missing, then what takes minutes.
+        spawn_blocking(ensure_can_start).await??;
+        let product = PRODUCT.get_or_try_init(async || spawn_blocking(Product::build).await?).await?;
         let mut nodes = NodeOptions::new(3).tainted(TAINT);
         for image in product.images() {
             nodes = nodes.with_image(image);
@@ -40,6 +45,15 @@ impl Real {
     fn node(&self, name: &str) -> Result<&nodekeeper_e2e::nodes::Node> {
         self.cluster.nodes().iter().find(|node| node.name() == name).context("no such node")
     }
+}
+
+fn ensure_can_start() -> Result<()> {
+    let settings = Settings::from_env()?;
+    machine::ensure_nodes_can_run(&settings.cache)?;
+    Assets::ensure(&settings)?;
+    NodeAssets::ensure(&settings)?;
+    assets::helm(&settings)?;
+    Ok(())
 }
 
 /// `name:tag` as the chart wants it.

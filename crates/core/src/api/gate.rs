@@ -30,6 +30,14 @@ use crate::checks::Checks;
     )
     .message("`spec.checks.dns.names` must be names, not IP addresses: those resolve without any DNS; use `tcp` for them"),
     validation = Rule::new(
+        "self.spec.taints.all(t, !t.key.matches('^(node|node-role|node.cloudprovider)[.]kubernetes[.]io/|^karpenter[.]sh/|^ToBeDeleted'))"
+    )
+    .message("`spec.taints` must be taints of your own: those of Kubernetes and of autoscalers are theirs to remove"),
+    validation = Rule::new(
+        "!self.spec.verifiedLabel.key.matches('(^|[.])(kubernetes|k8s)[.]io/') || self.spec.verifiedLabel.key.contains('node-restriction.kubernetes.io/')"
+    )
+    .message("`spec.verifiedLabel.key` must not be a label of Kubernetes: it would be overwritten on every node"),
+    validation = Rule::new(
         "has(self.spec.checks.dns) || has(self.spec.checks.api) || has(self.spec.checks.tcp) || has(self.spec.checks.services)"
     )
     .message("`spec.checks` must name at least one check; leave it out for the default set"),
@@ -100,11 +108,14 @@ pub struct NodeSelector {
 #[serde(rename_all = "camelCase")]
 pub struct GateTaint {
     /// Its key.
-    #[schemars(length(min = 1, max = 317))]
+    #[schemars(
+        length(min = 1, max = 317),
+        regex(pattern = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
+    )]
     pub key: String,
     /// Its value, for those who put it on nodes. A taint is told by key and effect, whatever its value.
     #[serde(default)]
-    #[schemars(length(max = 63))]
+    #[schemars(length(max = 63), regex(pattern = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"))]
     pub value: String,
     /// Its effect.
     #[serde(default)]
@@ -147,11 +158,14 @@ impl TaintEffect {
 pub struct VerifiedLabel {
     /// Its key.
     #[serde(default = "VerifiedLabel::key")]
-    #[schemars(length(min = 1, max = 317))]
+    #[schemars(
+        length(min = 1, max = 317),
+        regex(pattern = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
+    )]
     pub key: String,
     /// Its value.
     #[serde(default = "VerifiedLabel::value")]
-    #[schemars(length(max = 63))]
+    #[schemars(length(max = 63), regex(pattern = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"))]
     pub value: String,
 }
 
@@ -177,7 +191,7 @@ impl Default for VerifiedLabel {
 pub struct Worker {
     /// Its image. None: the one that the controller was installed with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 512))]
+    #[schemars(length(min = 1, max = 512), regex(pattern = r"^[^\s]+$"))]
     pub image: Option<String>,
 }
 

@@ -52,7 +52,7 @@ fn worker(number: u32, progress: Progress) -> WorkerView {
         name: crate::worker::name("uid-1", number),
         uid: format!("pod-{number}"),
         resource_version: "1".into(),
-        created: now(),
+        first_seen: Duration::ZERO,
         deleting: false,
         node_name: "n1".into(),
         subject: subject(number),
@@ -85,7 +85,8 @@ fn decided(node: &NodeView, workers: &[WorkerView]) -> Decision {
 fn decided_at(node: &NodeView, workers: &[WorkerView], now: Timestamp) -> Decision {
     let gate = gate();
     let gate = serving([&gate], node);
-    decide(&Observed { node, gate, workers, slot_free: true, now })
+    let elapsed = Duration::try_from(now.duration_since(self::now())).unwrap_or_default();
+    decide(&Observed { node, gate, workers, slot_free: true, now, elapsed })
 }
 
 fn opens(decision: &Decision) -> bool {
@@ -161,7 +162,9 @@ fn nothing_starts_on_a_node_that_is_not_ready_for_it() {
 #[test]
 fn without_a_free_slot_a_node_waits_for_one() {
     let (node, gate) = (node(), gate());
-    let seen = Observed { node: &node, gate: Some(&gate), workers: &[], slot_free: false, now: now() };
+    let elapsed = Duration::ZERO;
+    let seen =
+        Observed { node: &node, gate: Some(&gate), workers: &[], slot_free: false, now: now(), elapsed };
     let decision = decide(&seen);
     assert!(decision.wants_slot && decision.effects.is_empty(), "{decision:?}");
 }
@@ -317,6 +320,70 @@ fn an_overdue_worker_is_given_up_and_gone_before_the_next() {
 }
 
 #[test]
+fn a_worker_that_cannot_be_scheduled_is_given_up_soon() {
+    let refused = worker(1, Progress::Unscheduled("untolerated taint".into()));
+    let decision = decided(&node(), std::slice::from_ref(&refused));
+    assert_eq!((decision.state, decision.recheck_in), (State::Pending, Some(Duration::from_secs(20))));
+    let decision = decided_at(&node(), &[refused], now() + SignedDuration::from_secs(21));
+    assert!(
+        remembers(&decision).is_some_and(|record| record.why.contains("untolerated taint")),
+        "{decision:?}"
+    );
+}
+
+#[test]
+fn a_wrong_time_of_day_makes_no_worker_overdue() {
+    let (node, gate) = (node(), gate());
+    let workers = [worker(1, Progress::Running)];
+    let now = now() + SignedDuration::from_hours(5);
+    let seen = Observed {
+        node: &node,
+        gate: Some(&gate),
+        workers: &workers,
+        slot_free: true,
+        now,
+        elapsed: Duration::ZERO,
+    };
+    assert_eq!(decide(&seen).state, State::InProgress);
+}
+
+#[test]
+fn workers_that_cannot_tell_do_not_make_failures_rarer() {
+    let mut silent = record(25, Verdict::Inconclusive, now());
+    let mut node = node();
+    remembered(&mut node, &silent);
+    assert_eq!(decided(&node, &[]).recheck_in, Some(Duration::from_mins(5)), "so many, and they come rarely");
+    silent = silent.after("uid-1", silent.round.clone(), 26, Verdict::Failed, "dns", now());
+    remembered(&mut node, &silent);
+    let decision = decided(&node, &[]);
+    assert!(decision.recheck_in.is_some_and(|wait| wait <= Duration::from_secs(36)), "{decision:?}");
+    assert!(decision.why.contains("attempt 1 of 6"), "{}", decision.why);
+}
+
+#[test]
+fn a_node_whose_gate_is_gone_says_so() {
+    let mut node = node();
+    remembered(&mut node, &record(1, Verdict::Failed, now()));
+    let gone = Observed {
+        node: &node,
+        gate: None,
+        workers: &[],
+        slot_free: true,
+        now: now(),
+        elapsed: Duration::ZERO,
+    };
+    assert_eq!(decide(&gone).state, State::Unserved);
+}
+
+#[test]
+fn a_forged_record_starts_no_storm() {
+    let mut node = node();
+    node.record = Some(r#"{"uid":"uid-1","number":4294967295}"#.into());
+    assert_eq!(starts(&decided(&node, &[])), Some(1));
+    assert_eq!(decided(&node, &[worker(1, Progress::Running)]).effects, vec![]);
+}
+
+#[test]
 fn another_boot_begins_another_round() {
     let mut node = node();
     remembered(&mut node, &record(6, Verdict::Failed, now()));
@@ -411,7 +478,7 @@ proptest! {
             .collect();
         let gate = gate();
         let now = now() + SignedDuration::from_secs(later);
-        let decision = decide(&Observed { node: &node, gate: Some(&gate), workers: &workers, slot_free, now });
+        let decision = decide(&Observed { node: &node, gate: Some(&gate), workers: &workers, slot_free, now, elapsed: Duration::ZERO });
         if opens(&decision) {
             let newest = workers.iter().max_by_key(|worker| worker.subject.number).expect("somebody passed");
             prop_assert!(newest.subject.number > recorded && newest.subject.boot_id == BOOT && ready);

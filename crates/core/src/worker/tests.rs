@@ -1,15 +1,14 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::node::Taint;
 use crate::report::{CheckResult, Outcome, Report};
 
 fn node() -> NodeView {
     // The longest name that a node can have.
-    NodeView {
-        name: "n".repeat(253),
-        uid: "5f0c0c1e-3a0e-4a0b-9a4e-1d1f0c7b2a11".into(),
-        ..NodeView::default()
-    }
+    let taints = vec![Taint { key: "nvidia.com/gpu".into(), effect: "NoSchedule".into() }];
+    let uid = "5f0c0c1e-3a0e-4a0b-9a4e-1d1f0c7b2a11".into();
+    NodeView { name: "n".repeat(253), uid, taints, ..NodeView::default() }
 }
 
 fn subject() -> Subject {
@@ -73,16 +72,16 @@ fn f05_it_is_pinned_by_name_and_not_by_hostname() {
 #[test]
 fn it_tolerates_the_gate_and_restricts_itself() {
     let pod = serde_json::to_value(made()).expect("JSON");
-    let keys: Vec<&str> = pod["spec"]["tolerations"]
+    let tolerated: Vec<(&str, &str)> = pod["spec"]["tolerations"]
         .as_array()
         .expect("a list")
         .iter()
-        .filter_map(|one| one["key"].as_str())
+        .filter_map(|one| Some((one["key"].as_str()?, one["effect"].as_str()?)))
         .collect();
-    assert_eq!(
-        keys,
-        ["node-ready/unverified", "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"]
-    );
+    for taint in [("node-ready/unverified", "NoSchedule"), ("node.kubernetes.io/not-ready", "NoExecute")] {
+        assert!(tolerated.contains(&taint), "{tolerated:?}");
+    }
+    assert!(tolerated.contains(&("nvidia.com/gpu", "NoSchedule")), "what else it bears keeps no worker away");
     let container = &pod["spec"]["containers"][0];
     assert_eq!(container["securityContext"]["capabilities"]["drop"], json!(["ALL"]));
     assert_eq!(pod["spec"]["securityContext"]["runAsNonRoot"], json!(true));
@@ -145,8 +144,21 @@ fn a_pod_that_never_ran_says_why() {
 }
 
 #[test]
+fn a_pod_that_the_scheduler_refuses_says_why() {
+    let condition = json!({"type": "PodScheduled", "status": "False", "message": "untolerated taint"});
+    let refused = with_status(json!({"phase": "Pending", "conditions": [condition]}));
+    assert_eq!(refused, Progress::Unscheduled("untolerated taint".into()));
+}
+
+#[test]
 fn a_pod_of_somebody_else_is_no_worker() {
     let mut pod = made();
     pod.metadata.annotations = None;
     assert_eq!(WorkerView::new(&pod), None);
+    let mut pod = made();
+    pod.metadata.name = Some("by-hand".into());
+    assert_eq!(WorkerView::new(&pod), None, "the name reserves the number");
+    let mut pod = made();
+    pod.spec.as_mut().expect("a spec").node_name = Some("another".into());
+    assert!(matches!(WorkerView::new(&pod).expect("a worker").progress, Progress::Silent(_)));
 }

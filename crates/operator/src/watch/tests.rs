@@ -59,8 +59,9 @@ fn refused(code: u16) -> (u16, String) {
 async fn heard(client: Client, patience: Duration) -> Vec<String> {
     let stream = follow(
         Api::<Node>::all(client),
+        "nodes",
         None,
-        |node| Some(node.name_any()),
+        |node| Some(node.name_any()).filter(|name| name != "strange"),
         Clock::new(|| jiff::Timestamp::UNIX_EPOCH),
         1,
     );
@@ -71,7 +72,7 @@ async fn heard(client: Client, patience: Duration) -> Vec<String> {
         heard.push(match event {
             Event::All(all, version) => format!("all {all:?} {version}"),
             Event::Is(name) => format!("is {name}"),
-            Event::Gone(name) => format!("gone {name}"),
+            Event::Gone(name, version) => format!("gone {name} {version}"),
             Event::UpTo(version) => format!("up to {version}"),
         });
     }
@@ -90,7 +91,7 @@ async fn a_list_is_told_when_it_is_complete_and_then_what_happens() {
         _ => (200, line("BOOKMARK", &node("", "9"))),
     });
     let heard = heard(client, Duration::from_millis(700)).await;
-    assert_eq!(heard[..4], ["all [\"a\"] 5", "is a", "gone a", "up to 9"]);
+    assert_eq!(heard[..4], ["all [\"a\"] 5", "is a", "gone a 7", "up to 9"]);
     assert!(asked.lock().unwrap()[1].1.contains("resourceVersion=7"), "it goes on where it was");
 }
 
@@ -164,4 +165,16 @@ async fn where_lists_are_not_streamed_they_come_in_pages() {
     });
     let heard = heard(client, Duration::from_secs(2)).await;
     assert_eq!(heard[..2], ["all [\"a\", \"b\"] 5", "is b"], "{:?}", asked.lock().unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_can_no_longer_be_read_is_as_good_as_gone() {
+    let (client, _) = server(|n, _| match n {
+        0 => {
+            (200, listed("5") + &line("MODIFIED", &node("strange", "6")) + &line("MODIFIED", &node("a", "7")))
+        }
+        _ => refused(500),
+    });
+    let heard = heard(client, Duration::from_secs(1)).await;
+    assert_eq!(heard[..3], ["all [\"a\"] 5", "gone strange 6", "is a"]);
 }

@@ -204,9 +204,11 @@ impl Chaos {
             _ => {
                 let mut taints = items(node, "spec.taints").to_vec();
                 let key = format!("somebody.example.com/taint-{}", n % 3);
-                match taints.iter().position(|t| t["key"] == json!(key)) {
-                    Some(i) => drop(taints.remove(i)),
-                    None => taints.push(json!({"key": key, "effect": "PreferNoSchedule"})),
+                if let Some(i) = taints.iter().position(|t| t["key"] == json!(key)) {
+                    taints.remove(i);
+                } else {
+                    let effect = if n.is_multiple_of(2) { "NoSchedule" } else { "PreferNoSchedule" };
+                    taints.push(json!({"key": key, "effect": effect}));
                 }
                 set(node, "spec.taints", json!(taints));
             }

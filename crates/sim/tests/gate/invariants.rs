@@ -10,7 +10,7 @@ use nodekeeper_core::record::{ANNOTATION, Record};
 use nodekeeper_core::report::{self, Verdict};
 use nodekeeper_sim::Cluster;
 use nodekeeper_sim::harness::Invariant;
-use nodekeeper_sim::object::{at, condition_status, is_deleting, items, name, number, text, uid};
+use nodekeeper_sim::object::{at, condition_status, is_deleting, is_true, items, name, number, text, uid};
 use nodekeeper_sim::store::Change;
 use serde_json::{Value, json};
 
@@ -70,8 +70,8 @@ fn ended(pod: &Value) -> Option<Ending> {
 #[derive(Default)]
 struct OpenedByVerdict {
     passed: BTreeMap<(String, u32), Subject>,
-    /// Generation of the gate, and since when.
-    gate: (i64, Timestamp),
+    /// uid and generation of the gate, and since when.
+    gate: (String, i64, Timestamp),
 }
 
 impl Invariant for OpenedByVerdict {
@@ -81,7 +81,8 @@ impl Invariant for OpenedByVerdict {
 
     fn check(&mut self, change: &Change) -> Result<(), String> {
         if let ("nodekeeper.dev/nodegates", Some(gate)) = (change.collection.as_str(), &change.after) {
-            self.gate = (number(gate, "metadata.generation").unwrap_or_default(), change.at);
+            let generation = number(gate, "metadata.generation").unwrap_or_default();
+            self.gate = (uid(gate).to_owned(), generation, change.at);
         }
         if let ("pods", Some(pod)) = (change.collection.as_str(), &change.after)
             && let (Some(subject), Some(Ending::Told(Verdict::Passed))) = (subject(pod), ended(pod))
@@ -99,12 +100,10 @@ impl Invariant for OpenedByVerdict {
         if verdict.boot_id != boot {
             return Err(format!("the verdict is about boot {}, and this is {boot}", verdict.boot_id));
         }
-        let just_changed = change.at.duration_since(self.gate.1) < SignedDuration::from_secs(10);
-        if verdict.gate_generation != self.gate.0 && !just_changed {
-            return Err(format!(
-                "the verdict is for generation {} of the gate, not {}",
-                verdict.gate_generation, self.gate.0
-            ));
+        let just_changed = change.at.duration_since(self.gate.2) < SignedDuration::from_secs(10);
+        let same_gate = (&verdict.gate_uid, verdict.gate_generation) == (&self.gate.0, self.gate.1);
+        if !same_gate && !just_changed {
+            return Err(format!("the verdict is for {verdict:?}, and the gate is {:?}", self.gate));
         }
         Ok(())
     }
@@ -197,8 +196,10 @@ impl Invariant for CountedOnce {
         let counted = is.attempts - if new_round { 0 } else { was.attempts };
         let ending = self.endings.get(&(uid(after).to_owned(), is.number));
         let earned = u32::from(matches!(ending, Some(Ending::Told(Verdict::Passed | Verdict::Failed))));
-        // A verdict about an earlier boot or gate is no attempt, so that fewer may be counted, and never more.
-        if counted > earned {
+        // A verdict about an earlier boot or gate, or of a node that was not Ready any more, is no attempt. A failure that
+        // is recorded as one is.
+        let must = u32::from(is.verdict == Some(Verdict::Failed));
+        if counted > earned || counted < must {
             return Err(format!(
                 "{counted} attempts were counted for worker {}, which ended {ending:?}",
                 is.number
@@ -216,7 +217,7 @@ impl Invariant for CountedOnce {
 struct OneWorkerAtATime {
     /// Node uid → pods that have not ended.
     unended: BTreeMap<String, BTreeSet<String>>,
-    /// By node name: the record's number.
+    /// By node uid: the record's number.
     recorded: BTreeMap<String, u32>,
 }
 
@@ -256,6 +257,7 @@ impl Invariant for OneWorkerAtATime {
 #[derive(Default)]
 struct OnlyTheLeaderWrites {
     holder: String,
+    renewed: Option<Timestamp>,
 }
 
 impl Invariant for OnlyTheLeaderWrites {
@@ -267,10 +269,15 @@ impl Invariant for OnlyTheLeaderWrites {
         if change.collection == "coordination.k8s.io/leases" && change.key.starts_with(NAMESPACE) {
             let lease = change.after.as_deref().cloned().unwrap_or_default();
             text(&lease, "spec.holderIdentity").clone_into(&mut self.holder);
+            self.renewed = Some(change.at);
             return Ok(());
         }
         if is_ours(change) && !self.holder.starts_with(&format!("{}_", change.who)) {
             return Err(format!("the holder is {:?}", self.holder));
+        }
+        let age = self.renewed.map(|renewed| change.at.duration_since(renewed));
+        if is_ours(change) && age.is_none_or(|age| age >= SignedDuration::from_secs(15)) {
+            return Err(format!("its lease was renewed {age:?} ago"));
         }
         Ok(())
     }
@@ -299,6 +306,9 @@ impl Invariant for HealthyNodesAreOpen {
         }
         for node in ready {
             let why = record(node).map(|record| format!("{record:?}"));
+            if is_true(node, "spec.unschedulable") {
+                continue;
+            }
             if is_gated(node) {
                 return Err(format!("{} is Ready and still gated: {why:?}", name(node)));
             }
@@ -306,7 +316,15 @@ impl Invariant for HealthyNodesAreOpen {
                 return Err(format!("{} is open and bears no label: {why:?}", name(node)));
             }
         }
+        let cordoned = |node: &&Arc<Value>| is_true(node, "spec.unschedulable");
+        let cordoned: BTreeSet<&str> = nodes.iter().filter(cordoned).map(|node| uid(node)).collect();
         let pods = cluster.local("invariant").all("pods");
-        pods.first().map_or(Ok(()), |pod| Err(format!("{} is left over: {pod}", name(pod))))
+        // The last worker of a node that waits stays for its logs.
+        let needed = |pod: &&Arc<Value>| {
+            subject(pod).is_some_and(|subject| cordoned.contains(subject.node_uid.as_str()))
+        };
+        pods.iter()
+            .find(|pod| !needed(pod))
+            .map_or(Ok(()), |pod| Err(format!("{} is left over: {pod}", name(pod))))
     }
 }

@@ -15,7 +15,7 @@ use nodekeeper_operator::clock::Clock;
 use nodekeeper_operator::{Settings, run};
 use nodekeeper_sim::cluster::Local;
 use nodekeeper_sim::harness::{Program, Scenario};
-use nodekeeper_sim::object::{is_deleting, items, set, text};
+use nodekeeper_sim::object::{is_deleting, is_true, items, set, text};
 use nodekeeper_sim::worker::Workers;
 use nodekeeper_sim::{Cluster, network};
 use serde_json::{Value, json};
@@ -72,18 +72,23 @@ pub fn furnish(cluster: &Cluster) {
     network::furnish(cluster).expect("nothing of it is there yet");
     let account = json!({"metadata": {"name": "nodekeeper-worker", "namespace": NAMESPACE}});
     somebody.create("v1", "ServiceAccount", NAMESPACE, account).expect("its namespace is there");
-    let gate = json!({
+    somebody.create("nodekeeper.dev/v1alpha1", "NodeGate", "", the_gate()).expect("it is valid");
+}
+
+fn the_gate() -> Value {
+    json!({
         "apiVersion": "nodekeeper.dev/v1alpha1",
         "kind": "NodeGate",
         "metadata": {"name": "default"},
         "spec": {"retry": {"recheckSeconds": 30}},
-    });
-    somebody.create("nodekeeper.dev/v1alpha1", "NodeGate", "", gate).expect("it is valid");
+    })
 }
 
-/// People delete workers, change gates and taint nodes again.
+/// People delete workers, change and replace gates, taint nodes again, cordon them and delete them for good.
 fn meddle(somebody: &Local, random: &mut fastrand::Rng) -> Option<&'static str> {
-    match random.u8(0..4) {
+    let nodes = somebody.all("nodes");
+    let node = nodes.get(random.usize(..nodes.len().max(1)))?;
+    match random.u8(0..8) {
         0 | 1 => {
             let pods = somebody.all("pods");
             let pod = pods.get(random.usize(..pods.len().max(1)))?;
@@ -97,9 +102,21 @@ fn meddle(somebody: &Local, random: &mut fastrand::Rng) -> Option<&'static str> 
                 somebody.change(&gate, None, |gate| set(gate, "spec.retry.maxRetries", json!(retries)));
             changed.ok().map(|_| "gate changed")
         }
+        3 => {
+            let gate = somebody.get("nodekeeper.dev/nodegates", "", "default")?;
+            somebody.delete(&gate, None).ok()?;
+            somebody.create("nodekeeper.dev/v1alpha1", "NodeGate", "", the_gate()).ok();
+            Some("gate replaced by a namesake")
+        }
+        // Rarely: there must be some left to look at.
+        4 if random.u8(0..3) == 0 => somebody.delete(node, None).ok().map(|_| "node deleted for good"),
+        5 => {
+            let cordoned = is_true(node, "spec.unschedulable");
+            let changed =
+                somebody.change(node, None, |node| set(node, "spec.unschedulable", json!(!cordoned)));
+            changed.ok().map(|_| if cordoned { "node uncordoned" } else { "node cordoned" })
+        }
         _ => {
-            let nodes = somebody.all("nodes");
-            let node = nodes.get(random.usize(..nodes.len().max(1)))?;
             let mut taints = items(node, "spec.taints").to_vec();
             if is_deleting(node) || taints.iter().any(|taint| text(taint, "key") == TAINT) {
                 return None;

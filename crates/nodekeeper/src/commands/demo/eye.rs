@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use nodekeeper_core::gate::{GateView, Observed, State, decide, serving};
@@ -140,7 +141,9 @@ impl Eye {
         let gate = serving(self.gates.values(), node);
         let workers: Vec<WorkerView> =
             self.workers.values().filter(|worker| worker.subject.node_uid == node.uid).cloned().collect();
-        let decision = decide(&Observed { node, gate, workers: &workers, slot_free: true, now });
+        // No worker of the demo is ever overdue.
+        let elapsed = Duration::ZERO;
+        let decision = decide(&Observed { node, gate, workers: &workers, slot_free: true, now, elapsed });
         let record = record_of(node);
         let same_boot = record.round.boot_id == node.boot_id;
         let newest = workers.iter().map(|worker| worker.subject.number).max().unwrap_or_default();
