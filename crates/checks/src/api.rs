@@ -1,7 +1,7 @@
 //! `api`: the API server takes an authenticated request over verified TLS and knows who asks.
 
 use nodekeeper_core::report::{Outcome, reason};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::net::{Answer, Net};
 use crate::run::Finding;
@@ -20,7 +20,8 @@ pub(crate) async fn check(net: &impl Net) -> Finding {
     if !(200..300).contains(&answer.status) {
         return refusal(&answer);
     }
-    match answer.body.pointer("/status/userInfo/username").and_then(|name| name.as_str()) {
+    let review: Value = answer.decode().unwrap_or_default();
+    match review.pointer("/status/userInfo/username").and_then(Value::as_str) {
         Some(NOBODY) => {
             Finding::new(Outcome::Failed, reason::UNAUTHORIZED, "the API server does not know the token")
         }
@@ -39,7 +40,8 @@ pub(crate) fn refusal(answer: &Answer) -> Finding {
         429 | 500.. => (Outcome::Inconclusive, reason::SERVER_ERROR),
         _ => (Outcome::Inconclusive, reason::BAD_ANSWER),
     };
-    let message = answer.body["message"].as_str().unwrap_or_default();
+    let status: Value = answer.decode().unwrap_or_default();
+    let message = status["message"].as_str().unwrap_or_default();
     let colon = if message.is_empty() { "" } else { ": " };
     Finding::new(outcome, reason, format!("status {}{colon}{message}", answer.status))
 }

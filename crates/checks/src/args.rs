@@ -1,5 +1,6 @@
 //! What can be typed, and what the environment says where nothing was typed.
 
+use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
@@ -24,7 +25,8 @@ Where things are:
   --token-file FILE      token for the API server [env: NODEKEEPER_TOKEN_FILE] [default: the pod's]
   --ca-file FILE         authority of the API server's certificate [env: NODEKEEPER_CA_FILE] [default: the pod's]
   KUBERNETES_SERVICE_HOST, KUBERNETES_SERVICE_PORT
-                         the API server; every pod has them. Without them the checks that need a cluster are skipped
+                         the API server; every pod has them. Without them what needs a cluster is skipped, and is
+                         inconclusive where the assignment is for a node
   NODE_NAME              the node, for the heading
 
 What to say:
@@ -34,10 +36,13 @@ What to say:
   --version, --help
 
 Exit codes: 0 passed; 1 a check failed; 2 the configuration is wrong; 3 nothing can be said (no token, API server in
-trouble, nothing was checked); 10 a bug.
+trouble, nothing was checked); 10 the report could not be left, or a bug.
 
-Try it on any machine:  nodekeeper-worker --only dns
-Ask a server of yours:  nodekeeper-worker --only dns --dns-server 10.96.0.10
+Try it on any machine that knows a DNS server; outside a cluster the default name does not exist:
+  NODEKEEPER_ASSIGNMENT='{\"checkTimeoutSeconds\":5,\"deadlineSeconds\":20,\"checks\":{\"dns\":{\"names\":[\"example.com.\"]}}}' \\
+    nodekeeper-worker
+Ask cluster DNS for the default name:
+  nodekeeper-worker --only dns --dns-server 10.96.0.10
 ";
 
 /// How the result is told.
@@ -61,8 +66,6 @@ pub struct Args {
     pub only: Vec<String>,
     /// Only say what would be checked.
     pub list: bool,
-    /// How to tell.
-    pub format: Format,
     /// Where things are.
     pub options: Options,
     /// The node, if its name is known.
@@ -80,76 +83,110 @@ pub enum Command {
     Version,
 }
 
-/// Reads what was typed. Where the report goes is told apart, because a mistake is reported too.
-pub fn parse(
-    words: impl Iterator<Item = String>,
-    environment: impl Fn(&str) -> Option<String>,
-) -> (Option<PathBuf>, Result<Command, String>) {
-    let mut termination_log = None;
-    let command = parse_words(words, environment, &mut termination_log);
-    (termination_log, command)
+/// All that was typed. Where and how to report stands apart, because a mistake is reported too.
+#[derive(Debug)]
+pub struct Typed {
+    /// Where the report goes, if that was said.
+    pub termination_log: Option<PathBuf>,
+    /// How to tell.
+    pub format: Format,
+    /// What to do, or the first mistake.
+    pub command: Result<Command, String>,
 }
 
-fn parse_words(
-    mut words: impl Iterator<Item = String>,
-    environment: impl Fn(&str) -> Option<String>,
-    termination_log: &mut Option<PathBuf>,
-) -> Result<Command, String> {
-    // What is wrong there is told last: a mistake in it must not hide where the report goes.
+/// Reads what was typed, to its end even after a mistake.
+pub fn parse(words: impl Iterator<Item = OsString>, environment: impl Fn(&str) -> Option<OsString>) -> Typed {
     let mut args = Args::default();
     let environment = read_environment(environment, &mut args);
+    let mut typed = Typed { termination_log: None, format: Format::default(), command: Ok(Command::Help) };
     let mut typed_servers = Vec::new();
+    let mut mistake = None;
+    let mut words =
+        words.map(|word| word.into_string().map_err(|word| format!("{} is not UTF-8", word.display())));
     while let Some(word) = words.next() {
-        let (flag, attached) = match word.split_once('=') {
-            Some((flag, value)) => (flag, Some(value.to_owned())),
-            None => (word.as_str(), None),
-        };
-        let mut value = || {
-            let next = attached.clone().or_else(|| words.next());
-            next.ok_or_else(|| format!("{flag} needs a value, as in {flag}={}", example(flag)))
-        };
-        match flag {
-            "--help" | "-h" => return Ok(Command::Help),
-            "--version" | "-V" => return Ok(Command::Version),
-            "--list" => args.list = true,
-            "--assignment" => args.assignment_file = Some(value()?.into()),
-            "--only" => args.only = split(&value()?),
-            "--format" => args.format = read_format(&value()?)?,
-            "--dns-server" => typed_servers.push(read_server(&value()?)?),
-            "--token-file" => args.options.token_file = value()?.into(),
-            "--ca-file" => args.options.ca_file = value()?.into(),
-            "--termination-log" => *termination_log = Some(value()?.into()),
-            other => return Err(format!("{other:?} is not understood; --help lists what is")),
+        let read =
+            word.and_then(|word| read_word(&word, &mut words, &mut args, &mut typed, &mut typed_servers));
+        match read {
+            Ok(None) => {}
+            Ok(Some(command)) => return Typed { command: Ok(command), ..typed },
+            Err(error) => mistake = mistake.or(Some(error)),
         }
     }
-    environment?;
     if !typed_servers.is_empty() {
         args.options.dns_servers = typed_servers;
     }
-    Ok(Command::Work(Box::new(args)))
+    let command = mistake.map_or(environment, Err).map(|()| Command::Work(Box::new(args)));
+    Typed { command, ..typed }
 }
 
-fn read_environment(environment: impl Fn(&str) -> Option<String>, args: &mut Args) -> Result<(), String> {
-    let set = |name: &str| environment(name).filter(|value| !value.is_empty());
-    args.assignment = set(Assignment::ENV);
-    args.node = set("NODE_NAME");
+/// Reads a flag, with its value if it has one. What it is that ends all else, if it does.
+fn read_word(
+    word: &str,
+    words: &mut impl Iterator<Item = Result<String, String>>,
+    args: &mut Args,
+    typed: &mut Typed,
+    servers: &mut Vec<SocketAddr>,
+) -> Result<Option<Command>, String> {
+    let (flag, attached) = match word.split_once('=') {
+        Some((flag, value)) => (flag, Some(value.to_owned())),
+        None => (word, None),
+    };
+    let alone = match attached {
+        Some(_) => Err(format!("{flag} takes no value")),
+        None => Ok(()),
+    };
+    let mut value = || match attached.clone() {
+        Some(value) => Ok(value),
+        None => words
+            .next()
+            .unwrap_or_else(|| Err(format!("{flag} needs a value, as in {flag}={}", example(flag)))),
+    };
+    match flag {
+        "--help" | "-h" => return alone.map(|()| Some(Command::Help)),
+        "--version" | "-V" => return alone.map(|()| Some(Command::Version)),
+        "--list" => args.list = alone.map(|()| true)?,
+        "--assignment" => args.assignment_file = Some(value()?.into()),
+        "--only" => args.only = read_only(&value()?)?,
+        "--format" => typed.format = read_format(&value()?)?,
+        "--dns-server" => servers.push(read_server(&value()?)?),
+        "--token-file" => args.options.token_file = value()?.into(),
+        "--ca-file" => args.options.ca_file = value()?.into(),
+        "--termination-log" => typed.termination_log = Some(value()?.into()),
+        other => return Err(format!("{other:?} is not understood; --help lists what is")),
+    }
+    Ok(None)
+}
+
+fn read_environment(environment: impl Fn(&str) -> Option<OsString>, args: &mut Args) -> Result<(), String> {
+    let set = |name: &str| match environment(name).map(OsString::into_string).transpose() {
+        Ok(value) => Ok(value.filter(|value| !value.is_empty())),
+        Err(value) => Err(format!("{name}: {} is not UTF-8", value.display())),
+    };
+    args.assignment = set(Assignment::ENV)?;
+    args.node = set("NODE_NAME")?;
     let options = &mut args.options;
     for (name, file) in
         [("NODEKEEPER_TOKEN_FILE", &mut options.token_file), ("NODEKEEPER_CA_FILE", &mut options.ca_file)]
     {
-        if let Some(path) = set(name) {
+        if let Some(path) = set(name)? {
             *file = path.into();
         }
     }
-    if let Some(host) = set("KUBERNETES_SERVICE_HOST") {
-        let port = set("KUBERNETES_SERVICE_PORT").unwrap_or_else(|| "443".into());
+    if let Some(host) = set("KUBERNETES_SERVICE_HOST")? {
+        let port = set("KUBERNETES_SERVICE_PORT")?.unwrap_or_else(|| "443".into());
         let port = port.parse().map_err(|_| format!("KUBERNETES_SERVICE_PORT: {port:?} is no port"))?;
         options.api_server = Some((host, port));
     }
-    for server in split(&set("NODEKEEPER_DNS_SERVERS").unwrap_or_default()) {
+    for server in split(&set("NODEKEEPER_DNS_SERVERS")?.unwrap_or_default()) {
         options.dns_servers.push(read_server(&server)?);
     }
     Ok(())
+}
+
+fn read_only(list: &str) -> Result<Vec<String>, String> {
+    let names = split(list);
+    let none = || format!("--only: {list:?} names no check; write --only={}", example("--only"));
+    if names.is_empty() { Err(none()) } else { Ok(names) }
 }
 
 fn split(list: &str) -> Vec<String> {
@@ -185,9 +222,9 @@ mod tests {
     use super::*;
 
     fn typed(words: &[&str], environment: &[(&str, &str)]) -> Result<Command, String> {
-        let words = words.iter().map(ToString::to_string);
-        let find = |name: &str| environment.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
-        parse(words, find).1
+        let words = words.iter().map(OsString::from);
+        let find = |name: &str| environment.iter().find(|(n, _)| *n == name).map(|(_, v)| v.into());
+        parse(words, find).command
     }
 
     fn work(words: &[&str], environment: &[(&str, &str)]) -> Args {
@@ -226,6 +263,11 @@ mod tests {
             (&["--format", "yaml"], "json"),
             (&["--dns-server", "dns.example"], "10.96.0.10"),
             (&["--only"], "--only=dns,api"),
+            (&["--only="], "--only=dns,api"),
+            (&["--only", " ,"], "--only=dns,api"),
+            (&["--list=yes"], "--list takes no value"),
+            (&["--help=me"], "--help takes no value"),
+            (&["--version="], "--version takes no value"),
         ] {
             let said = typed(words, &[]).expect_err("it is a mistake");
             assert!(said.contains(hint), "{words:?}: {said}");
@@ -235,13 +277,32 @@ mod tests {
     }
 
     #[test]
-    fn the_place_of_the_report_is_known_even_after_a_mistake() {
-        let words = ["--termination-log", "here", "--nonsense"].map(str::to_owned);
-        let (place, command) = parse(words.into_iter(), |_| None);
-        assert_eq!((place, command.is_err()), (Some("here".into()), true));
-        let words = ["--termination-log", "here"].map(str::to_owned);
-        let wrong = |name: &str| (name == "NODEKEEPER_DNS_SERVERS").then(|| "what?".to_owned());
-        let (place, command) = parse(words.into_iter(), wrong);
-        assert_eq!((place, command.is_err()), (Some("here".into()), true));
+    fn what_is_not_utf8_is_a_mistake() {
+        use std::os::unix::ffi::OsStringExt as _;
+        let wild = || OsString::from_vec(vec![b'x', 0xff]);
+        for words in [vec![wild()], vec!["--ca-file".into(), wild()]] {
+            let said = parse(words.into_iter(), |_| None).command.expect_err("it is a mistake");
+            assert!(said.contains("not UTF-8"), "{said}");
+        }
+        for name in ["NODE_NAME", "NODEKEEPER_CA_FILE", "KUBERNETES_SERVICE_HOST", Assignment::ENV] {
+            let typed = parse(std::iter::empty(), |asked| (asked == name).then(wild));
+            let said = typed.command.expect_err("it is a mistake");
+            assert!(said.contains(name) && said.contains("not UTF-8"), "{said}");
+        }
+    }
+
+    #[test]
+    fn where_and_how_to_report_is_known_even_after_a_mistake() {
+        let flags = ["--termination-log", "here", "--format=json"];
+        let told = |words: &[&str], environment: fn(&str) -> Option<OsString>| {
+            let typed = parse(words.iter().map(OsString::from), environment);
+            assert!(typed.command.is_err(), "{typed:?}");
+            (typed.termination_log, typed.format)
+        };
+        let expected = (Some("here".into()), Format::Json);
+        assert_eq!(told(&[&flags[..], &["--nonsense"]].concat(), |_| None), expected);
+        assert_eq!(told(&[&["--nonsense"], &flags[..]].concat(), |_| None), expected);
+        let wrong = |name: &str| (name == "NODEKEEPER_DNS_SERVERS").then(|| "what?".into());
+        assert_eq!(told(&flags, wrong), expected);
     }
 }

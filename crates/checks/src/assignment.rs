@@ -34,4 +34,12 @@ mod tests {
         assert!(report.summary().contains("ping"), "{}", report.summary());
         assert_eq!(read("what?").expect_err("no JSON").exit_code(), 2);
     }
+
+    #[test]
+    fn a_field_that_nobody_knows_is_not_ignored() {
+        let mut document = serde_json::to_value(Assignment::default()).expect("it is JSON");
+        document["chekcs"] = 1.into();
+        let report = read(&document.to_string()).expect_err("nobody knows that field");
+        assert!(report.summary().contains("chekcs"), "{}", report.summary());
+    }
 }

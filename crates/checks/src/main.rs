@@ -12,10 +12,10 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     // A bug must not look like a check that failed.
     std::panic::set_hook(Box::new(|panic| {
-        eprintln!("nodekeeper-worker: {panic}; this is a bug");
+        worker::complain(&format!("{panic}; this is a bug"));
         std::process::exit(worker::UNEXPECTED.into());
     }));
-    let (termination_log, command) = args::parse(env::args().skip(1), |name| env::var(name).ok());
+    let typed = args::parse(env::args_os().skip(1), |name| env::var_os(name));
     let colours = env::var_os("NO_COLOR").is_none();
-    ExitCode::from(worker::obey(termination_log, command, colours))
+    ExitCode::from(worker::obey(typed, colours))
 }

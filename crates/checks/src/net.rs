@@ -4,6 +4,7 @@ use std::future::Future;
 use std::net::IpAddr;
 
 use nodekeeper_core::report::{Outcome, reason};
+use serde::Deserialize;
 use serde_json::Value;
 
 /// Why something on the network did not work.
@@ -67,12 +68,19 @@ impl Trouble {
 }
 
 /// What the API server said.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// HTTP status.
     pub status: u16,
-    /// The document; null where it was none.
-    pub body: Value,
+    /// The document, as it came: it may be large, and little of it is wanted.
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    /// What is wanted of the document; none where it is another.
+    pub(crate) fn decode<'a, T: Deserialize<'a>>(&'a self) -> Option<T> {
+        serde_json::from_slice(&self.body).ok()
+    }
 }
 
 /// The way into the network. Nothing here needs a timeout of its own: whoever asks stops waiting.

@@ -33,7 +33,8 @@ impl Finding {
 }
 
 /// Does all checks of an assignment at once. One that takes longer than a check may has failed; one that the overall
-/// deadline cuts off is inconclusive, and so is an assignment that makes no sense.
+/// deadline cuts off is inconclusive, and so is an assignment that makes no sense. What needs a cluster where there is
+/// none is skipped when it is run by hand; somebody who is waiting for a verdict must not take it for one.
 pub async fn run(net: &impl Net, assignment: &Assignment) -> Report {
     let subject = assignment.subject.clone();
     let targets = match plan::list(assignment) {
@@ -41,12 +42,13 @@ pub async fn run(net: &impl Net, assignment: &Assignment) -> Report {
         Err(error) => return misconfigured(subject, &error),
     };
     let start = Instant::now();
+    let by_hand = subject == Subject::default();
     let limits = Limits {
         check: Duration::from_secs(assignment.check_timeout_seconds.into()),
         all: Duration::from_secs(assignment.deadline_seconds.into()),
         start,
     };
-    let results = join_all(targets.iter().map(|target| look(net, target, &limits))).await;
+    let results = join_all(targets.iter().map(|target| look(net, target, &limits, by_hand))).await;
     Report::judge(subject, results, millis(start))
 }
 
@@ -65,15 +67,16 @@ struct Limits {
     start: Instant,
 }
 
-async fn look(net: &impl Net, target: &Target, limits: &Limits) -> CheckResult {
+async fn look(net: &impl Net, target: &Target, limits: &Limits, by_hand: bool) -> CheckResult {
     let api_server = net.api_server();
     let described = target.describe(api_server.as_ref());
     let finding = if target.needs_cluster() && api_server.is_none() {
-        Finding::new(
-            Outcome::Skipped,
-            "NotInCluster",
-            "KUBERNETES_SERVICE_HOST is not set: not inside a cluster",
-        )
+        let (outcome, reason) = if by_hand {
+            (Outcome::Skipped, "NotInCluster")
+        } else {
+            (Outcome::Inconclusive, reason::NO_CLIENT)
+        };
+        Finding::new(outcome, reason, "KUBERNETES_SERVICE_HOST is not set: not inside a cluster")
     } else {
         let end = limits.start + limits.check.min(limits.all);
         match timeout_at(end, ask(net, target, api_server)).await {
@@ -154,7 +157,7 @@ mod tests {
             let endpoints: Vec<_> = (0..self.ready).map(|n| json!({"addresses": [n.to_string()]})).collect();
             let body =
                 json!({"status": {"userInfo": {"username": "worker"}}, "items": [{"endpoints": endpoints}]});
-            Ok(Answer { status: self.status, body })
+            Ok(Answer { status: self.status, body: body.to_string().into_bytes() })
         }
 
         fn api_server(&self) -> Option<(String, u16)> {
@@ -235,6 +238,16 @@ mod tests {
         let report = run(&Fake { in_cluster: false, ..GOOD }, &Assignment::default()).await;
         let outcomes: Vec<_> = report.checks.iter().map(|c| c.outcome).collect();
         assert_eq!(outcomes, [Passed, Skipped, Skipped, Skipped, Skipped]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_does_not_pass_by_names_alone() {
+        let mut assignment = Assignment::default();
+        assignment.subject.node_uid = "a-uid".into();
+        let report = run(&Fake { in_cluster: false, ..GOOD }, &assignment).await;
+        assert_eq!(report.verdict, Verdict::Inconclusive);
+        let told = report.checks[1..].iter().map(|c| (c.outcome, c.reason.as_str()));
+        assert!(told.eq([(Outcome::Inconclusive, reason::NO_CLIENT); 4]), "{report:?}");
     }
 
     #[tokio::test(start_paused = true)]

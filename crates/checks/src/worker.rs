@@ -1,33 +1,40 @@
 //! What the worker does, from its arguments to its exit code.
 
 use std::io::{self, IsTerminal as _, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use nodekeeper_checks::real::Real;
 use nodekeeper_checks::{list, misconfigured, only, read_assignment};
 use nodekeeper_core::checks::{Assignment, Subject};
-use nodekeeper_core::report::{MESSAGE_LIMIT, Report};
+use nodekeeper_core::report::{MESSAGE_LIMIT, Report, reason};
 
-use crate::args::{Args, Command, Format, HELP};
+use crate::args::{Args, Command, Format, HELP, Typed};
 use crate::console;
 
 /// Where the kubelet expects the last words of a container.
 const TERMINATION_LOG: &str = "/dev/termination-log";
-/// A bug.
+/// A bug, or a report that could not be left: nobody may take it for a verdict.
 pub const UNEXPECTED: u8 = 10;
 
 /// Does what was typed; the exit code.
-pub fn obey(termination_log: Option<PathBuf>, command: Result<Command, String>, colours: bool) -> u8 {
+pub fn obey(typed: Typed, colours: bool) -> u8 {
+    let Typed { termination_log, format, command } = typed;
     let log = termination_log.or_else(|| Path::new(TERMINATION_LOG).exists().then(|| TERMINATION_LOG.into()));
+    let refuse = |report: &Report| {
+        if format == Format::Json {
+            say_json(report);
+        }
+        leave(report, log.as_deref())
+    };
     let args = match command {
         Ok(Command::Help) => return say(HELP),
         Ok(Command::Version) => return say(&version()),
         Ok(Command::Work(args)) => *args,
-        Err(mistake) => return leave(&misconfigured(Subject::default(), &mistake), log.as_deref()),
+        Err(mistake) => return refuse(&misconfigured(Subject::default(), &mistake)),
     };
     let assignment = match read(&args) {
         Ok(assignment) => assignment,
-        Err(report) => return leave(&report, log.as_deref()),
+        Err(report) => return refuse(&report),
     };
     if args.list {
         return enumerate(&assignment, &args);
@@ -39,8 +46,8 @@ pub fn obey(termination_log: Option<PathBuf>, command: Result<Command, String>, 
     let report =
         runtime.block_on(async { nodekeeper_checks::run(&Real::new(&args.options), &assignment).await });
     let code = leave(&report, log.as_deref());
-    match args.format {
-        Format::Json => say(&format!("{}\n", serde_json::to_string(&report).unwrap_or_default())),
+    match format {
+        Format::Json => say_json(&report),
         Format::Console => {
             let colours = colours && io::stdout().is_terminal();
             say(&console::render(&report, args.node.as_deref(), colours))
@@ -75,8 +82,8 @@ fn read(args: &Args) -> Result<Assignment, Box<Report>> {
 fn enumerate(assignment: &Assignment, args: &Args) -> u8 {
     let targets = list(assignment).unwrap_or_default();
     let line = |target: &nodekeeper_checks::Target| {
-        let skipped = target.needs_cluster() && args.options.api_server.is_none();
-        let why = if skipped { "  (skipped: not inside a cluster)" } else { "" };
+        let lacks_cluster = target.needs_cluster() && args.options.api_server.is_none();
+        let why = if lacks_cluster { "  (cannot be done: not inside a cluster)" } else { "" };
         let described = target.describe(args.options.api_server.as_ref());
         format!("{:8}  {described}{why}\n", target.name())
     };
@@ -85,16 +92,22 @@ fn enumerate(assignment: &Assignment, args: &Args) -> u8 {
 
 /// Leaves the report for the kubelet, and says on the side what is wrong with the worker itself.
 fn leave(report: &Report, log: Option<&Path>) -> u8 {
+    let code = report.exit_code();
+    let mistake = report.checks.iter().find(|check| check.reason == reason::BAD_CONFIGURATION);
+    if code >= 2 {
+        complain(&mistake.map_or_else(|| report.summary(), |check| check.message.clone()));
+    }
     if let Some(log) = log
         && let Err(error) = std::fs::write(log, report.to_message(MESSAGE_LIMIT))
     {
         complain(&format!("cannot leave the report in {}: {error}", log.display()));
-    }
-    let code = report.exit_code();
-    if code >= 2 {
-        complain(&report.summary());
+        return UNEXPECTED;
     }
     code
+}
+
+fn say_json(report: &Report) -> u8 {
+    say(&format!("{}\n", serde_json::to_string(report).unwrap_or_default()))
 }
 
 /// Prints; a reader that went away changes nothing.
@@ -103,8 +116,10 @@ fn say(text: &str) -> u8 {
     0
 }
 
-fn complain(text: &str) {
-    let _ = writeln!(io::stderr(), "nodekeeper-worker: {text}");
+/// Says what is wrong with the worker; nothing that others wrote may move a cursor.
+pub fn complain(text: &str) {
+    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let _ = writeln!(io::stderr(), "nodekeeper-worker: {line}");
 }
 
 /// Commit and date are there in what a release builds.

@@ -52,6 +52,25 @@ async fn a_silent_dns_server_is_a_timeout() {
     assert_eq!(first(&check(&options, checks).await), (Outcome::Failed, reason::TIMEOUT));
 }
 
+/// On a clock that jumps to the next timer where nothing else is to do.
+#[tokio::test(start_paused = true)]
+async fn lost_answers_of_one_kind_are_a_timeout_however_long_a_check_may_take() {
+    let options = Options { dns_servers: vec![servers::dns(Way::OnlyA).await], ..Options::default() };
+    let checks = Checks { dns: Some(Dns::default()), ..Checks::default() };
+    let assignment =
+        Assignment { check_timeout_seconds: 60, deadline_seconds: 90, checks, ..Assignment::default() };
+    let report = run(&Real::new(&options), &assignment).await;
+    assert_eq!(first(&report), (Outcome::Failed, reason::TIMEOUT), "{report:?}");
+}
+
+#[tokio::test]
+async fn a_dns_port_where_nobody_listens_is_no_timeout() {
+    let closed = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let options = Options { dns_servers: vec![closed], ..Options::default() };
+    let checks = Checks { dns: Some(Dns::default()), ..Checks::default() };
+    assert_eq!(first(&check(&options, checks).await), (Outcome::Failed, reason::REFUSED));
+}
+
 #[tokio::test]
 async fn the_default_assignment_passes() {
     let api = servers::api(200, Good).await;

@@ -93,14 +93,47 @@ async fn bad_configuration_is_reported_and_exits_2() {
         assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
         let report = left(&api);
         assert_eq!((report.verdict, report.subject.node_uid.as_str()), (Verdict::Inconclusive, subject));
-        assert!(text(&output.stderr).contains(&report.summary()[..40]), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(&report.checks[0].message), "{}", text(&output.stderr));
     }
     let mut worker = in_cluster(&api);
-    worker.arg("--nonsense");
+    worker.args(["--nonsense", "--format", "json"]);
     let output = output(worker).await;
     assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("--help"), "{}", text(&output.stderr));
+    let told = "nodekeeper-worker: \"--nonsense\" is not understood; --help lists what is\n";
+    assert_eq!(text(&output.stderr), told);
     assert!(left(&api).summary().contains("--nonsense"));
+    let printed: Report = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(printed, left(&api), "programs that read it get it in any case");
+}
+
+#[tokio::test]
+async fn an_argument_that_is_not_utf8_is_bad_configuration() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let mut worker = command();
+    worker.arg(std::ffi::OsStr::from_bytes(b"--only=\xff"));
+    let output = output(worker).await;
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("is not UTF-8"), "{}", text(&output.stderr));
+}
+
+#[tokio::test]
+async fn a_report_that_cannot_be_left_is_no_success() {
+    let server = servers::dns(Dns::Answers).await;
+    let mut worker = command();
+    worker.args(["--only=dns", "--termination-log=/nowhere/at/all", "--dns-server", &server.to_string()]);
+    let output = output(worker).await;
+    assert_eq!(output.status.code(), Some(10), "{}", text(&output.stdout));
+    assert!(text(&output.stderr).contains("/nowhere/at/all"), "{}", text(&output.stderr));
+}
+
+#[tokio::test]
+async fn a_node_does_not_pass_where_its_cluster_is_not_found() {
+    let server = servers::dns(Dns::Answers).await;
+    let mut worker = command();
+    worker.env(Assignment::ENV, json(&assignment())).args(["--dns-server", &server.to_string()]);
+    let output = output(worker).await;
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stdout));
+    assert!(text(&output.stderr).contains("KUBERNETES_SERVICE_HOST"), "{}", text(&output.stderr));
 }
 
 #[tokio::test]
@@ -167,6 +200,12 @@ async fn help_and_version_are_there() {
     worker.arg("--help");
     let help = text(&output(worker).await.stdout);
     assert!(help.contains("Exit codes: 0 passed") && help.contains("--dns-server IP[:PORT]"), "{help}");
+    let example = help.split('\'').find(|part| part.starts_with("{\"")).unwrap();
+    let server = servers::dns(Dns::Answers).await;
+    let mut worker = command();
+    worker.env(Assignment::ENV, example).args(["--dns-server", &server.to_string()]);
+    let tried = output(worker).await;
+    assert_eq!(tried.status.code(), Some(0), "{example}: {}", text(&tried.stderr));
     let mut worker = command();
     worker.arg("--version");
     let version = output(worker).await;

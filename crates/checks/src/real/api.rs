@@ -21,7 +21,7 @@ use tokio_rustls::TlsConnector;
 use crate::net::{Answer, Trouble};
 use crate::plan::join;
 
-/// More than the `EndpointSlices` of a large Service; past it something else is answering.
+/// More than a page of the largest `EndpointSlices`; past it something else is answering.
 const LARGEST_ANSWER: usize = 8 * 1024 * 1024;
 const WHO: &str = concat!("nodekeeper-worker/", env!("CARGO_PKG_VERSION"));
 
@@ -137,7 +137,7 @@ async fn read(response: Response<Incoming>) -> Result<Answer, Trouble> {
     let status = response.status().as_u16();
     let body = Limited::new(response.into_body(), LARGEST_ANSWER).collect().await;
     let body = body.map_err(|e| Trouble::BadAnswer(format!("the answer broke off: {e}")))?.to_bytes();
-    Ok(Answer { status, body: serde_json::from_slice(&body).unwrap_or(Value::Null) })
+    Ok(Answer { status, body: body.into() })
 }
 
 fn not_trusted(error: &io::Error) -> Trouble {

@@ -3,32 +3,37 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use hickory_resolver::TokioResolver;
-use hickory_resolver::config::{
-    ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig,
-};
-use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use futures::future::join;
+use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig};
+use hickory_resolver::lookup_ip::LookupIp;
 use hickory_resolver::net::{DnsError, NetError};
 use hickory_resolver::proto::op::ResponseCode;
+use hickory_resolver::proto::rr::RecordType;
 
+use super::udp::Sockets;
 use crate::net::Trouble;
 
-/// A lost packet is asked for again after this long, and so often; whoever waits has patience of its own.
+/// A lost packet is asked for again after this long, and so often for each name of a search list; then the next of
+/// the list is asked for.
 const PATIENCE: Duration = Duration::from_secs(2);
 const RETRIES: usize = 5;
 
 /// Asks the DNS servers of the pod, or others.
-pub(super) struct Resolver(TokioResolver);
+pub(super) struct Resolver {
+    resolver: hickory_resolver::Resolver<Sockets>,
+    sockets: Sockets,
+}
 
 impl Resolver {
     pub(super) fn new(servers: &[SocketAddr]) -> Result<Self, Trouble> {
         let no_servers = |error: NetError| Trouble::NoServers(error.to_string());
+        let sockets = Sockets::default();
         let mut builder = if servers.is_empty() {
-            TokioResolver::builder_tokio().map_err(no_servers)?
+            hickory_resolver::Resolver::builder(sockets.clone()).map_err(no_servers)?
         } else {
             let servers = servers.iter().map(|server| both_ways(*server)).collect();
             let config = ResolverConfig::from_parts(None, Vec::new(), servers);
-            TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
+            hickory_resolver::Resolver::builder_with_config(config, sockets.clone())
         };
         let options = builder.options_mut();
         options.timeout = PATIENCE;
@@ -36,15 +41,31 @@ impl Resolver {
         options.cache_size = 0;
         // A pod's hosts file is written by its kubelet and proves nothing.
         options.use_hosts_file = ResolveHosts::Never;
-        // As every program in a pod asks; it also finds out where only one of the two is lost.
-        options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
-        builder.build().map(Self).map_err(no_servers)
+        let resolver = builder.build().map_err(no_servers)?;
+        Ok(Self { resolver, sockets })
     }
 
+    /// Asks for A and AAAA at once, as every program in a pod does, and waits for both answers: where those of one kind
+    /// are lost it does not end, and whoever waits has patience of its own. An address of either kind is enough.
     pub(super) async fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, Trouble> {
-        match self.0.lookup_ip(name).await {
-            Ok(found) => Ok(found.iter().collect()),
-            Err(error) => Err(trouble(&error)),
+        match join(self.ask(name, RecordType::A), self.ask(name, RecordType::AAAA)).await {
+            (Ok(four), Ok(six)) => Ok([four, six].concat()),
+            (Ok(found), Err(_)) | (Err(_), Ok(found)) => Ok(found),
+            (Err(error), Err(_)) => Err(error),
+        }
+    }
+
+    async fn ask(&self, name: &str, kind: RecordType) -> Result<Vec<IpAddr>, Trouble> {
+        loop {
+            match self.resolver.lookup(name, kind).await {
+                Ok(found) => return Ok(LookupIp::from(found).iter().collect()),
+                Err(NetError::Timeout) => {}
+                // So the resolver calls it if no server could be sent to or one said that nobody listens.
+                Err(error @ NetError::NoConnections) => {
+                    return Err(self.sockets.last().unwrap_or_else(|| trouble(&error)));
+                }
+                Err(error) => return Err(trouble(&error)),
+            }
         }
     }
 }

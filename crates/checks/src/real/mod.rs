@@ -2,6 +2,7 @@
 
 mod api;
 mod dns;
+mod udp;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -27,6 +27,8 @@ pub const TOKEN: &str = "a-token";
 pub enum Dns {
     /// 10.96.0.1 for A, nothing for AAAA.
     Answers,
+    /// The same for A; questions for AAAA are lost.
+    OnlyA,
     /// Nothing comes back.
     Silent,
     /// This response code.
@@ -49,7 +51,7 @@ pub async fn dns(way: Dns) -> SocketAddr {
 
 fn reply(question: &[u8], way: Dns) -> Option<Vec<u8>> {
     let code = match way {
-        Dns::Answers => 0,
+        Dns::Answers | Dns::OnlyA => 0,
         Dns::Silent => return None,
         Dns::Code(code) => code,
     };
@@ -59,7 +61,10 @@ fn reply(question: &[u8], way: Dns) -> Option<Vec<u8>> {
     }
     end += 5;
     let is_a = question[end - 4..end - 2] == [0, 1];
-    let answers = u8::from(is_a && matches!(way, Dns::Answers));
+    if !is_a && matches!(way, Dns::OnlyA) {
+        return None;
+    }
+    let answers = u8::from(is_a && matches!(way, Dns::Answers | Dns::OnlyA));
     let mut reply = question[..2].to_vec();
     reply.extend([0x81, 0x80 | code, 0, 1, 0, answers, 0, 0, 0, 0]);
     reply.extend(&question[12..end]);

@@ -26,7 +26,9 @@ pub(super) fn serve(
     let port = bind(any_port()).map_err(listen)?;
     let address = port.local_addr().map_err(listen)?;
     let impostor = Identity::new("somebody-else", address)?.acceptor;
-    tasks.spawn(switch(port, address, switches.clone(), Way { api_server, impostor }));
+    // Before anybody is told the address: whoever connects at once must not be refused.
+    let open = bind(address).and_then(|socket| socket.listen(BACKLOG)).map_err(listen)?;
+    tasks.spawn(switch(port, open, switches.clone(), Way { api_server, impostor }));
     Ok(address)
 }
 
@@ -46,21 +48,27 @@ struct Way {
 }
 
 /// Serves each state of the switch until it is turned; what it served ends with it.
-async fn switch(_kept: TcpSocket, address: SocketAddr, switches: Arc<Switches>, way: Way) {
+async fn switch(kept: TcpSocket, open: TcpListener, switches: Arc<Switches>, way: Way) {
+    let mut open = Some(open);
     loop {
         let api = switches.now().1;
         if api == Api::Refuse {
+            open = None;
             switches.turned.notified().await;
             continue;
         }
-        let Ok(open) = bind(address).and_then(|socket| socket.listen(BACKLOG)) else {
-            sleep(AGAIN).await;
+        let Some(listener) = &open else {
+            let again = kept.local_addr().and_then(bind).and_then(|socket| socket.listen(BACKLOG));
+            if again.is_err() {
+                sleep(AGAIN).await;
+            }
+            open = again.ok();
             continue;
         };
         tokio::select! {
             biased;
             () = switches.turned.notified() => {}
-            () = accept(&open, api, &way) => {}
+            () = accept(listener, api, &way) => {}
         }
     }
 }
