@@ -377,7 +377,8 @@ pub fn parse(message: &str) -> Result<Report, ParseError> {
 /// for want of a name is inconclusive; and no node is to blame for how many endpoints cluster DNS has.
 fn excuse(results: &mut [CheckResult]) {
     let is_cluster_dns = |check: &CheckResult| check.name == "services" && check.target == CLUSTER_DNS;
-    let names_fail = results.iter().any(is_failed_name);
+    let names_resolve = results.iter().any(|check| check.name == "dns" && check.is(Outcome::Passed))
+        && !results.iter().any(is_failed_name);
     let Some(service) = results.iter_mut().find(|check| is_cluster_dns(check)) else { return };
     if matches!(service.outcome, Outcome::Passed | Outcome::Skipped) {
         return;
@@ -385,7 +386,7 @@ fn excuse(results: &mut [CheckResult]) {
     let why = service.reason.clone();
     match why.as_str() {
         // Names resolve, so there is one; it is only called something else here.
-        reason::NOT_FOUND if !names_fail => service.outcome = Outcome::Skipped,
+        reason::NOT_FOUND if names_resolve => service.outcome = Outcome::Skipped,
         reason::NOT_FOUND | reason::TOO_FEW_READY_ENDPOINTS => service.outcome = Outcome::Inconclusive,
         reason::NO_READY_ENDPOINTS => service.excuse_by(reason::CLUSTER_DNS_NOT_RUNNING),
         _ => {}
@@ -534,6 +535,10 @@ mod tests {
         assert_eq!((resolves.verdict, resolves.checks[1].outcome), (Verdict::Passed, Outcome::Skipped));
         let fails = judged(vec![result("dns", "a.", Outcome::Failed, reason::TIMEOUT), missing()]);
         assert_eq!(fails.verdict, Verdict::Inconclusive);
+        let alone = Report::judge(Subject::default(), vec![missing()], 1);
+        assert_eq!(alone.verdict, Verdict::Inconclusive, "no name was asked for, so nobody knows");
+        let api = result("api", "", Outcome::Passed, "");
+        assert_eq!(Report::judge(Subject::default(), vec![api, missing()], 1).verdict, Verdict::Inconclusive);
     }
 
     #[test]
