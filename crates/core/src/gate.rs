@@ -417,9 +417,10 @@ impl AtGate<'_> {
         } else {
             pause(&self.gate.spec.retry, &self.record)
         };
-        let passed = self.seen.now.duration_since(at);
-        // A clock that was set back must not make a node wait longer than the pause.
-        pause - passed.max(SignedDuration::ZERO)
+        // Whoever wrote it may have a clock that is ahead of ours: no node waits longer than the pause since we saw it.
+        let since_seen = self.seen.elapsed.saturating_sub(self.seen.node.record_seen);
+        let since_seen = SignedDuration::try_from(since_seen).unwrap_or(SignedDuration::MAX);
+        pause - self.seen.now.duration_since(at).max(since_seen)
     }
 }
 

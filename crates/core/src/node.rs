@@ -1,6 +1,7 @@
 //! The few fields of a Node that we keep.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -49,6 +50,8 @@ pub struct NodeView {
     pub has_annotations: bool,
     /// Our annotation, as it stands there.
     pub record: Option<String>,
+    /// When we first saw it so, on our own clock.
+    pub record_seen: Duration,
 }
 
 impl NodeView {
@@ -82,6 +85,7 @@ impl NodeView {
             labels: metadata.labels.clone().unwrap_or_default(),
             has_annotations: annotations.is_some(),
             record: annotations.and_then(|all| all.get(record::ANNOTATION)).cloned(),
+            record_seen: Duration::ZERO,
         }
     }
 

@@ -18,7 +18,7 @@ pub trait View: Clone {
     /// It is seen for the first time.
     fn born(&mut self, _now: Duration) {}
     /// It was seen before.
-    fn age_with(&mut self, _known: &Self) {}
+    fn age_with(&mut self, _known: &Self, _now: Duration) {}
 }
 
 impl View for NodeView {
@@ -28,6 +28,14 @@ impl View for NodeView {
 
     fn version(&self) -> &str {
         &self.resource_version
+    }
+
+    fn born(&mut self, now: Duration) {
+        self.record_seen = now;
+    }
+
+    fn age_with(&mut self, known: &Self, now: Duration) {
+        self.record_seen = if self.record == known.record { known.record_seen } else { now };
     }
 }
 
@@ -44,8 +52,8 @@ impl View for WorkerView {
         self.first_seen = now;
     }
 
-    fn age_with(&mut self, known: &Self) {
-        self.first_seen = known.first_seen;
+    fn age_with(&mut self, known: &Self, now: Duration) {
+        self.first_seen = if self.uid == known.uid { known.first_seen } else { now };
     }
 }
 
@@ -113,7 +121,7 @@ impl<V: View> Store<V> {
         self.synced = true;
         for mut view in all {
             if let Some(known) = before.get(view.key()) {
-                view.age_with(known);
+                view.age_with(known, now);
             } else {
                 view.born(now);
             }
@@ -132,7 +140,7 @@ impl<V: View> Store<V> {
 
     fn put(&mut self, mut view: V, now: Duration) -> V {
         match self.views.get(view.key()) {
-            Some(known) => view.age_with(known),
+            Some(known) => view.age_with(known, now),
             None => view.born(now),
         }
         self.views.insert(view.key().to_owned(), view.clone());

@@ -348,6 +348,26 @@ fn a_wrong_time_of_day_makes_no_worker_overdue() {
 }
 
 #[test]
+fn a_record_from_a_clock_that_is_ahead_delays_by_no_more_than_the_pause() {
+    let (mut node, gate) = (node(), gate());
+    remembered(&mut node, &record(1, Verdict::Failed, now() + SignedDuration::from_mins(10)));
+    node.record_seen = Duration::from_secs(100);
+    let at = |elapsed| {
+        let elapsed = Duration::from_secs(elapsed);
+        decide(&Observed {
+            node: &node,
+            gate: Some(&gate),
+            workers: &[],
+            slot_free: true,
+            now: now(),
+            elapsed,
+        })
+    };
+    assert_eq!(starts(&at(100)), None);
+    assert_eq!(starts(&at(102)), Some(2));
+}
+
+#[test]
 fn workers_that_cannot_tell_do_not_make_failures_rarer() {
     let mut silent = record(25, Verdict::Inconclusive, now());
     let mut node = node();
