@@ -29,8 +29,8 @@ help: ## this list
 	@echo "Nodekeeper. Needs Rust 1.95 or newer; 'make test' also Go 1.26 or newer and python3 with venv. Times are for 2 cores."
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-test: rust ## everything, tier by tier; 15 min on a cold machine, 3 min after that
-	@echo "test: builds once, then runs every tier (usually 15 min on a cold machine, 3 min after that)"
+test: rust ## everything, tier by tier; 27 min on a cold machine, 8 min after that
+	@echo "test: builds once, then runs every tier (usually 27 min on a cold machine, 8 min after that)"
 	@cargo run -q -p xtask -- test
 
 lint: rust ## format, clippy, the rules of the house, cargo-deny if it is installed; 3 min cold, 10 s after that
@@ -63,8 +63,8 @@ e2e: rust ## the tests of the real control plane; 10 min cold, 1 min after that
 	@"$(BUILT)/kubernetes"
 	@cargo test --workspace --test control_plane
 
-demo: rust ## a whole cluster in one process, to look at: ARGS=--keep leaves it up; 3 min to build, then 20 s
-	@echo "demo: starts an embedded cluster (usually 3 min to build, then 20 s); Ctrl-C ends it"
+demo: rust ## the gate at work on a whole cluster in one process: ARGS=--keep leaves it up; 4 min to build, then 20 s
+	@echo "demo: 24 machines before the gate, on an embedded cluster (usually 4 min to build, then 20 s); Ctrl-C ends it"
 	@cargo build --workspace --bin nodekeeper --bin nodekeeper-worker
 	@"$(BUILT)/nodekeeper" demo $(ARGS)
 

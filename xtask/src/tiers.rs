@@ -89,7 +89,7 @@ pub const TIERS: &[Tier] = &[
     Tier {
         name: "sim",
         what: "scenarios and seeds on the embedded cluster",
-        usually: "4 min",
+        usually: "3 min",
         needs: None,
         steps: &[Step::Tests("crates/sim", Which::All)],
     },
@@ -145,7 +145,7 @@ pub const TIERS: &[Tier] = &[
     Tier {
         name: "walk",
         what: "nodes through the gate, on the embedded cluster, a real control plane and real nodes",
-        usually: "4 min to build what goes into images, then 1 min",
+        usually: "3 min to build what goes into images, then 1 min",
         needs: Some("kubernetes"),
         steps: &[Step::Binary("images"), Step::Tests("e2e", Which::Named(&["walk"]))],
     },
