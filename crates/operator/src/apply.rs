@@ -6,10 +6,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod};
 use k8s_openapi::api::events::v1::Event;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client, Error};
 use nodekeeper_core::checks::Subject;
@@ -125,7 +124,11 @@ impl Writer {
                 }
                 Ok(())
             }
-            Err(Trouble::Conflict(_)) => self.recognise(node, subject).await,
+            Err(Trouble::Conflict(why)) => match self.recognise(node, subject).await {
+                // Its name is free, so the pod itself is what the server does not want.
+                Err(Trouble::Gone(_)) => Err(Trouble::Refused(why)),
+                recognised => recognised,
+            },
             // There is no such namespace, or no such account: looking at the node again would not help.
             Err(Trouble::Gone(why)) => Err(Trouble::Refused(why)),
             Err(trouble) => Err(trouble),
@@ -204,7 +207,7 @@ impl Writer {
                 namespace: Some("default".into()),
                 ..ObjectMeta::default()
             },
-            event_time: Some(micros(self.clock.now())),
+            event_time: Some(self.clock.micros()),
             type_: Some(if notice.warning { "Warning" } else { "Normal" }.into()),
             reason: Some(notice.reason.into()),
             action: Some(notice.action.into()),
@@ -236,11 +239,6 @@ impl Writer {
         let candidate = self.candidate.lock().unwrap_or_else(PoisonError::into_inner);
         candidate.identity().chars().take(128).collect()
     }
-}
-
-/// Events carry microseconds, and no more.
-fn micros(at: Timestamp) -> MicroTime {
-    MicroTime(at.round(jiff::Unit::Microsecond).unwrap_or(at))
 }
 
 /// Waits for an answer, but not for ever, and says what it means.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use tokio::time::Instant;
 
 /// The time of day, which may jump, and the time since the start, which does not.
@@ -30,6 +31,13 @@ impl Clock {
     #[must_use]
     pub fn now(&self) -> Timestamp {
         (self.wall)()
+    }
+
+    /// The time of day as Leases and Events carry it.
+    #[must_use]
+    pub fn micros(&self) -> MicroTime {
+        let now = self.now();
+        MicroTime(now.round(jiff::Unit::Microsecond).unwrap_or(now))
     }
 
     /// The time since the clock was made.

@@ -3,9 +3,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::PostParams;
 use kube::{Api, Client, Error};
 use nodekeeper_core::lease::{Candidate, Held, Step};
@@ -159,7 +158,7 @@ impl Leader {
 
     /// The lease as it is with us as its holder. Its version stays, and guards the write.
     fn claim(&self, lease: Lease, anew: bool) -> Lease {
-        let now = Some(micros(self.clock.now()));
+        let now = Some(self.clock.micros());
         let (identity, timing) = {
             let state = self.state();
             (state.identity().to_owned(), state.timing())
@@ -192,8 +191,4 @@ fn held(lease: &Lease) -> Held {
         renewed: lease.metadata.resource_version.clone().unwrap_or_default(),
         lasts: Duration::from_secs(u64::try_from(seconds).unwrap_or_default()),
     }
-}
-
-fn micros(at: Timestamp) -> MicroTime {
-    MicroTime(at.round(jiff::Unit::Microsecond).unwrap_or(at))
 }

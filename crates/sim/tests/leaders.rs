@@ -263,3 +263,23 @@ async fn nobody_asks_for_a_node_that_is_gone() {
         bench.cluster.trace().text().lines().filter(|line| line.contains("GET /api/v1/nodes/")).count();
     assert_eq!(asked, 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_the_server_does_not_want_is_no_conflict_and_no_storm() {
+    let bench = Bench::new();
+    let clock = bench.cluster.clock().clone();
+    // No server takes a container without an image.
+    let template = nodekeeper_core::worker::Template { image: String::new(), ..template() };
+    let settings = Settings::new(template, "replica-0_1".into(), 1);
+    let client = bench.cluster.client("replica-0");
+    bench.cluster.trace().keep();
+    let _controller =
+        tokio::spawn(run(client, settings, Clock::new(move || clock.now()), std::future::pending()));
+    bench.join("n1");
+    sleep(Duration::from_mins(10)).await;
+    let trace = bench.cluster.trace().text();
+    let asked = |what: &str| trace.lines().filter(|line| line.contains(what)).count();
+    let refused = asked("POST /api/v1/namespaces/nodekeeper-system/pods? -> 422");
+    assert!((10..=40).contains(&refused), "tried {refused} times in ten minutes");
+    assert_eq!(asked("replica-0 GET /api/v1/nodes/"), 0, "the node is not what is wrong");
+}

@@ -1,3 +1,4 @@
+use jiff::Timestamp;
 use nodekeeper_core::api::{GateTaint, NodeGateSpec};
 use nodekeeper_core::report::Verdict;
 
