@@ -13,6 +13,11 @@ use crate::record;
 const LEAVING: [&str; 3] =
     ["ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "karpenter.sh/disruption"];
 
+/// Whoever puts this on a node asks for a worker now, whatever its value.
+pub const VERIFY: &str = "nodekeeper.dev/verify";
+/// The type of the condition that a gate may write on its nodes.
+pub const CONDITION: &str = "NetworkVerified";
+
 /// A taint as a node bears it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Taint {
@@ -52,6 +57,10 @@ pub struct NodeView {
     pub record: Option<String>,
     /// When we first saw it so, on our own clock.
     pub record_seen: Duration,
+    /// Somebody asks for a worker now; with which word.
+    pub verify: Option<String>,
+    /// Status and reason of our condition, as they stand there.
+    pub published: Option<(String, String)>,
 }
 
 impl NodeView {
@@ -67,7 +76,7 @@ impl NodeView {
             .collect();
         let leaving = metadata.deletion_timestamp.is_some()
             || taints.iter().any(|taint| LEAVING.contains(&taint.key.as_str()));
-        let mut conditions = status.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
+        let conditions = || status.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
         let annotations = metadata.annotations.as_ref();
         Self {
             name: metadata.name.clone().unwrap_or_default(),
@@ -79,14 +88,24 @@ impl NodeView {
             resource_version: metadata.resource_version.clone().unwrap_or_default(),
             created: metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
             leaving,
-            ready: conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True"),
+            ready: conditions().any(|condition| condition.type_ == "Ready" && condition.status == "True"),
             unschedulable: spec.and_then(|spec| spec.unschedulable).unwrap_or(false),
             taints,
             labels: metadata.labels.clone().unwrap_or_default(),
             has_annotations: annotations.is_some(),
             record: annotations.and_then(|all| all.get(record::ANNOTATION)).cloned(),
             record_seen: Duration::ZERO,
+            verify: annotations.and_then(|all| all.get(VERIFY)).cloned(),
+            published: conditions()
+                .find(|condition| condition.type_ == CONDITION)
+                .map(|own| (own.status.clone(), own.reason.clone().unwrap_or_default())),
         }
+    }
+
+    /// Whether it bears a taint of this key.
+    #[must_use]
+    pub fn bears(&self, key: &str) -> bool {
+        self.taints.iter().any(|taint| taint.key == key)
     }
 
     /// Where in the node's list the given taints are, lowest first.

@@ -36,6 +36,97 @@ pub struct Record {
     pub why: String,
     /// When it was recorded.
     pub at: Option<Timestamp>,
+    /// Why the last worker could not tell, in one word.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<Cause>,
+    /// Seconds that workers took in this round, with the pauses before them: what the gate's deadline is about.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub spent: u32,
+    /// We let the node in, and have not tainted it since.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub open: bool,
+    /// We tainted it again, and have not let it in since.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub regated: bool,
+    /// Key of the label that it got when it was let in: whoever removes it asks for another look.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub label: String,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+/// Why a worker could not tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Cause {
+    /// Its image could not be had.
+    ImagePull,
+    /// The scheduler did not let it on the node.
+    Unscheduled,
+    /// The kubelet did not get it started.
+    NotStarted,
+    /// The kubelet or somebody else threw it out.
+    Evicted,
+    /// It had too little memory.
+    OutOfMemory,
+    /// It ended without a word that can be believed.
+    NoReport,
+    /// It did not end.
+    Overdue,
+    /// The cluster's DNS does not run.
+    ClusterDns,
+    /// Something that says nothing about others.
+    #[serde(other)]
+    Other,
+}
+
+impl Cause {
+    /// Whether it means that a worker cannot run, whatever its node is like.
+    #[must_use]
+    pub fn is_about_running(self) -> bool {
+        !matches!(self, Self::ClusterDns | Self::Other)
+    }
+
+    /// For people.
+    #[must_use]
+    pub fn describe(self) -> &'static str {
+        match self {
+            Self::ImagePull => "their image cannot be pulled",
+            Self::Unscheduled => "the scheduler refuses them",
+            Self::NotStarted => "the kubelet does not start them",
+            Self::Evicted => "they are evicted",
+            Self::OutOfMemory => "they run out of memory",
+            Self::NoReport => "they end without a report",
+            Self::Overdue => "they do not end",
+            Self::ClusterDns => "the cluster's DNS does not run",
+            Self::Other => "for another reason",
+        }
+    }
+}
+
+/// How one worker ended.
+#[derive(Clone, Debug)]
+pub struct Ending<'a> {
+    /// uid of the Node.
+    pub uid: &'a str,
+    /// What it looked at.
+    pub round: Round,
+    /// Its number.
+    pub number: u32,
+    /// What it found.
+    pub verdict: Verdict,
+    /// For people.
+    pub why: &'a str,
+    /// Why it could not tell.
+    pub cause: Option<Cause>,
+    /// Seconds that it took, with the pause before it.
+    pub spent: u32,
+    /// Somebody asked for a round of its own.
+    pub anew: bool,
+    /// When.
+    pub at: Timestamp,
 }
 
 /// What a verdict is about.
@@ -68,30 +159,50 @@ impl Record {
     /// The record after one more worker ended. The same worker never counts twice: whoever calls this has looked at
     /// [`Record::number`].
     #[must_use]
-    pub fn after(
-        &self,
-        uid: &str,
-        round: Round,
-        number: u32,
-        verdict: Verdict,
-        why: &str,
-        at: Timestamp,
-    ) -> Self {
-        let same_round = self.round == round && self.verdict != Some(Verdict::Passed);
-        let (workers, attempts, silent) =
-            if same_round { (self.workers, self.attempts, self.silent) } else { (0, 0, 0) };
+    pub fn after(&self, ending: Ending<'_>) -> Self {
+        let Ending { uid, round, number, verdict, why, cause, spent, anew, at } = ending;
+        let before = if self.goes_on(&round) && !anew { self.clone() } else { Self::default() };
         let tells = verdict != Verdict::Inconclusive;
         Self {
             uid: uid.to_owned(),
             number,
             round,
-            workers: workers.saturating_add(1),
-            attempts: attempts.saturating_add(tells.into()),
-            silent: if tells { 0 } else { silent.saturating_add(1) },
+            workers: before.workers.saturating_add(1),
+            attempts: before.attempts.saturating_add(tells.into()),
+            silent: if tells { 0 } else { before.silent.saturating_add(1) },
             verdict: Some(verdict),
             why: clean(why, WHY_LIMIT),
             at: Some(at),
+            cause,
+            spent: before.spent.saturating_add(spent),
+            open: self.is_open(),
+            regated: self.regated,
+            label: self.label.clone(),
         }
+    }
+
+    /// The node was let in, and got this label.
+    #[must_use]
+    pub fn opened(self, label: &str) -> Self {
+        Self { open: true, regated: false, label: label.to_owned(), spent: 0, ..self }
+    }
+
+    /// The node was tainted again.
+    #[must_use]
+    pub fn held_again(self) -> Self {
+        Self { open: false, regated: true, ..self }
+    }
+
+    /// Whether we let the node in. Records of the first release say so by their verdict alone.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.open || (self.verdict == Some(Verdict::Passed) && !self.regated)
+    }
+
+    /// Whether a worker of this round goes on where the record ends. A verdict that opened the gate ended its round.
+    #[must_use]
+    pub fn goes_on(&self, round: &Round) -> bool {
+        self.round == *round && self.verdict != Some(Verdict::Passed)
     }
 }
 

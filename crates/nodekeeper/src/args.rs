@@ -74,6 +74,22 @@ pub struct Controller {
     /// Priority class of the workers; none if empty
     #[arg(long, env = "WORKER_PRIORITY_CLASS", value_name = "NAME", default_value = "")]
     pub worker_priority_class: String,
+    /// Secrets to pull the workers' images with, in their namespace; may be repeated
+    #[arg(long = "worker-pull-secret", value_name = "NAME")]
+    pub worker_pull_secrets: Vec<String>,
+    /// Another service account that gates may name for their workers; may be repeated
+    #[arg(long = "worker-allow-service-account", value_name = "NAME")]
+    pub allow_service_accounts: Vec<String>,
+    /// A path of the nodes that gates may mount into init containers, with all that is below it; may be repeated
+    ///
+    /// Whoever can write gates can then read and write there, as root if --worker-allow-privileged is given too.
+    #[arg(long = "worker-allow-host-path", value_name = "PATH")]
+    pub allow_host_paths: Vec<String>,
+    /// Let gates have init containers that are root, privileged, or can become it
+    ///
+    /// Whoever can write gates is then root on every node.
+    #[arg(long = "worker-allow-privileged")]
+    pub allow_privileged: bool,
     /// Name of the lease
     #[arg(long, value_name = "NAME", default_value = "kube-node-ready-leader")]
     pub lease_name: String,

@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod};
 use k8s_openapi::api::events::v1::Event;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client, Error};
+use nodekeeper_core::api::{GateTaint, NodeGate, NodeGateSpec, NodeGateStatus, VerifiedLabel};
 use nodekeeper_core::checks::Subject;
-use nodekeeper_core::gate::{Effect, GateView, Notice};
+use nodekeeper_core::gate::{Effect, GateView, Notice, Publication};
 use nodekeeper_core::lease::Candidate;
-use nodekeeper_core::node::NodeView;
+use nodekeeper_core::node::{CONDITION, NodeView, VERIFY};
 use nodekeeper_core::record::{self, Record};
 use nodekeeper_core::text::clean;
 use nodekeeper_core::worker::{self, Template, WorkerView};
@@ -85,6 +86,8 @@ impl Writer {
         match (effect, gate) {
             (Effect::StartWorker(subject), Some(gate)) => self.start(node, gate, subject).await,
             (Effect::Open(record), Some(gate)) => self.open(node, gate, record).await,
+            (Effect::Regate(record), Some(gate)) => self.regate(node, gate, record).await,
+            (Effect::Publish(publication), _) => self.publish(node, publication).await,
             (Effect::Remember(record), _) => self.patch(node, remember(node, record)).await,
             (Effect::RemoveWorker { name, uid }, _) => self.remove(name, uid).await,
             (Effect::Tell(notice), _) => {
@@ -94,7 +97,7 @@ impl Writer {
                 }
                 Ok(())
             }
-            (Effect::StartWorker(_) | Effect::Open(_), None) => {
+            (Effect::StartWorker(_) | Effect::Open(_) | Effect::Regate(_), None) => {
                 Err(Trouble::Conflict("the gate is gone".into()))
             }
         }
@@ -116,7 +119,8 @@ impl Writer {
     async fn start(&self, node: &NodeView, gate: &GateView, subject: &Subject) -> Result<(), Trouble> {
         let pod = worker::pod(&self.template, node, &gate.spec, subject)
             .map_err(|error| Trouble::Refused(error.to_string()))?;
-        info!(node = node.name, gate = gate.name, worker = subject.number, "Creating worker pod");
+        let name = worker::name(&subject.node_uid, subject.number);
+        info!(node = node.name, pod = name, gate = gate.name, worker = subject.number, "Creating worker pod");
         match asked(self.pods().create(&PostParams::default(), &pod)).await {
             Ok(made) => {
                 if let Some(view) = WorkerView::new(&made) {
@@ -181,18 +185,78 @@ impl Writer {
 
     async fn open(&self, node: &NodeView, gate: &GateView, record: &Record) -> Result<(), Trouble> {
         self.patch(node, open(node, gate, record)).await?;
-        info!(
-            node = node.name,
-            gate = gate.name,
-            attempts = record.attempts,
-            "Node verified: taint removed, label added"
-        );
+        let VerifiedLabel { key, value } = &gate.spec.verified_label;
+        let label = format!("{key}={value}");
+        info!(node = node.name, label, gate = gate.name, attempts = record.attempts, "Node verified");
         Ok(())
     }
 
+    async fn regate(&self, node: &NodeView, gate: &GateView, record: &Record) -> Result<(), Trouble> {
+        self.patch(node, regate(node, gate, record)).await?;
+        info!(node = node.name, gate = gate.name, why = record.why, "Node tainted again");
+        Ok(())
+    }
+
+    /// A kubelet writes its own conditions by their types, and leaves this one alone.
+    async fn publish(&self, node: &NodeView, publication: &Publication) -> Result<(), Trouble> {
+        let Publication { status, reason, message } = publication;
+        let now = Time(self.clock.now());
+        let condition = json!({
+            "type": CONDITION, "status": status, "reason": reason, "message": message,
+            "lastTransitionTime": now, "lastHeartbeatTime": now,
+        });
+        // A patch with another uid than the object's is refused.
+        let patch = json!({"metadata": {"uid": node.uid}, "status": {"conditions": [condition]}});
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let patched =
+            asked(nodes.patch_status(&node.name, &PatchParams::default(), &Patch::Strategic(patch))).await?;
+        self.views().nodes.learn(NodeView::new(&patched), self.clock.elapsed());
+        Ok(())
+    }
+
+    /// Writes what a gate says about itself.
+    pub async fn report(&self, gate: &GateView, status: &NodeGateStatus) -> Result<(), Trouble> {
+        self.permitted()?;
+        let operations = vec![
+            json!({"op": "test", "path": "/metadata/uid", "value": gate.uid}),
+            json!({"op": "add", "path": "/status", "value": status}),
+        ];
+        let patch = Patch::<()>::Json(as_patch(&operations)?);
+        let gates: Api<NodeGate> = Api::all(self.client.clone());
+        asked(gates.patch_status(&gate.name, &PatchParams::default(), &patch)).await.map(drop)
+    }
+
+    /// Makes the gate of the configuration file what the file says.
+    pub async fn adopt(
+        &self,
+        name: &str,
+        spec: &NodeGateSpec,
+        known: Option<&GateView>,
+    ) -> Result<(), Trouble> {
+        self.permitted()?;
+        let gates: Api<NodeGate> = Api::all(self.client.clone());
+        match known {
+            Some(gate) if gate.spec == *spec => Ok(()),
+            Some(gate) => {
+                let operations = vec![
+                    json!({"op": "test", "path": "/metadata/uid", "value": gate.uid}),
+                    json!({"op": "replace", "path": "/spec", "value": spec}),
+                ];
+                let patch = Patch::<()>::Json(as_patch(&operations)?);
+                info!(gate = name, "the gate is made what the configuration file says");
+                asked(gates.patch(name, &PatchParams::default(), &patch)).await.map(drop)
+            }
+            None => {
+                info!(gate = name, "the gate of the configuration file is made");
+                asked(gates.create(&PostParams::default(), &NodeGate::new(name, spec.clone())))
+                    .await
+                    .map(drop)
+            }
+        }
+    }
+
     async fn patch(&self, node: &NodeView, operations: Vec<Value>) -> Result<(), Trouble> {
-        let patch: json_patch::Patch =
-            serde_json::from_value(json!(operations)).map_err(|error| Trouble::Refused(error.to_string()))?;
+        let patch = as_patch(&operations)?;
         let nodes: Api<Node> = Api::all(self.client.clone());
         let patched =
             asked(nodes.patch(&node.name, &PatchParams::default(), &Patch::<()>::Json(patch))).await?;
@@ -203,14 +267,14 @@ impl Writer {
     async fn tell(&self, node: &NodeView, notice: &Notice) -> Result<(), Trouble> {
         let event = Event {
             metadata: ObjectMeta {
-                name: Some(self.event_name(&node.name)),
+                name: Some(self.event_name(node, notice)),
                 namespace: Some("default".into()),
                 ..ObjectMeta::default()
             },
             event_time: Some(self.clock.micros()),
             type_: Some(if notice.warning { "Warning" } else { "Normal" }.into()),
             reason: Some(notice.reason.into()),
-            action: Some(notice.action.into()),
+            action: Some(clean(&notice.action, 128)),
             note: Some(clean(&notice.note, 1024)),
             regarding: Some(ObjectReference {
                 api_version: Some("v1".into()),
@@ -224,15 +288,24 @@ impl Writer {
             ..Event::default()
         };
         let events: Api<Event> = Api::namespaced(self.client.clone(), "default");
-        asked(events.create(&PostParams::default(), &event)).await.map(drop)
+        match asked(events.create(&PostParams::default(), &event)).await {
+            // Who led before us told it.
+            Err(Trouble::Conflict(_)) if notice.once.is_some() => Ok(()),
+            told => told.map(drop),
+        }
     }
 
     /// Begins with the node's name and goes on with the time, as Events of other components do: kubectl lists those
-    /// without a `lastTimestamp`, which this API does not have, by name.
-    fn event_name(&self, node: &str) -> String {
-        let node: String = node.chars().take(200).collect();
+    /// without a `lastTimestamp`, which this API does not have, by name. What is told once has one name for ever.
+    fn event_name(&self, node: &NodeView, notice: &Notice) -> String {
+        let name: String = node.name.chars().take(150).collect();
+        let name = name.trim_end_matches(['.', '-']);
+        if let Some(number) = notice.once {
+            let uid: String = node.uid.chars().take(36).collect();
+            return format!("{name}.{uid}.{}.{number}", notice.reason.to_lowercase());
+        }
         let count = self.events.fetch_add(1, Ordering::Relaxed) % 0x1000;
-        format!("{}.{:x}{count:03x}", node.trim_end_matches(['.', '-']), self.clock.now().as_microsecond())
+        format!("{name}.{:x}{count:03x}", self.clock.now().as_microsecond())
     }
 
     fn instance(&self) -> String {
@@ -266,6 +339,14 @@ fn same_node(node: &NodeView) -> Vec<Value> {
     ]
 }
 
+fn as_patch(operations: &[Value]) -> Result<json_patch::Patch, Trouble> {
+    serde_json::from_value(json!(operations)).map_err(|error| Trouble::Refused(error.to_string()))
+}
+
+fn same_version(node: &NodeView) -> Value {
+    json!({"op": "test", "path": "/metadata/resourceVersion", "value": node.resource_version})
+}
+
 /// Writes the record over the one that the decision was made from, and over no other.
 fn remember(node: &NodeView, record: &Record) -> Vec<Value> {
     let mut patch = same_node(node);
@@ -273,23 +354,29 @@ fn remember(node: &NodeView, record: &Record) -> Vec<Value> {
     patch
 }
 
+/// The record, and with it the end of what somebody asked for.
 fn record_only(node: &NodeView, record: &Record) -> Vec<Value> {
+    let mut patch = Vec::new();
+    if let Some(word) = &node.verify {
+        let path = format!("/metadata/annotations/{}", escaped(VERIFY));
+        patch.push(json!({"op": "test", "path": path, "value": word}));
+        patch.push(json!({"op": "remove", "path": path}));
+    }
     let path = format!("/metadata/annotations/{}", escaped(record::ANNOTATION));
     let text = record.to_annotation();
     if let Some(old) = &node.record {
-        return vec![
-            json!({"op": "test", "path": path, "value": old}),
-            json!({"op": "replace", "path": path, "value": text}),
-        ];
+        patch.push(json!({"op": "test", "path": path, "value": old}));
+        patch.push(json!({"op": "replace", "path": path, "value": text}));
+        return patch;
     }
     // There is nothing to test that is not there; the version stands for it.
-    let version = json!({"op": "test", "path": "/metadata/resourceVersion", "value": node.resource_version});
-    let add = if node.has_annotations {
+    patch.push(same_version(node));
+    patch.push(if node.has_annotations {
         json!({"op": "add", "path": path, "value": text})
     } else {
         json!({"op": "add", "path": "/metadata/annotations", "value": {record::ANNOTATION: text}})
-    };
-    vec![version, add]
+    });
+    patch
 }
 
 /// Takes our taints, gives the label and writes the record, all or nothing.
@@ -305,12 +392,32 @@ fn open(node: &NodeView, gate: &GateView, record: &Record) -> Vec<Value> {
     }
     let label = &gate.spec.verified_label;
     if node.labels.is_empty() {
-        patch
-            .push(json!({"op": "test", "path": "/metadata/resourceVersion", "value": node.resource_version}));
+        patch.push(same_version(node));
         patch.push(json!({"op": "add", "path": "/metadata/labels", "value": {&label.key: label.value}}));
     } else {
         let path = format!("/metadata/labels/{}", escaped(&label.key));
         patch.push(json!({"op": "add", "path": path, "value": label.value}));
+    }
+    patch.extend(record_only(node, record));
+    patch
+}
+
+/// Puts our taints back, takes the label and writes the record, all or nothing. What is added to a list has to be added
+/// to the list that was seen.
+fn regate(node: &NodeView, gate: &GateView, record: &Record) -> Vec<Value> {
+    let mut patch = same_node(node);
+    patch.push(same_version(node));
+    let missing = |taint: &&GateTaint| node.positions(std::slice::from_ref(taint)).is_empty();
+    let taints: Vec<Value> = gate.spec.taints.iter().filter(missing).map(|taint| json!(taint)).collect();
+    if node.taints.is_empty() {
+        patch.push(json!({"op": "add", "path": "/spec/taints", "value": taints}));
+    } else {
+        let append = |taint| json!({"op": "add", "path": "/spec/taints/-", "value": taint});
+        patch.extend(taints.into_iter().map(append));
+    }
+    let label = &gate.spec.verified_label.key;
+    if node.labels.contains_key(label) {
+        patch.push(json!({"op": "remove", "path": format!("/metadata/labels/{}", escaped(label))}));
     }
     patch.extend(record_only(node, record));
     patch

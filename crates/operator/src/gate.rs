@@ -1,38 +1,38 @@
 //! The gate's controller: observes, lets `core` decide, applies.
 
-use std::collections::BTreeSet;
+mod status;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client};
-use nodekeeper_core::gate::{Decision, Effect, GateView, Observed, decide, serving};
+use nodekeeper_core::autoscaler::Autoscalers;
+use nodekeeper_core::fleet::{Census, Standing};
+use nodekeeper_core::gate::{
+    DaemonPod, Decision, Effect, GateView, Observed, Served, State, decide, serving,
+};
 use nodekeeper_core::node::NodeView;
-use nodekeeper_core::worker::{Progress, WorkerView};
+use nodekeeper_core::record::Record;
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
 use crate::apply::{Trouble, Writer};
 use crate::clock::Clock;
 use crate::queue::Outcome;
+use crate::slots::{Line, Place};
 use crate::views::Views;
 
 /// A look at one node ends after so many decisions; whatever is left comes again.
 const DECISIONS: usize = 6;
 const READ: Duration = Duration::from_secs(5);
-/// A worker that has not started by then no longer counts against the others.
-const STARTING: Duration = Duration::from_mins(1);
 
-/// Nodes that want a worker: fewest workers so far first, then the oldest.
-type Line = BTreeSet<(u32, Timestamp, String)>;
-
-/// How workers are shared out.
+/// What was told about a node, that no write of ours remembers.
 #[derive(Debug, Default)]
-struct Slots {
-    /// Being made right now, and not in the views yet.
-    starting: usize,
-    waiting: Line,
+struct Told {
+    uid: String,
+    notices: BTreeSet<(&'static str, u32)>,
 }
 
 /// Looks after all nodes, one at a time each.
@@ -41,8 +41,12 @@ pub struct Gate {
     clock: Clock,
     views: Arc<Mutex<Views>>,
     writer: Writer,
-    most_workers: usize,
-    slots: Mutex<Slots>,
+    line: Mutex<Line>,
+    census: Mutex<Census>,
+    /// Gates whose figures changed since somebody asked.
+    touched: Mutex<BTreeSet<String>>,
+    told: Mutex<BTreeMap<String, Told>>,
+    autoscalers: Mutex<Option<(Duration, Autoscalers)>>,
 }
 
 impl Gate {
@@ -54,21 +58,27 @@ impl Gate {
         writer: Writer,
         most_workers: usize,
     ) -> Self {
-        Self { client, clock, views, writer, most_workers, slots: Mutex::default() }
+        Self {
+            client,
+            clock,
+            views,
+            writer,
+            line: Mutex::new(Line::new(most_workers)),
+            census: Mutex::default(),
+            touched: Mutex::default(),
+            told: Mutex::default(),
+            autoscalers: Mutex::default(),
+        }
     }
 
     fn views(&self) -> MutexGuard<'_, Views> {
-        self.views.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn slots(&self) -> MutexGuard<'_, Slots> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.views)
     }
 
     /// Looks at one node and does what is to be done. After a doubtful write the node is read anew first.
     pub async fn look_at(&self, name: &str, doubtful: bool) -> (Outcome, bool) {
         if doubtful && let Err(trouble) = self.read(name).await {
-            return unread(name, &trouble);
+            return self.unread(name, &trouble);
         }
         let known = self.views().nodes.get(name).cloned();
         if let Some(node) = known
@@ -78,9 +88,12 @@ impl Gate {
             return (Outcome::Failed, true);
         }
         for _ in 0..DECISIONS {
-            let Some((node, gate, decision)) = self.decide(name) else { return (Outcome::Settled, false) };
+            let Some((node, gate, decision)) = self.decide(name) else {
+                self.forget(name);
+                return (Outcome::Settled, false);
+            };
             if decision.effects.is_empty() {
-                return (self.settle(&node, &decision), false);
+                return (self.settle(&node, gate.as_ref(), &decision), false);
             }
             info!(node = name, state = ?decision.state, why = decision.why, "decided");
             let applied = self.apply(&node, gate.as_ref(), &decision).await;
@@ -89,7 +102,7 @@ impl Gate {
                 Err(Trouble::Conflict(why) | Trouble::Gone(why)) => {
                     debug!(node = name, why, "conflict");
                     if let Err(trouble) = self.read(name).await {
-                        return unread(name, &trouble);
+                        return self.unread(name, &trouble);
                     }
                     let now = self.views().nodes.get(name).map(|node| node.resource_version.clone());
                     if now.as_ref() == Some(&node.resource_version) {
@@ -114,26 +127,92 @@ impl Gate {
 
     /// What is to be done now. A worker that is to start has its slot from here on.
     fn decide(&self, name: &str) -> Option<(NodeView, Option<GateView>, Decision)> {
-        let views = self.views();
+        let mut views = self.views();
         let node = views.nodes.get(name)?.clone();
-        let gate = serving(views.gates.all(), &node).cloned();
+        let served = serving(views.gates.all(), &node);
+        let gate = served.gate();
+        let at = gate.map_or("", |gate| gate.name.as_str());
         let workers = views.workers_of(&node.uid);
+        let daemons: Option<Vec<DaemonPod>> = views.daemons_of(name);
         let elapsed = self.clock.elapsed();
-        let mut slots = self.slots();
-        let slot_free = busy(views.workers.all(), elapsed) + slots.starting < self.most_workers;
-        let seen = Observed {
+        let mut line = locked(&self.line);
+        let refused = line.refusal(at).is_some();
+        let mut decision = decide(&Observed {
             node: &node,
-            gate: gate.as_ref(),
+            served,
             workers: &workers,
-            slot_free,
+            daemons: daemons.as_deref(),
+            slots: line.free(at, views.workers.all(), elapsed),
+            fleet: locked(&self.census).fleet(at, refused),
             now: self.clock.now(),
             elapsed,
-        };
-        let decision = decide(&seen);
-        if starts(&decision) {
-            slots.starting += 1;
+        });
+        if let Some(number) = starts(&decision) {
+            line.starts(at, number);
         }
+        self.leave_out_what_was_told(&node, &mut decision);
+        self.count(&node, served, &decision);
+        let gate = gate.cloned();
+        views.want_pods(name, decision.wants_pods);
         Some((node, gate, decision))
+    }
+
+    /// Remembers where a node stands.
+    fn count(&self, node: &NodeView, served: Served<'_>, decision: &Decision) {
+        let record = Record::read(node.record.as_deref(), &node.uid).unwrap_or_default();
+        let at = match served {
+            Served::Held(gate) | Served::Open(gate) => Some(gate.name.as_str()),
+            Served::Orphan(taint, _) => Some(taint),
+            Served::Released | Served::Nobody => None,
+        };
+        let standing = at.filter(|_| decision.state != State::Leaving).map(|at| Standing {
+            at: at.to_owned(),
+            state: decision.state,
+            cause: record.cause.filter(|_| matches!(served, Served::Held(_))),
+            regated: record.regated,
+        });
+        let mut census = locked(&self.census);
+        if standing.is_some() && census.get(&node.name).is_none() {
+            info!(node = node.name, state = ?decision.state, "Node added to queue");
+        }
+        let touched = census.set(&node.name, standing);
+        locked(&self.touched).extend(touched);
+    }
+
+    /// The node is gone.
+    fn forget(&self, name: &str) {
+        let touched = locked(&self.census).set(name, None);
+        locked(&self.touched).extend(touched);
+        locked(&self.told).remove(name);
+        self.views().want_pods(name, false);
+    }
+
+    /// What goes with no other write is decided again and again, and told once.
+    fn leave_out_what_was_told(&self, node: &NodeView, decision: &mut Decision) {
+        let is_repeated = |effect: &Effect| matches!(effect, Effect::Tell(notice) if notice.once.is_some());
+        let mut all = locked(&self.told);
+        if !decision.effects.iter().any(is_repeated) {
+            all.remove(&node.name);
+            return;
+        }
+        let Some(told) = all.get(&node.name).filter(|told| told.uid == node.uid) else { return };
+        decision.effects.retain(|effect| match effect {
+            Effect::Tell(notice) => {
+                notice.once.is_none_or(|number| !told.notices.contains(&(notice.reason, number)))
+            }
+            _ => true,
+        });
+    }
+
+    fn has_told(&self, node: &NodeView, effect: &Effect) {
+        let Effect::Tell(notice) = effect else { return };
+        let Some(number) = notice.once else { return };
+        let mut all = locked(&self.told);
+        let told = all.entry(node.name.clone()).or_default();
+        if told.uid != node.uid {
+            *told = Told { uid: node.uid.clone(), notices: BTreeSet::new() };
+        }
+        told.notices.insert((notice.reason, number));
     }
 
     async fn apply(
@@ -145,38 +224,58 @@ impl Gate {
         let mut result = Ok(());
         for effect in &decision.effects {
             result = self.writer.apply(node, gate, effect).await;
+            if let (Effect::StartWorker(subject), Some(gate)) = (effect, gate) {
+                self.started(&gate.name, subject.number, &result);
+            }
             if result.is_err() {
                 break;
             }
-        }
-        if starts(decision) {
-            // From here on the views count it, if it was made.
-            self.slots().starting -= 1;
+            self.has_told(node, effect);
         }
         result
     }
 
-    fn settle(&self, node: &NodeView, decision: &Decision) -> Outcome {
+    /// A worker was made or not: the slot that it had is the views' business now.
+    fn started(&self, gate: &str, number: u32, result: &Result<(), Trouble>) {
+        let refused = match result {
+            Err(Trouble::Refused(why)) => Some(why.clone()),
+            _ => None,
+        };
+        let changed = locked(&self.line).started(gate, number, refused, result.is_ok(), self.clock.elapsed());
+        if changed {
+            locked(&self.touched).insert(gate.to_owned());
+        }
+    }
+
+    fn settle(&self, node: &NodeView, gate: Option<&GateView>, decision: &Decision) -> Outcome {
         debug!(node = node.name, state = ?decision.state, why = decision.why, "nothing to do");
-        if decision.wants_slot {
-            let record = nodekeeper_core::record::Record::read(node.record.as_deref(), &node.uid);
-            let place = (record.map_or(0, |record| record.workers), node.created, node.name.clone());
-            self.slots().waiting.insert(place);
+        if let Some(gate) = gate.filter(|_| decision.wants_slot) {
+            let record = Record::read(node.record.as_deref(), &node.uid);
+            locked(&self.line).wait(Place {
+                workers: record.map_or(0, |record| record.number),
+                created: node.created,
+                node: node.name.clone(),
+                gate: gate.name.clone(),
+            });
         }
         decision.recheck_in.map_or(Outcome::Settled, Outcome::Again)
     }
 
     /// The nodes whose turn it is, because slots are free now.
     pub fn admitted(&self) -> Vec<String> {
-        let busy = busy(self.views().workers.all(), self.clock.elapsed());
-        let mut slots = self.slots();
-        let taken = busy + slots.starting;
-        let mut names = Vec::new();
-        for _ in taken..self.most_workers {
-            let Some((_, _, name)) = slots.waiting.pop_first() else { break };
-            names.push(name);
-        }
-        names
+        let views = self.views();
+        locked(&self.line).admitted(views.workers.all(), self.clock.elapsed())
+    }
+
+    /// When a slot becomes free though nothing happens.
+    pub fn wakes(&self) -> Option<Duration> {
+        let views = self.views();
+        locked(&self.line).wakes(views.workers.all(), self.clock.elapsed())
+    }
+
+    /// Gates whose status may have to be written.
+    pub fn touched(&self) -> BTreeSet<String> {
+        std::mem::take(&mut *locked(&self.touched))
     }
 
     /// Reads a node from the server, past every cache.
@@ -193,27 +292,27 @@ impl Gate {
             Err(_) => Err(Trouble::Doubtful("timeout".into())),
         }
     }
-}
 
-fn starts(decision: &Decision) -> bool {
-    decision.effects.iter().any(|effect| matches!(effect, Effect::StartWorker(_)))
-}
-
-/// How many workers take a slot.
-fn busy<'a>(workers: impl Iterator<Item = &'a WorkerView>, now: Duration) -> usize {
-    let takes_one = |worker: &&WorkerView| match worker.progress {
-        Progress::Running => !worker.deleting,
-        Progress::Waiting(_) | Progress::Unscheduled(_) => {
-            !worker.deleting && now.saturating_sub(worker.first_seen) < STARTING
+    /// What becomes of a node that could not be read. One that is gone is settled: if another of its name comes, the
+    /// watch says so.
+    fn unread(&self, name: &str, trouble: &Trouble) -> (Outcome, bool) {
+        debug!(node = name, %trouble, "cannot be read");
+        if matches!(trouble, Trouble::Gone(_)) {
+            self.forget(name);
+            return (Outcome::Settled, false);
         }
-        Progress::Reported(_) | Progress::Silent(_) => false,
-    };
-    workers.filter(takes_one).count()
+        (Outcome::Failed, true)
+    }
 }
 
-/// What becomes of a node that could not be read. One that is gone is settled: if another of its name comes, the watch
-/// says so.
-fn unread(name: &str, trouble: &Trouble) -> (Outcome, bool) {
-    debug!(node = name, %trouble, "cannot be read");
-    if matches!(trouble, Trouble::Gone(_)) { (Outcome::Settled, false) } else { (Outcome::Failed, true) }
+fn locked<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The number of the worker that a decision starts.
+fn starts(decision: &Decision) -> Option<u32> {
+    decision.effects.iter().find_map(|effect| match effect {
+        Effect::StartWorker(subject) => Some(subject.number),
+        _ => None,
+    })
 }

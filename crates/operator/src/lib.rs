@@ -13,6 +13,7 @@ mod gate;
 mod leader;
 mod queue;
 mod run;
+mod slots;
 mod views;
 mod watch;
 

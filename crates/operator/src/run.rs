@@ -1,16 +1,18 @@
 //! Term after term: wait for the lease, watch, work, hand over.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt as _, Shared};
-use futures::stream::{BoxStream, FuturesUnordered, StreamExt as _};
+use futures::stream::{
+    AbortHandle, BoxStream, FuturesUnordered, SelectAll, StreamExt as _, abortable, select_all,
+};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client, ResourceExt as _};
-use nodekeeper_core::api::NodeGate;
+use nodekeeper_core::api::{NodeGate, NodeGateSpec};
 use nodekeeper_core::gate::GateView;
 use nodekeeper_core::lease::{Candidate, Timing};
 use nodekeeper_core::node::NodeView;
@@ -22,11 +24,16 @@ use crate::clock::Clock;
 use crate::gate::Gate;
 use crate::leader::Leader;
 use crate::queue::{Outcome, Queue};
-use crate::views::Views;
-use crate::watch::{self, Event};
+use crate::views::{DaemonView, Views};
+use crate::watch::{self, Event, Part};
 
 /// How long work that has begun may take when we are asked to stop.
 const DRAIN: Duration = Duration::from_secs(10);
+
+/// Changes of a gate's figures are gathered for so long before they are written.
+const REPORT: Duration = Duration::from_secs(2);
+/// So many nodes at most have their pods watched at once; others wait for their turn.
+const MOST_POD_WATCHES: usize = 100;
 
 /// What a controller is told.
 #[derive(Clone, Debug)]
@@ -45,6 +52,10 @@ pub struct Settings {
     pub concurrency: usize,
     /// For pauses that should not meet.
     pub seed: u64,
+    /// The gate of a configuration file, which is kept as the file says.
+    pub gate: Option<NodeGateSpec>,
+    /// How often all nodes are gone over though nothing changed; never if none.
+    pub sweep: Option<Duration>,
 }
 
 impl Settings {
@@ -59,6 +70,8 @@ impl Settings {
             most_workers: 100,
             concurrency: 32,
             seed,
+            gate: None,
+            sweep: None,
         }
     }
 }
@@ -99,18 +112,35 @@ enum Heard {
     Node(Event<NodeView>),
     Worker(Event<WorkerView>),
     Gate(Event<GateView>),
+    /// About a pod of a DaemonSet on this node.
+    Daemon(String, Event<DaemonView>),
+}
+
+/// What is looked at.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    /// A node.
+    Node(String),
+    /// The status of a gate.
+    Status(String),
+    /// The gate of the configuration file.
+    Config,
 }
 
 /// The time in which we lead.
 struct Term {
+    client: Client,
     clock: Clock,
     gate: Arc<Gate>,
     views: Arc<Mutex<Views>>,
-    heard: BoxStream<'static, Heard>,
-    queue: Queue<String>,
+    heard: SelectAll<BoxStream<'static, Heard>>,
+    /// The watches of single nodes' pods.
+    daemons: BTreeMap<String, AbortHandle>,
+    queue: Queue<Key>,
     /// Their last write may have landed or not.
-    doubtful: BTreeSet<String>,
-    concurrency: usize,
+    doubtful: BTreeSet<Key>,
+    settings: Settings,
+    next_sweep: Option<Duration>,
 }
 
 impl Term {
@@ -119,14 +149,21 @@ impl Term {
         let template = settings.template.clone();
         let writer = Writer::new(client.clone(), clock.clone(), leader.candidate(), template, views.clone());
         let gate = Gate::new(client.clone(), clock.clone(), views.clone(), writer, settings.most_workers);
+        let mut queue = Queue::new();
+        if settings.gate.is_some() {
+            queue.add(Key::Config, clock.elapsed());
+        }
         Self {
+            client: client.clone(),
             clock: clock.clone(),
             gate: Arc::new(gate),
             views,
             heard: listen(client, settings, clock),
-            queue: Queue::new(),
+            daemons: BTreeMap::new(),
+            queue,
             doubtful: BTreeSet::new(),
-            concurrency: settings.concurrency,
+            settings: settings.clone(),
+            next_sweep: settings.sweep.map(|every| clock.elapsed() + every),
         }
     }
 
@@ -136,17 +173,17 @@ impl Term {
         let mut stop = pin!(stop.fuse());
         let mut stopping = false;
         let mut last_call = None;
+        let most = self.settings.concurrency;
         while !(stopping && looks.is_empty()) {
             self.admit();
             while !stopping
-                && looks.len() < self.concurrency
-                && let Some(name) = self.next()
+                && looks.len() < most
+                && let Some(key) = self.next()
             {
-                looks.push(self.look(name));
+                looks.push(self.look(key));
             }
-            let due =
-                self.queue.next().filter(|_| !stopping && looks.len() < self.concurrency && self.synced());
-            let wake = last_call.or(due);
+            let due = self.queue.next().filter(|_| !stopping && looks.len() < most && self.synced());
+            let wake = last_call.or([due, self.gate.wakes(), self.next_sweep].into_iter().flatten().min());
             tokio::select! {
                 biased;
                 () = &mut stop, if !stopping => {
@@ -154,20 +191,21 @@ impl Term {
                     stopping = true;
                     last_call = Some(self.clock.elapsed() + DRAIN);
                 }
-                Some((name, outcome, doubtful)) = looks.next(), if !looks.is_empty() => {
-                    self.done(name, outcome, doubtful);
+                Some((key, outcome, doubtful)) = looks.next(), if !looks.is_empty() => {
+                    self.done(key, outcome, doubtful);
                 }
                 Some(heard) = self.heard.next() => self.hear(heard),
                 () = self.clock.reach(wake.unwrap_or_default()), if wake.is_some() => {
                     if stopping {
                         return;
                     }
+                    self.sweep();
                 }
             }
         }
     }
 
-    fn next(&mut self) -> Option<String> {
+    fn next(&mut self) -> Option<Key> {
         if self.synced() { self.queue.take(self.clock.elapsed()) } else { None }
     }
 
@@ -175,36 +213,95 @@ impl Term {
     fn admit(&mut self) {
         let now = self.clock.elapsed();
         for name in self.gate.admitted() {
-            self.queue.add(name, now);
+            self.queue.add(Key::Node(name), now);
         }
+    }
+
+    /// Goes over all nodes, if somebody wants that.
+    fn sweep(&mut self) {
+        let now = self.clock.elapsed();
+        let Some(every) = self.settings.sweep.filter(|_| self.next_sweep.is_some_and(|at| at <= now)) else {
+            return;
+        };
+        self.next_sweep = Some(now + every);
+        let names: Vec<String> = self.locked().nodes.all().map(|node| node.name.clone()).collect();
+        for name in names {
+            self.queue.add(Key::Node(name), now);
+        }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Views> {
+        self.views.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Before everything was listed, nothing is decided: what is missing then means nothing.
     fn synced(&self) -> bool {
-        self.views.lock().unwrap_or_else(PoisonError::into_inner).synced()
+        self.locked().synced()
     }
 
-    fn look(&self, name: String) -> impl Future<Output = (String, Outcome, bool)> + Send + use<> {
-        let (gate, doubtful) = (self.gate.clone(), self.doubtful.contains(&name));
+    fn look(&self, key: Key) -> impl Future<Output = (Key, Outcome, bool)> + Send + use<> {
+        let (gate, doubtful, file) =
+            (self.gate.clone(), self.doubtful.contains(&key), self.settings.gate.clone());
         async move {
-            let (outcome, doubtful) = gate.look_at(&name, doubtful).await;
-            (name, outcome, doubtful)
+            let (outcome, doubtful) = match &key {
+                Key::Node(name) => gate.look_at(name, doubtful).await,
+                Key::Status(name) => (gate.report(name).await, false),
+                Key::Config => (gate.keep_file(file.as_ref()).await, false),
+            };
+            (key, outcome, doubtful)
         }
     }
 
-    fn done(&mut self, name: String, outcome: Outcome, doubtful: bool) {
+    fn done(&mut self, key: Key, outcome: Outcome, doubtful: bool) {
         if doubtful {
-            self.doubtful.insert(name.clone());
+            self.doubtful.insert(key.clone());
         } else {
-            self.doubtful.remove(&name);
+            self.doubtful.remove(&key);
         }
-        self.queue.done(name, outcome, self.clock.elapsed());
+        let now = self.clock.elapsed();
+        self.queue.done(key, outcome, now);
+        for gate in self.gate.touched() {
+            self.report_soon(gate, now);
+        }
+        self.follow_daemons();
     }
 
-    /// Takes in what a watch said, and queues the nodes that it touches.
+    /// The figures of a gate changed. Many nodes that change together make one write.
+    fn report_soon(&mut self, gate: String, now: Duration) {
+        self.queue.add(Key::Status(gate), now + REPORT);
+    }
+
+    /// Watches the pods of the nodes that wait for some, and of no others.
+    fn follow_daemons(&mut self) {
+        let wanted: BTreeSet<String> =
+            self.locked().wanting_pods().take(MOST_POD_WATCHES).map(str::to_owned).collect();
+        self.daemons.retain(|node, watch| {
+            let keep = wanted.contains(node);
+            if !keep {
+                watch.abort();
+            }
+            keep
+        });
+        for node in wanted {
+            if self.daemons.contains_key(&node) {
+                continue;
+            }
+            let part = Part { fields: Some(format!("spec.nodeName={node}")), ..Part::default() };
+            let seed = self.settings.seed.wrapping_add(3);
+            let pods = Api::<Pod>::all(self.client.clone());
+            let pods = watch::follow(pods, "pods of a node", part, DaemonView::new, self.clock.clone(), seed);
+            let name = node.clone();
+            let (pods, handle) = abortable(pods.map(move |event| Heard::Daemon(name.clone(), event)));
+            self.heard.push(pods.boxed());
+            self.daemons.insert(node, handle);
+        }
+    }
+
+    /// Takes in what a watch said, and queues what it touches.
     fn hear(&mut self, heard: Heard) {
         let now = self.clock.elapsed();
-        let mut views = self.views.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut gates = Vec::new();
+        let mut views = self.locked();
         let was_synced = views.synced();
         let names: Vec<String> = match heard {
             Heard::Node(event) => views.nodes.take(event, now).into_iter().map(|node| node.name).collect(),
@@ -212,8 +309,15 @@ impl Term {
                 views.workers.take(event, now).into_iter().map(|worker| worker.node_name).collect()
             }
             Heard::Gate(event) => {
-                let touched = !views.gates.take(event, now).is_empty();
-                views.nodes.all().filter(|_| touched).map(|node| node.name.clone()).collect()
+                let before = identities(&views);
+                gates = views.gates.take(event, now).into_iter().map(|gate| gate.name).collect();
+                // What a gate says about itself concerns no node.
+                let changed = identities(&views) != before;
+                views.nodes.all().filter(|_| changed).map(|node| node.name.clone()).collect()
+            }
+            Heard::Daemon(node, event) => {
+                views.take_daemon(&node, event, now);
+                vec![node]
             }
         };
         if !was_synced && views.synced() {
@@ -221,30 +325,40 @@ impl Term {
         }
         drop(views);
         for name in names {
-            self.queue.add(name, now);
+            self.queue.add(Key::Node(name), now);
+        }
+        if !gates.is_empty() && self.settings.gate.is_some() {
+            self.queue.add(Key::Config, now);
+        }
+        for gate in gates {
+            self.report_soon(gate, now);
         }
     }
 }
 
-fn listen(client: &Client, settings: &Settings, clock: &Clock) -> BoxStream<'static, Heard> {
+/// What about the gates concerns nodes.
+fn identities(views: &Views) -> Vec<(String, i64, bool)> {
+    views.gates.all().map(|gate| (gate.uid.clone(), gate.generation, gate.deleting)).collect()
+}
+
+fn listen(client: &Client, settings: &Settings, clock: &Clock) -> SelectAll<BoxStream<'static, Heard>> {
     let seed = settings.seed;
     let nodes = Api::<Node>::all(client.clone());
-    let nodes = watch::follow(nodes, "nodes", None, |node| Some(NodeView::new(node)), clock.clone(), seed);
+    let keep = |node: &Node| Some(NodeView::new(node));
+    let nodes = watch::follow(nodes, "nodes", Part::default(), keep, clock.clone(), seed);
     let workers = Api::<Pod>::namespaced(client.clone(), &settings.template.namespace);
-    let workers = watch::follow(
-        workers,
-        "workers",
-        Some(SELECTOR),
-        WorkerView::new,
-        clock.clone(),
-        seed.wrapping_add(1),
-    );
+    let part = Part { labels: Some(SELECTOR.into()), ..Part::default() };
+    let workers =
+        watch::follow(workers, "workers", part, WorkerView::new, clock.clone(), seed.wrapping_add(1));
     // Not as the type itself: one gate that a newer release wrote must not keep us from reading the others.
     let gates = Api::<DynamicObject>::all_with(client.clone(), &ApiResource::erase::<NodeGate>(&()));
-    let gates = watch::follow(gates, "gates", None, read_gate, clock.clone(), seed.wrapping_add(2));
-    let all =
-        [nodes.map(Heard::Node).boxed(), workers.map(Heard::Worker).boxed(), gates.map(Heard::Gate).boxed()];
-    futures::stream::select_all(all).boxed()
+    let gates =
+        watch::follow(gates, "gates", Part::default(), read_gate, clock.clone(), seed.wrapping_add(2));
+    select_all([
+        nodes.map(Heard::Node).boxed(),
+        workers.map(Heard::Worker).boxed(),
+        gates.map(Heard::Gate).boxed(),
+    ])
 }
 
 fn read_gate(object: &DynamicObject) -> Option<GateView> {

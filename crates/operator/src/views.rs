@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use nodekeeper_core::gate::GateView;
+use k8s_openapi::api::core::v1::Pod;
+use nodekeeper_core::gate::{DaemonPod, GateView};
 use nodekeeper_core::node::NodeView;
 use nodekeeper_core::worker::{self, WorkerView};
 
@@ -65,6 +66,33 @@ impl View for GateView {
     fn version(&self) -> &'static str {
         // Nobody writes gates but people: there are no answers to put in order.
         ""
+    }
+}
+
+/// A DaemonSet's pod.
+#[derive(Clone, Debug)]
+pub struct DaemonView {
+    name: String,
+    version: String,
+    pod: DaemonPod,
+}
+
+impl DaemonView {
+    /// Keeps what is needed of a pod; none if it is not a DaemonSet's.
+    pub fn new(pod: &Pod) -> Option<Self> {
+        let metadata = &pod.metadata;
+        let version = metadata.resource_version.clone().unwrap_or_default();
+        Some(Self { name: metadata.name.clone()?, version, pod: DaemonPod::new(pod)? })
+    }
+}
+
+impl View for DaemonView {
+    fn key(&self) -> &str {
+        &self.name
+    }
+
+    fn version(&self) -> &str {
+        &self.version
     }
 }
 
@@ -175,8 +203,15 @@ impl<V: View> Store<V> {
         self.views.get(key)
     }
 
+    /// Changes the view under this key, if there is one.
+    pub fn update(&mut self, key: &str, change: impl FnOnce(&mut V)) {
+        if let Some(view) = self.views.get_mut(key) {
+            change(view);
+        }
+    }
+
     /// All views, by key.
-    pub fn all(&self) -> impl Iterator<Item = &V> {
+    pub fn all(&self) -> impl Iterator<Item = &V> + Clone {
         self.views.values()
     }
 }
@@ -192,12 +227,20 @@ pub struct Views {
     pub gates: Store<GateView>,
     /// Names of workers that the watch does not show: somebody took the label by which it selects.
     pub unwatched: BTreeSet<String>,
+    /// Pods of DaemonSets by node, of those nodes that wait for them.
+    daemons: BTreeMap<String, Store<DaemonView>>,
 }
 
 impl Views {
     /// Nothing is known yet.
     pub fn new() -> Self {
-        Self { nodes: Store::new(), workers: Store::new(), gates: Store::new(), unwatched: BTreeSet::new() }
+        Self {
+            nodes: Store::new(),
+            workers: Store::new(),
+            gates: Store::new(),
+            unwatched: BTreeSet::new(),
+            daemons: BTreeMap::new(),
+        }
     }
 
     /// Whether everything was listed: before, what is missing means nothing.
@@ -210,6 +253,33 @@ impl Views {
         let prefix = worker::name_prefix(node_uid);
         let from = self.workers.views.range(prefix.clone()..);
         from.take_while(|(name, _)| name.starts_with(&prefix)).map(|(_, view)| view.clone()).collect()
+    }
+
+    /// A node's pods have to be watched from now on, or no longer.
+    pub fn want_pods(&mut self, node: &str, wanted: bool) {
+        if wanted {
+            self.daemons.entry(node.to_owned()).or_insert_with(Store::new);
+        } else {
+            self.daemons.remove(node);
+        }
+    }
+
+    /// The nodes whose pods have to be watched.
+    pub fn wanting_pods(&self) -> impl Iterator<Item = &str> {
+        self.daemons.keys().map(String::as_str)
+    }
+
+    /// Takes in what the watch of a node's pods says.
+    pub fn take_daemon(&mut self, node: &str, event: Event<DaemonView>, now: Duration) {
+        if let Some(store) = self.daemons.get_mut(node) {
+            store.take(event, now);
+        }
+    }
+
+    /// The DaemonSets' pods on a node; none as long as they are not known.
+    pub fn daemons_of(&self, node: &str) -> Option<Vec<DaemonPod>> {
+        let store = self.daemons.get(node).filter(|store| store.synced)?;
+        Some(store.all().map(|view| view.pod.clone()).collect())
     }
 
     /// A worker of ours was deleted, as the server said: it need not be asked again.

@@ -44,11 +44,20 @@ pub enum Event<V> {
     UpTo(String),
 }
 
+/// Which part of a collection is followed; all of it by default.
+#[derive(Clone, Debug, Default)]
+pub struct Part {
+    /// By labels.
+    pub labels: Option<String>,
+    /// By fields.
+    pub fields: Option<String>,
+}
+
 /// Follows a collection for ever. Each object becomes a view at once; one that `keep` does not want is dropped.
 pub fn follow<K, V>(
     api: Api<K>,
     kind: &'static str,
-    labels: Option<&str>,
+    part: Part,
     keep: fn(&K) -> Option<V>,
     clock: Clock,
     seed: u64,
@@ -60,7 +69,7 @@ where
     let follower = Follower {
         api,
         kind,
-        labels: labels.map(str::to_owned),
+        part,
         keep,
         clock,
         random: fastrand::Rng::with_seed(seed),
@@ -93,7 +102,7 @@ struct Follower<K, V> {
     api: Api<K>,
     /// What it follows, for the log.
     kind: &'static str,
-    labels: Option<String>,
+    part: Part,
     keep: fn(&K) -> Option<V>,
     clock: Clock,
     random: fastrand::Rng,
@@ -195,7 +204,8 @@ where
     }
 
     async fn watch(&mut self, mut params: WatchParams, version: &str) -> Result<Lines<K>, Trouble> {
-        params.label_selector.clone_from(&self.labels);
+        params.label_selector.clone_from(&self.part.labels);
+        params.field_selector.clone_from(&self.part.fields);
         let listing = params.send_initial_events;
         let answer = timeout(ANSWER, self.api.watch(&params, version)).await;
         self.since = self.clock.elapsed();
@@ -213,8 +223,12 @@ where
     }
 
     async fn list(&mut self) -> Result<(Vec<V>, String), Trouble> {
-        let mut params =
-            ListParams { label_selector: self.labels.clone(), ..ListParams::default().limit(PAGE) };
+        let Part { labels, fields } = self.part.clone();
+        let mut params = ListParams {
+            label_selector: labels,
+            field_selector: fields,
+            ..ListParams::default().limit(PAGE)
+        };
         let mut all = Vec::new();
         loop {
             self.since = self.clock.elapsed();

@@ -119,6 +119,6 @@ pub fn template(image: &str) -> Template {
         namespace: NAMESPACE.into(),
         image: image.into(),
         service_account: "nodekeeper-worker".into(),
-        priority_class: String::new(),
+        ..Template::default()
     }
 }

@@ -1,11 +1,15 @@
 //! `NodeGate`: which nodes, which taint, which checks, how often to try.
 
-use std::collections::BTreeMap;
-
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::policy::{
+    Continuous, Deadlines, Enforcement, Fate, Mode, NodeCondition, OnReboot, Retry, WaitFor,
+};
+use super::selector::NodeSelector;
+use super::status::NodeGateStatus;
+use super::worker::Worker;
 use crate::checks::Checks;
 
 /// What a gate asks for.
@@ -18,13 +22,22 @@ use crate::checks::Checks;
     shortname = "ngate",
     category = "nodekeeper",
     derive = "PartialEq",
+    status = "NodeGateStatus",
     doc = "A gate keeps a taint on each new node until workers have proved the node's network.",
-    printcolumn = r#"{"name": "Taint", "type": "string", "jsonPath": ".spec.taints[0].key"}"#,
-    printcolumn = r#"{"name": "Retries", "type": "integer", "jsonPath": ".spec.retry.maxRetries"}"#,
+    printcolumn = r#"{"name": "Mode", "type": "string", "jsonPath": ".spec.mode"}"#,
+    printcolumn = r#"{"name": "Enforcement", "type": "string", "jsonPath": ".spec.enforcement"}"#,
+    printcolumn = r#"{"name": "Gated", "type": "integer", "jsonPath": ".status.nodes.gated"}"#,
+    printcolumn = r#"{"name": "Verified", "type": "integer", "jsonPath": ".status.nodes.verified"}"#,
+    printcolumn = r#"{"name": "Failed", "type": "integer", "jsonPath": ".status.nodes.failed"}"#,
+    printcolumn = r#"{"name": "Ready", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Ready\")].status"}"#,
     printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#,
+    printcolumn = r#"{"name": "Taint", "type": "string", "priority": 1, "jsonPath": ".spec.taints[0].key"}"#,
+    printcolumn = r#"{"name": "Reason", "type": "string", "priority": 1, "jsonPath": ".status.conditions[?(@.type==\"Ready\")].reason"}"#,
     // A worker keeps five seconds for itself; a check that cannot time out before then could never fail a node.
     validation = Rule::new("self.spec.deadlines.checkSeconds + 5 < self.spec.deadlines.workerSeconds")
         .message("`spec.deadlines.workerSeconds` must be more than `spec.deadlines.checkSeconds` plus 5"),
+    validation = Rule::new("self.spec.deadlines.workerSeconds <= self.spec.deadlines.gateSeconds")
+        .message("`spec.deadlines.gateSeconds` must not be less than `spec.deadlines.workerSeconds`"),
     validation = Rule::new(
         "!has(self.spec.checks.dns) || self.spec.checks.dns.names.all(n, !n.matches('^[0-9.]+$') && !n.contains(':'))"
     )
@@ -34,6 +47,10 @@ use crate::checks::Checks;
     )
     .message("`spec.taints` must be taints of your own: those of Kubernetes and of autoscalers are theirs to remove"),
     validation = Rule::new(
+        "self.spec.mode != 'Continuous' || self.spec.taints.all(t, t.effect != 'NoExecute')"
+    )
+    .message("`spec.taints[].effect` must not be 'NoExecute' when `spec.mode` is 'Continuous': a check that fails for a while would evict everything; use 'NoSchedule'"),
+    validation = Rule::new(
         "!self.spec.verifiedLabel.key.matches('(^|[.])(kubernetes|k8s)[.]io/') || self.spec.verifiedLabel.key.contains('node-restriction.kubernetes.io/')"
     )
     .message("`spec.verifiedLabel.key` must not be a label of Kubernetes: it would be overwritten on every node"),
@@ -41,17 +58,30 @@ use crate::checks::Checks;
         "has(self.spec.checks.dns) || has(self.spec.checks.api) || has(self.spec.checks.tcp) || has(self.spec.checks.services)"
     )
     .message("`spec.checks` must name at least one check; leave it out for the default set"),
+    validation = Rule::new("self.spec.onFailure == 'KeepTainted' && self.spec.onStuck == 'KeepTainted'")
+    .message("`spec.onFailure` and `spec.onStuck` must be 'KeepTainted': this release replaces no nodes"),
 )]
 #[serde(rename_all = "camelCase")]
 pub struct NodeGateSpec {
-    /// The nodes that this gate is for: those that bear all of these labels. None: all nodes.
+    /// The nodes that this gate is for. Empty: all nodes.
     #[serde(default)]
     pub node_selector: NodeSelector,
+    /// Of two gates for the same node and taint the one with the higher priority serves it; then the older one.
+    #[serde(default)]
+    #[schemars(range(min = -1_000_000, max = 1_000_000))]
+    pub priority: i32,
+    /// Whether a node is done once it is verified, or looked at again and again.
+    #[serde(default)]
+    pub mode: Mode,
+    /// Whether the gate acts.
+    #[serde(default)]
+    pub enforcement: Enforcement,
     /// The taints that hold a node. A node that bears none of them is left alone.
     #[serde(default = "NodeGateSpec::taints")]
     #[schemars(length(min = 1, max = 8))]
     pub taints: Vec<GateTaint>,
-    /// The label that a verified node is given. A courtesy to those who select by it; it opens nothing.
+    /// The label that a verified node is given. A courtesy to those who select by it; it opens nothing. Who removes it
+    /// from a verified node asks for the node to be verified again.
     #[serde(default)]
     pub verified_label: VerifiedLabel,
     /// What a worker checks on the node.
@@ -60,23 +90,35 @@ pub struct NodeGateSpec {
     /// How a worker is run.
     #[serde(default)]
     pub worker: Worker,
+    /// What a node has to be before a worker is sent to it, besides Ready and not cordoned.
+    #[serde(default)]
+    pub wait_for: WaitFor,
     /// How often, and how soon again.
     #[serde(default)]
     pub retry: Retry,
     /// How long things may take.
     #[serde(default)]
     pub deadlines: Deadlines,
+    /// How verified nodes are looked at again in the mode `Continuous`.
+    #[serde(default)]
+    pub continuous: Continuous,
+    /// What becomes of a node all of whose attempts failed.
+    #[serde(default)]
+    pub on_failure: Fate,
+    /// What becomes of a node that no worker could tell anything about until the gate's deadline.
+    #[serde(default)]
+    pub on_stuck: Fate,
+    /// What a boot means to a node that was verified before it.
+    #[serde(default)]
+    pub on_reboot: OnReboot,
+    /// Whether the verdict is also written as a condition of the Node: one more write a node, for those who read it.
+    #[serde(default)]
+    pub node_condition: NodeCondition,
 }
 
 impl NodeGateSpec {
     fn taints() -> Vec<GateTaint> {
         vec![GateTaint::default()]
-    }
-
-    /// Whether the gate is for a node with these labels.
-    #[must_use]
-    pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
-        self.node_selector.match_labels.iter().all(|(key, value)| labels.get(key) == Some(value))
     }
 }
 
@@ -84,23 +126,23 @@ impl Default for NodeGateSpec {
     fn default() -> Self {
         Self {
             node_selector: NodeSelector::default(),
+            priority: 0,
+            mode: Mode::default(),
+            enforcement: Enforcement::default(),
             taints: Self::taints(),
             verified_label: VerifiedLabel::default(),
             checks: Checks::standard(),
             worker: Worker::default(),
+            wait_for: WaitFor::default(),
             retry: Retry::default(),
             deadlines: Deadlines::default(),
+            continuous: Continuous::default(),
+            on_failure: Fate::default(),
+            on_stuck: Fate::default(),
+            on_reboot: OnReboot::default(),
+            node_condition: NodeCondition::default(),
         }
     }
-}
-
-/// Selects nodes.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct NodeSelector {
-    /// Labels that a node must bear, all of them.
-    #[serde(default)]
-    pub match_labels: BTreeMap<String, String>,
 }
 
 /// A taint that holds a node.
@@ -182,92 +224,5 @@ impl VerifiedLabel {
 impl Default for VerifiedLabel {
     fn default() -> Self {
         Self { key: Self::key(), value: Self::value() }
-    }
-}
-
-/// How a worker is run.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Worker {
-    /// Its image. None: the one that the controller was installed with.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 512), regex(pattern = r"^[^\s]+$"))]
-    pub image: Option<String>,
-}
-
-/// How often a node is tried, and how soon again.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Retry {
-    /// Attempts after the first. A node that failed them all is tried again every `recheckSeconds`.
-    #[serde(default = "Retry::max_retries")]
-    #[schemars(range(min = 0, max = 100))]
-    pub max_retries: i32,
-    /// How the pause between attempts grows, up to 30 seconds.
-    #[serde(default)]
-    pub backoff: Backoff,
-    /// The pause after all attempts are used up.
-    #[serde(default = "Retry::recheck_seconds")]
-    #[schemars(range(min = 10, max = 86_400))]
-    pub recheck_seconds: i32,
-}
-
-impl Retry {
-    fn max_retries() -> i32 {
-        5
-    }
-
-    fn recheck_seconds() -> i32 {
-        300
-    }
-}
-
-impl Default for Retry {
-    fn default() -> Self {
-        Self {
-            max_retries: Self::max_retries(),
-            backoff: Backoff::default(),
-            recheck_seconds: Self::recheck_seconds(),
-        }
-    }
-}
-
-/// How a pause grows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum Backoff {
-    /// 1, 2, 4, 8, 16, 30 seconds.
-    #[default]
-    Exponential,
-    /// 5, 10, 15 … 30 seconds.
-    Linear,
-}
-
-/// How long things may take.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Deadlines {
-    /// One check.
-    #[serde(default = "Deadlines::check_seconds")]
-    #[schemars(range(min = 1, max = 600))]
-    pub check_seconds: i32,
-    /// A worker, from its start to its end.
-    #[serde(default = "Deadlines::worker_seconds")]
-    #[schemars(range(min = 7, max = 3_600))]
-    pub worker_seconds: i32,
-}
-
-impl Deadlines {
-    fn check_seconds() -> i32 {
-        10
-    }
-
-    fn worker_seconds() -> i32 {
-        120
-    }
-}
-
-impl Default for Deadlines {
-    fn default() -> Self {
-        Self { check_seconds: Self::check_seconds(), worker_seconds: Self::worker_seconds() }
     }
 }

@@ -1,8 +1,19 @@
 //! The custom resources: types, defaults and what the API server checks; nothing else.
 
 mod gate;
+mod policy;
+mod selector;
+mod status;
+mod worker;
 
-pub use gate::{
-    Backoff, Deadlines, GateTaint, NodeGate, NodeGateSpec, NodeSelector, Retry, TaintEffect, VerifiedLabel,
-    Worker,
+pub use gate::{GateTaint, NodeGate, NodeGateSpec, TaintEffect, VerifiedLabel};
+pub use policy::{
+    Awaited, Backoff, Continuous, DaemonSetRef, Deadlines, Enforcement, Fate, Mode, NodeCondition, OnReboot,
+    Retry, WaitFor,
+};
+pub use selector::{NodeSelector, Operator, Requirement};
+pub use status::{Condition, NodeCounts, NodeGateStatus};
+pub use worker::{
+    ConfigMapVolume, EmptyDir, EnvVar, HostPathVolume, InitContainer, PullPolicy, Quantity, Resources,
+    SecurityContext, Toleration, Volume, VolumeMount, Worker,
 };

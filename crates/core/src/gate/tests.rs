@@ -1,9 +1,12 @@
 use proptest::prelude::*;
 
+use super::pace::pause;
 use super::*;
-use crate::api::GateTaint;
+use crate::api::{Backoff, GateTaint, NodeGateSpec, NodeGateStatus, Retry};
 use crate::node::Taint;
-use crate::report::{CheckResult, Outcome};
+use crate::record::{Cause, Ending};
+use crate::report::{CheckResult, Outcome, Report, Verdict};
+use crate::worker::Progress;
 
 const BOOT: &str = "boot-1";
 
@@ -34,6 +37,7 @@ fn gate() -> GateView {
         created: Timestamp::UNIX_EPOCH,
         deleting: false,
         spec: NodeGateSpec::default(),
+        status: NodeGateStatus::default(),
     }
 }
 
@@ -73,9 +77,27 @@ fn record(number: u32, verdict: Verdict, at: Timestamp) -> Record {
     let round = Round { boot_id: BOOT.into(), gate_uid: "gate-1".into(), gate_generation: 3 };
     let mut record = Record::default();
     for n in 1..=number {
-        record = record.after("uid-1", round.clone(), n, verdict, "dns: Timeout", at);
+        record = record.after(ending(n, round.clone(), verdict, at));
     }
     record
+}
+
+fn ending(number: u32, round: Round, verdict: Verdict, at: Timestamp) -> Ending<'static> {
+    let why = "dns: Timeout";
+    Ending { uid: "uid-1", round, number, verdict, why, cause: None, spent: 0, anew: false, at }
+}
+
+fn observed<'a>(node: &'a NodeView, served: Served<'a>, workers: &'a [WorkerView]) -> Observed<'a> {
+    Observed {
+        node,
+        served,
+        workers,
+        daemons: None,
+        slots: Slots { first: true, another: true },
+        fleet: Fleet::default(),
+        now: now(),
+        elapsed: Duration::ZERO,
+    }
 }
 
 fn decided(node: &NodeView, workers: &[WorkerView]) -> Decision {
@@ -84,9 +106,8 @@ fn decided(node: &NodeView, workers: &[WorkerView]) -> Decision {
 
 fn decided_at(node: &NodeView, workers: &[WorkerView], now: Timestamp) -> Decision {
     let gate = gate();
-    let gate = serving([&gate], node);
     let elapsed = Duration::try_from(now.duration_since(self::now())).unwrap_or_default();
-    decide(&Observed { node, gate, workers, slot_free: true, now, elapsed })
+    decide(&Observed { now, elapsed, ..observed(node, serving([&gate], node), workers) })
 }
 
 fn opens(decision: &Decision) -> bool {
@@ -162,18 +183,17 @@ fn nothing_starts_on_a_node_that_is_not_ready_for_it() {
 #[test]
 fn without_a_free_slot_a_node_waits_for_one() {
     let (node, gate) = (node(), gate());
-    let elapsed = Duration::ZERO;
-    let seen =
-        Observed { node: &node, gate: Some(&gate), workers: &[], slot_free: false, now: now(), elapsed };
-    let decision = decide(&seen);
+    let slots = Slots { first: false, another: true };
+    let decision = decide(&Observed { slots, ..observed(&node, Served::Held(&gate), &[]) });
     assert!(decision.wants_slot && decision.effects.is_empty(), "{decision:?}");
 }
 
 #[test]
 fn a_worker_at_work_is_left_to_it() {
-    for (progress, state) in
-        [(Progress::Running, State::InProgress), (Progress::Waiting(String::new()), State::Pending)]
-    {
+    for (progress, state) in [
+        (Progress::Running, State::InProgress),
+        (Progress::Waiting(Cause::NotStarted, String::new()), State::Pending),
+    ] {
         let decision = decided(&node(), &[worker(1, progress)]);
         assert_eq!((decision.state, decision.effects), (state, vec![]));
         assert_eq!(decision.recheck_in, Some(Duration::from_mins(3)), "its deadline and a minute");
@@ -293,7 +313,7 @@ fn a_node_that_used_up_its_attempts_is_looked_at_rarely_but_for_ever() {
 fn a_worker_that_cannot_tell_costs_no_attempt() {
     let mut deleted = worker(1, Progress::Running);
     deleted.deleting = true;
-    let silent = worker(1, Progress::Silent("OOMKilled".into()));
+    let silent = worker(1, Progress::Silent(Cause::OutOfMemory, "OOMKilled".into()));
     for one in [deleted, silent, reported(1, Outcome::Inconclusive)] {
         let decision = decided(&node(), &[one]);
         let record = remembers(&decision).expect("its number is used up");
@@ -305,7 +325,7 @@ fn a_worker_that_cannot_tell_costs_no_attempt() {
 #[test]
 fn an_overdue_worker_is_given_up_and_gone_before_the_next() {
     let late = now() + SignedDuration::from_mins(4);
-    let stuck = worker(1, Progress::Waiting("ErrImagePull".into()));
+    let stuck = worker(1, Progress::Waiting(Cause::ImagePull, "ErrImagePull".into()));
     let decision = decided_at(&node(), std::slice::from_ref(&stuck), late);
     let record = remembers(&decision).expect("its number is used up").clone();
     assert!(record.why.contains("ErrImagePull"), "{}", record.why);
@@ -336,14 +356,7 @@ fn a_wrong_time_of_day_makes_no_worker_overdue() {
     let (node, gate) = (node(), gate());
     let workers = [worker(1, Progress::Running)];
     let now = now() + SignedDuration::from_hours(5);
-    let seen = Observed {
-        node: &node,
-        gate: Some(&gate),
-        workers: &workers,
-        slot_free: true,
-        now,
-        elapsed: Duration::ZERO,
-    };
+    let seen = Observed { now, ..observed(&node, Served::Held(&gate), &workers) };
     assert_eq!(decide(&seen).state, State::InProgress);
 }
 
@@ -354,14 +367,7 @@ fn a_record_from_a_clock_that_is_ahead_delays_by_no_more_than_the_pause() {
     node.record_seen = Duration::from_secs(100);
     let at = |elapsed| {
         let elapsed = Duration::from_secs(elapsed);
-        decide(&Observed {
-            node: &node,
-            gate: Some(&gate),
-            workers: &[],
-            slot_free: true,
-            now: now(),
-            elapsed,
-        })
+        decide(&Observed { elapsed, ..observed(&node, Served::Held(&gate), &[]) })
     };
     assert_eq!(starts(&at(100)), None);
     assert_eq!(starts(&at(102)), Some(2));
@@ -373,7 +379,7 @@ fn workers_that_cannot_tell_do_not_make_failures_rarer() {
     let mut node = node();
     remembered(&mut node, &silent);
     assert_eq!(decided(&node, &[]).recheck_in, Some(Duration::from_mins(5)), "so many, and they come rarely");
-    silent = silent.after("uid-1", silent.round.clone(), 26, Verdict::Failed, "dns", now());
+    silent = silent.after(ending(26, silent.round.clone(), Verdict::Failed, now()));
     remembered(&mut node, &silent);
     let decision = decided(&node, &[]);
     assert!(decision.recheck_in.is_some_and(|wait| wait <= Duration::from_secs(36)), "{decision:?}");
@@ -384,15 +390,11 @@ fn workers_that_cannot_tell_do_not_make_failures_rarer() {
 fn a_node_whose_gate_is_gone_says_so() {
     let mut node = node();
     remembered(&mut node, &record(1, Verdict::Failed, now()));
-    let gone = Observed {
-        node: &node,
-        gate: None,
-        workers: &[],
-        slot_free: true,
-        now: now(),
-        elapsed: Duration::ZERO,
-    };
-    assert_eq!(decide(&gone).state, State::Unserved);
+    let decision = decide(&observed(&node, serving([], &node), &[]));
+    assert_eq!(decision.state, State::Unserved);
+    let Some(Effect::Tell(told)) = decision.effects.first() else { panic!("{decision:?}") };
+    assert!(told.note.contains("kubectl taint node n1 node-ready/unverified-"), "{}", told.note);
+    assert_eq!(told.once, Some(0), "it would be told for ever");
 }
 
 #[test]
@@ -449,15 +451,19 @@ fn the_older_gate_serves_and_only_those_it_selects() {
     younger.created = now();
     younger.name = "a".into();
     let node = node();
-    assert_eq!(serving([&younger, &older], &node).map(|gate| gate.name.as_str()), Some("default"));
+    let name =
+        |gates: &[&GateView]| serving(gates.iter().copied(), &node).gate().map(|gate| gate.name.clone());
+    assert_eq!(name(&[&younger, &older]).as_deref(), Some("default"));
+    younger.spec.priority = 1;
+    assert_eq!(name(&[&younger, &older]).as_deref(), Some("a"), "priority goes before age");
     younger.deleting = true;
-    assert_eq!(serving([&younger], &node), None);
+    assert_eq!(name(&[&younger]), None);
     let mut picky = gate();
     picky.spec.node_selector.match_labels.insert("pool".into(), "gpu".into());
-    assert_eq!(serving([&picky], &node), None);
+    assert_eq!(name(&[&picky]), None);
     let mut other = gate();
     other.spec.taints = vec![GateTaint { key: "other".into(), ..GateTaint::default() }];
-    assert_eq!(serving([&other], &node), None);
+    assert_eq!(name(&[&other]), None);
 }
 
 fn any_progress() -> impl Strategy<Value = Option<Outcome>> {
@@ -498,7 +504,8 @@ proptest! {
             .collect();
         let gate = gate();
         let now = now() + SignedDuration::from_secs(later);
-        let decision = decide(&Observed { node: &node, gate: Some(&gate), workers: &workers, slot_free, now, elapsed: Duration::ZERO });
+        let slots = Slots { first: slot_free, another: slot_free };
+        let decision = decide(&Observed { slots, now, ..observed(&node, Served::Held(&gate), &workers) });
         if opens(&decision) {
             let newest = workers.iter().max_by_key(|worker| worker.subject.number).expect("somebody passed");
             prop_assert!(newest.subject.number > recorded && newest.subject.boot_id == BOOT && ready);

@@ -1,6 +1,8 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::api::NodeGateSpec;
+use crate::checks::Assignment;
 use crate::node::Taint;
 use crate::report::{CheckResult, Outcome, Report};
 
@@ -27,6 +29,7 @@ fn made() -> Pod {
         image: "image:1".into(),
         service_account: "worker".into(),
         priority_class: "nodekeeper-worker".into(),
+        ..Template::default()
     };
     let mut pod = pod(&template, &node(), &NodeGateSpec::default(), &subject()).expect("it is JSON");
     pod.metadata.uid = Some("pod-uid".into());
@@ -128,19 +131,22 @@ fn what_does_not_add_up_is_no_verdict() {
         (0, foreign.to_message(4096)),
     ] {
         let read = ended(code, &message);
-        assert!(matches!(read, Progress::Silent(_)), "{code} {message}: {read:?}");
+        assert!(matches!(read, Progress::Silent(..)), "{code} {message}: {read:?}");
     }
 }
 
 #[test]
 fn a_pod_that_never_ran_says_why() {
     let evicted = with_status(json!({"phase": "Failed", "reason": "Evicted"}));
-    assert!(matches!(&evicted, Progress::Silent(why) if why.contains("Evicted")), "{evicted:?}");
+    assert!(
+        matches!(&evicted, Progress::Silent(Cause::Evicted, why) if why.contains("Evicted")),
+        "{evicted:?}"
+    );
     let waiting = json!({"name": "worker", "image": "", "imageID": "", "ready": false, "restartCount": 0,
         "state": {"waiting": {"reason": "ErrImagePull", "message": "not found"}}});
     let pulling = with_status(json!({"phase": "Pending", "containerStatuses": [waiting]}));
-    assert_eq!(pulling, Progress::Waiting("ErrImagePull: not found".into()));
-    assert_eq!(with_status(json!({"phase": "Pending"})), Progress::Waiting(String::new()));
+    assert_eq!(pulling, Progress::Waiting(Cause::ImagePull, "ErrImagePull: not found".into()));
+    assert_eq!(with_status(json!({"phase": "Pending"})), Progress::Waiting(Cause::NotStarted, String::new()));
 }
 
 #[test]
@@ -160,5 +166,5 @@ fn a_pod_of_somebody_else_is_no_worker() {
     assert_eq!(WorkerView::new(&pod), None, "the name reserves the number");
     let mut pod = made();
     pod.spec.as_mut().expect("a spec").node_name = Some("another".into());
-    assert!(matches!(WorkerView::new(&pod).expect("a worker").progress, Progress::Silent(_)));
+    assert!(matches!(WorkerView::new(&pod).expect("a worker").progress, Progress::Silent(..)));
 }

@@ -1,7 +1,7 @@
 //! Edge: `nodekeeper controller` joins the machine to the controller: signals, clock, environment, logs.
 
 use anyhow::{Context as _, Result};
-use nodekeeper_core::worker::Template;
+use nodekeeper_core::worker::{Allowed, Template};
 use nodekeeper_operator::clock::Clock;
 use nodekeeper_operator::{Settings, client, run as run_controller};
 use tokio::signal::unix::{SignalKind, signal};
@@ -37,6 +37,12 @@ async fn control(told: Controller) -> Result<()> {
         image: told.worker_image,
         service_account: told.worker_service_account,
         priority_class: told.worker_priority_class,
+        pull_secrets: told.worker_pull_secrets,
+        allowed: Allowed {
+            service_accounts: told.allow_service_accounts,
+            host_paths: told.allow_host_paths,
+            privileged: told.allow_privileged,
+        },
     };
     let settings = Settings {
         lease: told.lease_name,

@@ -47,6 +47,7 @@ fn gate() -> GateView {
         created: Timestamp::UNIX_EPOCH,
         deleting: false,
         spec,
+        status: nodekeeper_core::api::NodeGateStatus::default(),
     }
 }
 

@@ -60,7 +60,7 @@ async fn heard(client: Client, patience: Duration) -> Vec<String> {
     let stream = follow(
         Api::<Node>::all(client),
         "nodes",
-        None,
+        Part::default(),
         |node| Some(node.name_any()).filter(|name| name != "strange"),
         Clock::new(|| jiff::Timestamp::UNIX_EPOCH),
         1,

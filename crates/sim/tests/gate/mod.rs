@@ -50,7 +50,7 @@ pub fn template() -> Template {
         namespace: NAMESPACE.into(),
         image: "nodekeeper.local/worker:1".into(),
         service_account: "nodekeeper-worker".into(),
-        priority_class: String::new(),
+        ..Template::default()
     }
 }
 

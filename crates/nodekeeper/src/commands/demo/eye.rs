@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use nodekeeper_core::gate::{GateView, Observed, State, decide, serving};
+use nodekeeper_core::gate::{Fleet, GateView, Observed, Served, Slots, State, decide, serving};
 use nodekeeper_core::node::NodeView;
 use nodekeeper_core::record::Record;
 use nodekeeper_core::report::Verdict;
@@ -107,7 +107,7 @@ impl Eye {
     /// Brings the tale of a machine up to date.
     fn follow(&mut self, name: &str, at: Timestamp) -> Option<Row> {
         let node = self.nodes.get(name)?;
-        let held = serving(self.gates.values(), node).is_some();
+        let held = matches!(serving(self.gates.values(), node), Served::Held(_));
         let record = record_of(node);
         let (row, is_settled) = self.look(node, at);
         let tale = self.tales.entry(name.to_owned()).or_default();
@@ -138,16 +138,25 @@ impl Eye {
     /// Where a machine stands, and whether it stays there until something happens. What the controller is about to do
     /// within milliseconds is not worth showing.
     fn look(&self, node: &NodeView, now: Timestamp) -> (Row, bool) {
-        let gate = serving(self.gates.values(), node);
+        let served = serving(self.gates.values(), node);
         let workers: Vec<WorkerView> =
             self.workers.values().filter(|worker| worker.subject.node_uid == node.uid).cloned().collect();
-        // No worker of the demo is ever overdue.
-        let elapsed = Duration::ZERO;
-        let decision = decide(&Observed { node, gate, workers: &workers, slot_free: true, now, elapsed });
+        let decision = decide(&Observed {
+            node,
+            served,
+            workers: &workers,
+            daemons: None,
+            slots: Slots { first: true, another: true },
+            fleet: Fleet::default(),
+            now,
+            // No worker of the demo is ever overdue.
+            elapsed: Duration::ZERO,
+        });
         let record = record_of(node);
         let same_boot = record.round.boot_id == node.boot_id;
         let newest = workers.iter().map(|worker| worker.subject.number).max().unwrap_or_default();
-        let allowed = gate
+        let allowed = served
+            .gate()
             .or(self.gates.values().next())
             .map_or(0, |gate| gate.spec.retry.max_retries.unsigned_abs() + 1);
         let before = match record.verdict {
@@ -189,7 +198,7 @@ impl Eye {
             why,
             brief,
         };
-        (row, gate.is_none() || decision.effects.is_empty())
+        (row, served.gate().is_none() || decision.effects.is_empty())
     }
 
     /// Where every machine that has joined stands now, in the order of joining.

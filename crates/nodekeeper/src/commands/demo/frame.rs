@@ -126,7 +126,7 @@ pub fn paint(state: State) -> Paint {
     match state {
         State::Verified => Paint::Green,
         State::Failed => Paint::Red,
-        State::Unverified | State::Inconclusive | State::Unserved => Paint::Yellow,
+        State::Unverified | State::Inconclusive | State::Stuck | State::Unserved => Paint::Yellow,
         State::Pending | State::InProgress => Paint::Cyan,
         State::Ungated | State::Leaving | State::Waiting => Paint::Dim,
     }

@@ -114,7 +114,7 @@ fn settings() -> Settings {
         namespace: NAMESPACE.into(),
         image: "nodekeeper.local/worker:demo".into(),
         service_account: ACCOUNT.into(),
-        priority_class: String::new(),
+        ..Template::default()
     };
     Settings::new(template, "nodekeeper-demo".into(), 1)
 }

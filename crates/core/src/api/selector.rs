@@ -1,0 +1,97 @@
+//! Which nodes a gate is for.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Selects nodes by their labels: all that is said here has to hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeSelector {
+    /// Labels that a node must bear, with these values.
+    #[serde(default)]
+    #[schemars(extend("maxProperties" = 32))]
+    pub match_labels: BTreeMap<String, String>,
+    /// What else must hold of its labels.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub match_expressions: Vec<Requirement>,
+}
+
+/// One thing that must hold of a node's labels.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Requirement {
+    /// Key of the label.
+    #[schemars(length(min = 1, max = 317))]
+    pub key: String,
+    /// How its value is compared.
+    pub operator: Operator,
+    /// With what; for `In` and `NotIn`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(max = 63)))]
+    pub values: Vec<String>,
+}
+
+/// How a label is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Operator {
+    /// It is there, with one of the values.
+    In,
+    /// It is not there, or has none of the values.
+    NotIn,
+    /// It is there.
+    Exists,
+    /// It is not there.
+    DoesNotExist,
+}
+
+impl NodeSelector {
+    /// Whether a node with these labels is selected.
+    #[must_use]
+    pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
+        self.match_labels.iter().all(|(key, value)| labels.get(key) == Some(value))
+            && self.match_expressions.iter().all(|requirement| requirement.holds(labels))
+    }
+
+    /// The labels that it looks at.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        let expressions = self.match_expressions.iter().map(|requirement| &requirement.key);
+        self.match_labels.keys().chain(expressions).map(String::as_str)
+    }
+}
+
+impl Requirement {
+    fn holds(&self, labels: &BTreeMap<String, String>) -> bool {
+        let value = labels.get(&self.key);
+        match self.operator {
+            Operator::In => value.is_some_and(|value| self.values.contains(value)),
+            Operator::NotIn => !value.is_some_and(|value| self.values.contains(value)),
+            Operator::Exists => value.is_some(),
+            Operator::DoesNotExist => value.is_none(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_selector_selects_as_kubernetes_does() {
+        let labels = BTreeMap::from([("pool".to_owned(), "gpu".to_owned())]);
+        let holds = |operator, key: &str, values: &[&str]| {
+            let values = values.iter().map(|value| (*value).to_owned()).collect();
+            let requirement = Requirement { key: key.into(), operator, values };
+            NodeSelector { match_labels: BTreeMap::new(), match_expressions: vec![requirement] }
+                .matches(&labels)
+        };
+        assert!(NodeSelector::default().matches(&labels));
+        assert!(holds(Operator::In, "pool", &["cpu", "gpu"]) && !holds(Operator::In, "pool", &["cpu"]));
+        assert!(!holds(Operator::In, "zone", &["a"]) && holds(Operator::NotIn, "zone", &["a"]));
+        assert!(holds(Operator::NotIn, "pool", &["cpu"]) && !holds(Operator::NotIn, "pool", &["gpu"]));
+        assert!(holds(Operator::Exists, "pool", &[]) && !holds(Operator::Exists, "zone", &[]));
+        assert!(holds(Operator::DoesNotExist, "zone", &[]) && !holds(Operator::DoesNotExist, "pool", &[]));
+    }
+}

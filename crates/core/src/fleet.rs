@@ -1,0 +1,329 @@
+//! What all nodes say together: how many stand where, and what a gate says about itself.
+
+use std::collections::BTreeMap;
+
+use crate::api::{Condition, Enforcement, NodeCounts, NodeGateStatus};
+use crate::gate::{Fleet, GateView, State};
+use crate::record::Cause;
+
+/// So many nodes whose workers cannot run for the same reason are no coincidence.
+const ALIKE: u32 = 3;
+
+/// Where one node stands, as far as its gate's status is concerned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Its gate; of a node that no gate serves, the taint.
+    pub at: String,
+    /// Where it stands.
+    pub state: State,
+    /// Why its last worker could not tell.
+    pub cause: Option<Cause>,
+    /// It had been let in, and is tainted again.
+    pub regated: bool,
+}
+
+/// The nodes of one gate, counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    states: BTreeMap<State, u32>,
+    causes: BTreeMap<Cause, u32>,
+    regated: u32,
+}
+
+impl Tally {
+    /// How many stand there.
+    #[must_use]
+    pub fn count(&self, state: State) -> u32 {
+        self.states.get(&state).copied().unwrap_or_default()
+    }
+
+    /// The reason for which workers of several nodes cannot run.
+    #[must_use]
+    pub fn cannot_run(&self) -> Option<(Cause, u32)> {
+        let (cause, count) =
+            self.causes.iter().filter(|(cause, _)| cause.is_about_running()).max_by_key(|all| all.1)?;
+        (*count >= ALIKE).then_some((*cause, *count))
+    }
+
+    fn counts(&self) -> NodeCounts {
+        let count = |states: &[State]| {
+            let sum: u32 = states.iter().map(|state| self.count(*state)).sum();
+            i32::try_from(sum).unwrap_or(i32::MAX)
+        };
+        let waiting = count(&[State::Waiting]);
+        let verifying = count(&[State::Unverified, State::Pending, State::InProgress]);
+        let (inconclusive, stuck) = (count(&[State::Inconclusive]), count(&[State::Stuck]));
+        let failed = count(&[State::Failed]);
+        NodeCounts {
+            gated: waiting + verifying + inconclusive + stuck + failed,
+            waiting,
+            verifying,
+            inconclusive,
+            stuck,
+            failed,
+            verified: count(&[State::Verified]),
+        }
+    }
+}
+
+/// All nodes that stand somewhere.
+#[derive(Debug, Default)]
+pub struct Census {
+    nodes: BTreeMap<String, Standing>,
+    tallies: BTreeMap<String, Tally>,
+}
+
+impl Census {
+    /// A node stands here now, or nowhere. Returns the gates whose figures changed.
+    pub fn set(&mut self, node: &str, now: Option<Standing>) -> Vec<String> {
+        let before = match now.clone() {
+            Some(standing) => self.nodes.insert(node.to_owned(), standing),
+            None => self.nodes.remove(node),
+        };
+        if before == now {
+            return Vec::new();
+        }
+        let mut touched = Vec::new();
+        for (standing, more) in [(before, false), (now, true)] {
+            let Some(standing) = standing else { continue };
+            let tally = self.tallies.entry(standing.at.clone()).or_default();
+            shift(tally.states.entry(standing.state).or_default(), more);
+            if let Some(cause) = standing.cause {
+                shift(tally.causes.entry(cause).or_default(), more);
+            }
+            if standing.regated {
+                shift(&mut tally.regated, more);
+            }
+            if tally.states.values().all(|count| *count == 0) {
+                self.tallies.remove(&standing.at);
+            }
+            if !touched.contains(&standing.at) {
+                touched.push(standing.at);
+            }
+        }
+        touched
+    }
+
+    /// Where a node stands.
+    #[must_use]
+    pub fn get(&self, node: &str) -> Option<&Standing> {
+        self.nodes.get(node)
+    }
+
+    /// The figures of a gate.
+    #[must_use]
+    pub fn tally(&self, gate: &str) -> Tally {
+        self.tallies.get(gate).cloned().unwrap_or_default()
+    }
+
+    /// All figures, by gate.
+    pub fn tallies(&self) -> impl Iterator<Item = (&str, &Tally)> {
+        self.tallies.iter().map(|(gate, tally)| (gate.as_str(), tally))
+    }
+
+    /// What the nodes of a gate mean to one of them.
+    #[must_use]
+    pub fn fleet(&self, gate: &str, refused: bool) -> Fleet {
+        let Some(tally) = self.tallies.get(gate) else {
+            return Fleet { cannot_run: refused, ..Fleet::default() };
+        };
+        Fleet {
+            cannot_run: refused || tally.cannot_run().is_some(),
+            open: tally.count(State::Verified),
+            regated: tally.regated,
+        }
+    }
+
+    /// A node that stands there, as an example.
+    #[must_use]
+    pub fn example(&self, at: &str, state: State) -> Option<&str> {
+        let fits = |(_, standing): &(&String, &Standing)| standing.at == at && standing.state == state;
+        self.nodes.iter().find(fits).map(|(name, _)| name.as_str())
+    }
+}
+
+fn shift(count: &mut u32, more: bool) {
+    *count = if more { count.saturating_add(1) } else { count.saturating_sub(1) };
+}
+
+/// What holds, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Type of the condition.
+    pub type_: &'static str,
+    /// `True`, `False` or `Unknown`.
+    pub status: &'static str,
+    /// In one word.
+    pub reason: &'static str,
+    /// For people, with what to do.
+    pub message: String,
+}
+
+impl Finding {
+    /// A finding.
+    #[must_use]
+    pub fn new(
+        type_: &'static str,
+        status: &'static str,
+        reason: &'static str,
+        message: impl Into<String>,
+    ) -> Self {
+        Self { type_, status, reason, message: message.into() }
+    }
+}
+
+/// All that a gate's status is made from.
+#[derive(Clone, Debug)]
+pub struct Seen<'a> {
+    /// The gate.
+    pub gate: &'a GateView,
+    /// Its figures.
+    pub tally: &'a Tally,
+    /// Why the API server takes no workers.
+    pub refused: Option<&'a str>,
+    /// Nodes that it would serve, and another gate does; which.
+    pub shadowed_by: Option<(&'a str, usize)>,
+    /// Nodes that bear its taint and that no gate serves; one of them.
+    pub unserved: Option<(&'a str, u32)>,
+    /// Whether autoscalers know its taint.
+    pub autoscalers: Finding,
+}
+
+/// What a gate says about itself. Times are kept where nothing changed.
+#[must_use]
+pub fn status(seen: &Seen<'_>, before: &NodeGateStatus, now: &str) -> NodeGateStatus {
+    let generation = seen.gate.generation;
+    let mut findings =
+        vec![workers(seen), cluster_dns(seen), shadowed(seen), unserved(seen), seen.autoscalers.clone()];
+    findings.insert(0, ready(seen, &findings));
+    let conditions = findings.into_iter().map(|finding| {
+        let known = before.conditions.iter().find(|known| known.type_ == finding.type_);
+        let since =
+            known.filter(|known| known.status == finding.status).map(|known| &known.last_transition_time);
+        Condition {
+            type_: finding.type_.into(),
+            status: finding.status.into(),
+            observed_generation: generation,
+            last_transition_time: since.map_or(now, String::as_str).into(),
+            reason: finding.reason.into(),
+            message: finding.message,
+        }
+    });
+    NodeGateStatus {
+        observed_generation: generation,
+        nodes: seen.tally.counts(),
+        conditions: conditions.collect(),
+    }
+}
+
+fn ready(seen: &Seen<'_>, findings: &[Finding]) -> Finding {
+    let of = |status, reason, message: &str| Finding::new("Ready", status, reason, message);
+    let hindrance = |type_| findings.iter().find(|one| one.type_ == type_ && one.status == "True");
+    match seen.gate.spec.enforcement {
+        _ if seen.gate.deleting => of("False", "Deleting", "the gate is being deleted and serves no node"),
+        Enforcement::Paused => of(
+            "False",
+            "Paused",
+            "`spec.enforcement` is 'Paused': tainted nodes stay tainted until it is 'Enforce'",
+        ),
+        Enforcement::DryRun => of(
+            "False",
+            "DryRun",
+            "`spec.enforcement` is 'DryRun': workers run, and no node is let in; see the Events of the nodes",
+        ),
+        Enforcement::Enforce => {
+            match ["WorkersCannotRun", "ClusterDNSNotRunning"].into_iter().find_map(hindrance) {
+                Some(finding) => of("False", finding.reason, &finding.message),
+                None => of("True", "Serving", "nodes that bear the taint are verified and let in"),
+            }
+        }
+    }
+}
+
+fn workers(seen: &Seen<'_>) -> Finding {
+    let of = |status, reason, message: String| Finding::new("WorkersCannotRun", status, reason, message);
+    if let Some(why) = seen.refused {
+        return of(
+            "True",
+            "CreateRefused",
+            format!("the API server takes no worker pods: {why}. No node is blamed, and it is tried again"),
+        );
+    }
+    match seen.tally.cannot_run() {
+        Some((cause, count)) => {
+            let why = cause.describe();
+            of(
+                "True",
+                "FailingAlike",
+                format!(
+                    "the workers of {count} nodes cannot run: {why}. No node is blamed; see their Events"
+                ),
+            )
+        }
+        None => of("False", "WorkersRun", "nothing is known that would keep workers from running".into()),
+    }
+}
+
+fn cluster_dns(seen: &Seen<'_>) -> Finding {
+    let of = |status, reason, message: String| Finding::new("ClusterDNSNotRunning", status, reason, message);
+    match seen.tally.causes.get(&Cause::ClusterDns).copied().unwrap_or_default() {
+        0 => of("False", "NotSeen", "no worker found the cluster's DNS without ready endpoints".into()),
+        count => {
+            let taint = seen.gate.spec.taints.first().map(|taint| taint.key.as_str()).unwrap_or_default();
+            of(
+                "True",
+                "NoReadyEndpoints",
+                format!(
+                    "{count} nodes wait for the cluster's DNS, which has no ready endpoints. If all nodes are gated, CoreDNS must tolerate the taint {taint}, or some nodes must not bear it"
+                ),
+            )
+        }
+    }
+}
+
+fn shadowed(seen: &Seen<'_>) -> Finding {
+    match seen.shadowed_by {
+        Some((other, 0)) => Finding::new(
+            "Shadowed",
+            "True",
+            "AnotherGateWins",
+            format!(
+                "gate {other} has the same taint, selects all nodes that this one does, and goes before it: this gate serves none; change `spec.priority`, `spec.taints` or `spec.nodeSelector`"
+            ),
+        ),
+        Some((other, count)) => Finding::new(
+            "Shadowed",
+            "True",
+            "AnotherGateWins",
+            format!(
+                "{count} nodes that this gate selects are served by gate {other}, which goes before it; change `spec.priority`, `spec.taints` or `spec.nodeSelector`"
+            ),
+        ),
+        None => Finding::new("Shadowed", "False", "NoOverlap", "no other gate goes before this one"),
+    }
+}
+
+fn unserved(seen: &Seen<'_>) -> Finding {
+    match seen.unserved {
+        Some((node, count)) => {
+            let taint = seen.gate.spec.taints.first().map(|taint| taint.key.as_str()).unwrap_or_default();
+            Finding::new(
+                "NodesUnserved",
+                "True",
+                "NotSelected",
+                format!(
+                    "{count} nodes bear a taint of this gate, and no gate selects them, {node} for example; change `spec.nodeSelector`, or free them: `kubectl taint node {node} {taint}-`"
+                ),
+            )
+        }
+        None => Finding::new(
+            "NodesUnserved",
+            "False",
+            "AllServed",
+            "every node that bears the taint is served by a gate",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,102 @@
+use jiff::Timestamp;
+
+use super::*;
+use crate::api::NodeGateSpec;
+
+fn standing(state: State, cause: Option<Cause>) -> Option<Standing> {
+    Some(Standing { at: "g".into(), state, cause, regated: false })
+}
+
+fn gate() -> GateView {
+    GateView {
+        name: "g".into(),
+        uid: "u".into(),
+        generation: 4,
+        created: Timestamp::UNIX_EPOCH,
+        deleting: false,
+        spec: NodeGateSpec::default(),
+        status: NodeGateStatus::default(),
+    }
+}
+
+fn seen<'a>(gate: &'a GateView, tally: &'a Tally) -> Seen<'a> {
+    let autoscalers = Finding::new("AutoscalerCompatible", "True", "NoAutoscaler", "");
+    Seen { gate, tally, refused: None, shadowed_by: None, unserved: None, autoscalers }
+}
+
+fn condition<'a>(status: &'a NodeGateStatus, type_: &str) -> &'a Condition {
+    status.conditions.iter().find(|one| one.type_ == type_).expect("it is there")
+}
+
+#[test]
+fn every_node_is_counted_once_wherever_it_goes() {
+    let mut census = Census::default();
+    for name in ["a", "b", "c"] {
+        assert_eq!(census.set(name, standing(State::InProgress, None)), ["g"]);
+    }
+    assert!(census.set("a", standing(State::InProgress, None)).is_empty(), "nothing changed");
+    census.set("a", standing(State::Verified, None));
+    census.set("b", standing(State::Failed, None));
+    let counts = census.tally("g").counts();
+    assert_eq!((counts.gated, counts.verifying, counts.verified, counts.failed), (2, 1, 1, 1));
+    for name in ["a", "b", "c"] {
+        census.set(name, None);
+    }
+    assert_eq!(census.tally("g"), Tally::default());
+    assert_eq!(census.tallies().count(), 0, "nothing stays of a gate without nodes");
+}
+
+#[test]
+fn three_nodes_that_cannot_run_alike_blame_nobody() {
+    let mut census = Census::default();
+    census.set("a", standing(State::Inconclusive, Some(Cause::ImagePull)));
+    census.set("b", standing(State::Inconclusive, Some(Cause::ImagePull)));
+    census.set("c", standing(State::Inconclusive, Some(Cause::OutOfMemory)));
+    assert!(!census.fleet("g", false).cannot_run, "two and one are no three alike");
+    census.set("c", standing(State::Inconclusive, Some(Cause::ImagePull)));
+    assert!(census.fleet("g", false).cannot_run);
+    let status = status(&seen(&gate(), &census.tally("g")), &NodeGateStatus::default(), "now");
+    let found = condition(&status, "WorkersCannotRun");
+    assert!(found.status == "True" && found.message.contains("image"), "{found:?}");
+    assert_eq!(condition(&status, "Ready").status, "False");
+}
+
+#[test]
+fn a_dns_that_does_not_run_is_named_with_the_fix() {
+    let mut census = Census::default();
+    census.set("a", standing(State::Inconclusive, Some(Cause::ClusterDns)));
+    let status = status(&seen(&gate(), &census.tally("g")), &NodeGateStatus::default(), "now");
+    let found = condition(&status, "ClusterDNSNotRunning");
+    assert!(
+        found.status == "True" && found.message.contains("must tolerate the taint node-ready/unverified")
+    );
+}
+
+#[test]
+fn a_condition_keeps_its_time_until_its_status_changes() {
+    let (gate, tally) = (gate(), Tally::default());
+    let first = status(&seen(&gate, &tally), &NodeGateStatus::default(), "t1");
+    let again = status(&seen(&gate, &tally), &first, "t2");
+    assert_eq!(again, first);
+    let refused = Seen { refused: Some("quota"), ..seen(&gate, &tally) };
+    let then = status(&refused, &first, "t3");
+    assert_eq!(condition(&then, "WorkersCannotRun").last_transition_time, "t3");
+    assert_eq!(condition(&then, "Shadowed").last_transition_time, "t1");
+    assert_eq!((then.observed_generation, condition(&then, "Ready").observed_generation), (4, 4));
+}
+
+#[test]
+fn a_gate_that_another_shadows_says_which() {
+    let (gate, tally) = (gate(), Tally::default());
+    let shadowed = Seen { shadowed_by: Some(("first", 2)), ..seen(&gate, &tally) };
+    let found = status(&shadowed, &NodeGateStatus::default(), "now");
+    let found = condition(&found, "Shadowed");
+    assert!(found.status == "True" && found.message.contains("gate first"), "{found:?}");
+}
+
+#[test]
+fn at_most_a_tenth_is_tainted_again_and_always_one() {
+    let fleet = |open, regated| Fleet { open, regated, cannot_run: false };
+    assert!(fleet(1, 0).may_regate() && !fleet(8, 1).may_regate());
+    assert!(fleet(99, 9).may_regate() && !fleet(90, 10).may_regate());
+}

@@ -1,0 +1,415 @@
+//! A node that a gate acts on: one that it holds, or one that it let in and looks at again.
+
+use std::time::Duration;
+
+use jiff::SignedDuration;
+
+use super::pace::{pause, spread};
+use super::wait::{Unmet, unmet};
+use super::{Decision, Effect, GateView, Notice, Observed, State, remove, round, round_of, subject};
+use crate::api::{Mode, OnReboot};
+use crate::record::{Cause, Ending, Record};
+use crate::report::{Outcome, Report, Verdict, reason};
+use crate::worker::{Progress, WorkerView};
+
+/// So many workers in a row without a verdict, and the next comes as rarely as to a node that failed.
+const TOO_MANY_SILENT: u32 = 20;
+/// How long a worker may wait for a kubelet to start it, and for its end to be seen.
+const WAITING_GRACE: Duration = Duration::from_mins(1);
+/// How long the scheduler may refuse a worker. The next one tolerates what the node bears then.
+const UNSCHEDULED_GRACE: Duration = Duration::from_secs(20);
+/// How often a worker that does not go away is looked at.
+const GOING: SignedDuration = SignedDuration::from_mins(1);
+
+pub(super) struct Case<'a> {
+    pub seen: &'a Observed<'a>,
+    pub gate: &'a GateView,
+    pub record: Record,
+    /// The node bears the gate's taint. Else it was let in, and works.
+    pub held: bool,
+}
+
+impl Case<'_> {
+    pub fn decide(&self) -> Decision {
+        let newest = self.seen.workers.iter().max_by_key(|worker| worker.subject.number);
+        let mut decision = match newest {
+            Some(worker) if worker.subject.number > self.record.number => self.look_at(worker),
+            _ if self.held => self.next("it is held"),
+            _ => self.tend(),
+        };
+        // A node that works is verified, whatever is looked at on it; only what is written about it can change that.
+        let regated = decision.effects.iter().any(|effect| matches!(effect, Effect::Regate(_)));
+        if !self.held && !regated {
+            decision.state = State::Verified;
+        }
+        decision
+    }
+
+    /// A worker whose end is not recorded yet.
+    fn look_at(&self, worker: &WorkerView) -> Decision {
+        let node = self.seen.node;
+        let other = |why| self.inconclusive(worker, Cause::Other, why);
+        if worker.node_name != node.name {
+            return other("the worker was made for a node of another name");
+        }
+        let (looked_at, now) = (round_of(&worker.subject), round(node, self.gate));
+        if looked_at.boot_id != now.boot_id {
+            return other("the node was booted again since the worker was made");
+        }
+        if looked_at != now {
+            return other("the gate was changed since the worker was made");
+        }
+        match &worker.progress {
+            Progress::Reported(report) => self.judge(worker, report),
+            Progress::Silent(cause, why) => self.inconclusive(worker, *cause, why),
+            _ if worker.deleting => other("the worker was deleted before it ended"),
+            Progress::Running => self.await_end(worker, State::InProgress, "runs", Cause::Overdue),
+            Progress::Waiting(cause, why) if why.is_empty() => {
+                self.await_end(worker, State::Pending, "has not started", *cause)
+            }
+            Progress::Waiting(cause, why) => {
+                self.await_end(worker, State::Pending, &format!("has not started: {why}"), *cause)
+            }
+            Progress::Unscheduled(why) => self.await_end(
+                worker,
+                State::Pending,
+                &format!("is not scheduled: {why}"),
+                Cause::Unscheduled,
+            ),
+        }
+    }
+
+    /// Waits for the end of a worker, but not for ever.
+    fn await_end(&self, worker: &WorkerView, state: State, doing: &str, cause: Cause) -> Decision {
+        let allowed = match cause {
+            Cause::Unscheduled => UNSCHEDULED_GRACE,
+            _ => {
+                Duration::from_secs(self.gate.spec.deadlines.worker_seconds.unsigned_abs().into())
+                    + WAITING_GRACE
+            }
+        };
+        match allowed.checked_sub(self.age(worker)).filter(|left| !left.is_zero()) {
+            Some(left) => {
+                let decision = Decision::new(state, format!("worker {} {doing}", worker.subject.number));
+                Decision { recheck_in: Some(left), ..decision }
+            }
+            None => self.inconclusive(worker, cause, &format!("the worker {doing}, and is overdue")),
+        }
+    }
+
+    fn age(&self, worker: &WorkerView) -> Duration {
+        self.seen.elapsed.saturating_sub(worker.first_seen)
+    }
+
+    fn judge(&self, worker: &WorkerView, report: &Report) -> Decision {
+        match report.verdict {
+            Verdict::Inconclusive => {
+                let dns =
+                    |check: &crate::report::CheckResult| check.reason == reason::CLUSTER_DNS_NOT_RUNNING;
+                let cause = if report.checks.iter().any(dns) { Cause::ClusterDns } else { Cause::Other };
+                self.inconclusive(worker, cause, &report.summary())
+            }
+            Verdict::Passed if !self.seen.node.ready => {
+                let why = "the node was no longer Ready when its worker had passed";
+                self.inconclusive(worker, Cause::Other, why)
+            }
+            Verdict::Passed => self.passed(worker, report),
+            Verdict::Failed if self.held => self.failed(worker, report),
+            Verdict::Failed => self.failed_in_place(worker, report),
+        }
+    }
+
+    fn record_after(&self, worker: &WorkerView, verdict: Verdict, cause: Option<Cause>, why: &str) -> Record {
+        // Where nothing can run, or the cluster's DNS does not, the node's clock stands still.
+        let stands = self.seen.fleet.cannot_run || cause == Some(Cause::ClusterDns) || !self.held;
+        let spent = self.age(worker) + Duration::try_from(self.pause()).unwrap_or_default();
+        self.record.after(Ending {
+            uid: &self.seen.node.uid,
+            round: round(self.seen.node, self.gate),
+            number: worker.subject.number,
+            verdict,
+            why,
+            cause,
+            spent: if stands { 0 } else { u32::try_from(spent.as_secs()).unwrap_or(u32::MAX) },
+            anew: self.seen.node.verify.is_some(),
+            at: self.seen.now,
+        })
+    }
+
+    fn passed(&self, worker: &WorkerView, report: &Report) -> Decision {
+        let record = self.record_after(worker, Verdict::Passed, None, &report.summary());
+        let (attempt, gate) = (record.attempts, &self.gate.name);
+        let note = if self.held {
+            format!("attempt {attempt} passed: {}; gate {gate} is open", report.summary())
+        } else {
+            format!("verified again: {}", report.summary())
+        };
+        let told =
+            Notice::new(false, "NodeVerified", if self.held { "RemoveTaint" } else { "Verify" }, &*note);
+        let record = record.opened(&self.gate.spec.verified_label.key);
+        // What is looked at every few hours needs no Event each time.
+        let asked = self.held || self.wish().is_some_and(|wish| wish != PERIODIC);
+        Decision::new(State::Verified, note)
+            .with([Effect::Open(record)])
+            .with(asked.then_some(Effect::Tell(told)))
+            .with(remove(self.seen.workers))
+    }
+
+    fn failed(&self, worker: &WorkerView, report: &Report) -> Decision {
+        let record = self.record_after(worker, Verdict::Failed, None, &report.summary());
+        let (attempts, allowed) = (record.attempts, self.attempts_allowed());
+        let which = if attempts > allowed {
+            "one more attempt".to_owned()
+        } else {
+            format!("attempt {attempts} of {allowed}")
+        };
+        let note = format!("{which} failed: {}", report.summary());
+        let told = Notice::new(true, "NodeCheckFailed", &action(report), &*note);
+        let mut effects = vec![Effect::Remember(record), Effect::Tell(told)];
+        if attempts == allowed {
+            let pause = self.gate.spec.retry.recheck_seconds;
+            let note =
+                format!("{allowed} attempts failed; the node stays tainted and is looked at every {pause} s");
+            effects.push(Effect::Tell(Notice::new(true, "NodeVerificationFailed", "GiveUp", note)));
+        }
+        let state = if attempts < allowed { State::Unverified } else { State::Failed };
+        Decision::new(state, note).with(effects)
+    }
+
+    /// A node that was let in does not pass any more.
+    fn failed_in_place(&self, worker: &WorkerView, report: &Report) -> Decision {
+        let record = self.record_after(worker, Verdict::Failed, None, &report.summary());
+        let needed = match self.gate.spec.mode {
+            Mode::Bootstrap => 1,
+            Mode::Continuous => self.gate.spec.continuous.failures.unsigned_abs(),
+        };
+        let count = record.attempts;
+        let failed = format!("failure {count} of {needed} of a verified node: {}", report.summary());
+        if count < needed {
+            let told = Notice::new(true, "NodeCheckFailed", &action(report), &*failed);
+            return Decision::new(State::Verified, failed)
+                .with([Effect::Remember(record), Effect::Tell(told)]);
+        }
+        if !self.seen.fleet.may_regate() {
+            let regated = self.seen.fleet.regated;
+            let note = format!(
+                "{failed}; it is not tainted: {regated} nodes of gate {} are tainted again already, so it is hardly the node",
+                self.gate.name
+            );
+            let told = Notice::new(true, "NodeRegateHeld", "Hold", &*note);
+            return Decision::new(State::Verified, note).with([Effect::Remember(record), Effect::Tell(told)]);
+        }
+        self.regate(record, format!("{failed}; tainted again"))
+    }
+
+    fn regate(&self, record: Record, note: String) -> Decision {
+        let told = Notice::new(true, "NodeGated", "AddTaint", &*note);
+        Decision::new(State::Unverified, note).with([Effect::Regate(record.held_again()), Effect::Tell(told)])
+    }
+
+    fn inconclusive(&self, worker: &WorkerView, cause: Cause, why: &str) -> Decision {
+        let record = self.record_after(worker, Verdict::Inconclusive, Some(cause), why);
+        let note = format!("worker {} could not tell: {why}", worker.subject.number);
+        let told = Notice::new(true, "NodeVerificationInconclusive", "RunWorker", &*note);
+        let deadline = self.gate.spec.deadlines.gate_seconds;
+        let stuck = (self.is_stuck(&record) && !self.is_stuck(&self.record)).then(|| {
+            let pause = self.gate.spec.retry.recheck_seconds;
+            let note = format!(
+                "no worker could tell within {deadline} s; the node stays tainted and is looked at every {pause} s; the last one: {why}"
+            );
+            Effect::Tell(Notice::new(true, "NodeVerificationStuck", "GiveUp", note))
+        });
+        let state = if self.is_stuck(&record) { State::Stuck } else { State::Inconclusive };
+        Decision::new(state, note).with([Effect::Remember(record), Effect::Tell(told)]).with(stuck)
+    }
+
+    /// A node that was let in: is there anything to look at?
+    fn tend(&self) -> Decision {
+        if self.was_booted() && self.gate.spec.on_reboot == OnReboot::Regate && self.seen.node.ready {
+            let why = "the node was booted again";
+            let ending = Ending {
+                uid: &self.seen.node.uid,
+                round: round(self.seen.node, self.gate),
+                number: self.record.number,
+                verdict: Verdict::Inconclusive,
+                why,
+                cause: Some(Cause::Other),
+                spent: 0,
+                anew: true,
+                at: self.seen.now,
+            };
+            let record = Record { workers: 0, silent: 0, ..self.record.after(ending) };
+            return self
+                .regate(record, format!("{why}; gate {} holds it until it is verified", self.gate.name));
+        }
+        match self.wish() {
+            Some(wish) => self.next(wish),
+            None => {
+                let settled =
+                    Decision::new(State::Verified, "the node was verified").with(remove(self.seen.workers));
+                match self.gate.spec.mode {
+                    Mode::Bootstrap => settled,
+                    Mode::Continuous => settled.again_in(self.until_periodic()),
+                }
+            }
+        }
+    }
+
+    /// Why a node that was let in has to be looked at.
+    fn wish(&self) -> Option<&'static str> {
+        let label = &self.gate.spec.verified_label.key;
+        if self.seen.node.verify.is_some() {
+            Some("somebody asked for it")
+        } else if self.record.label == *label && !self.seen.node.labels.contains_key(label) {
+            Some("its label was removed")
+        } else if self.was_booted() && self.gate.spec.on_reboot != OnReboot::Ignore {
+            Some("it was booted again")
+        } else if self.record.verdict != Some(Verdict::Passed) {
+            Some("the last worker did not pass")
+        } else if self.gate.spec.mode == Mode::Continuous && !self.until_periodic().is_positive() {
+            Some(PERIODIC)
+        } else {
+            None
+        }
+    }
+
+    fn was_booted(&self) -> bool {
+        !self.seen.node.boot_id.is_empty() && self.record.round.boot_id != self.seen.node.boot_id
+    }
+
+    /// When a verified node is looked at again: so that no more than one worker a second is started for it.
+    fn until_periodic(&self) -> SignedDuration {
+        let asked = i64::from(self.gate.spec.continuous.period_seconds);
+        let period = SignedDuration::from_secs(asked.max(self.seen.fleet.open.into()));
+        spread(period, &self.record) - self.since_recorded()
+    }
+
+    /// All that ended is recorded. Is it time for the next worker?
+    fn next(&self, wish: &str) -> Decision {
+        let node = self.seen.node;
+        let waiting = |why: String| Decision::new(State::Waiting, why).with(remove(self.unended()));
+        if !node.ready || node.boot_id.is_empty() {
+            return waiting("the node is not Ready".into());
+        }
+        if node.unschedulable {
+            return waiting("the node is cordoned".into());
+        }
+        // Never two at once: one that was given up has to be gone before the next starts.
+        if self.unended().next().is_some() {
+            return Decision::new(State::Unverified, "an earlier worker is being removed")
+                .with(remove(self.unended()))
+                .again_in(GOING);
+        }
+        let (state, why) = self.standing(wish);
+        let wait = self.pause() - self.since_recorded();
+        if wait.is_positive() {
+            let seconds = wait.as_secs() + i64::from(wait.subsec_nanos() > 0);
+            return Decision::new(state, format!("{why}; next worker in {seconds} s")).again_in(wait);
+        }
+        match unmet(self.seen, &self.gate.spec.wait_for).filter(|_| self.held) {
+            Some(Unmet::OnNode(why)) => return waiting(why),
+            Some(Unmet::OnPods(why)) => return Decision { wants_pods: true, ..waiting(why) },
+            None => {}
+        }
+        self.start(state, why)
+    }
+
+    fn start(&self, state: State, why: String) -> Decision {
+        let slots = self.seen.slots;
+        if !(if self.record.number == 0 { slots.first } else { slots.another }) {
+            return Decision {
+                wants_slot: true,
+                ..Decision::new(state, format!("{why}; waits for a free slot"))
+            };
+        }
+        let number = self.record.number.saturating_add(1);
+        let told = (!self.held).then(|| {
+            let note = format!("worker {number} looks at the verified node: {why}");
+            Effect::Tell(Notice::new(false, "NodeVerificationStarted", "CreateWorker", note))
+        });
+        let quiet = self.wish() == Some(PERIODIC);
+        // The last worker's logs could be read until now.
+        Decision::new(State::Pending, format!("worker {number} starts"))
+            .with([Effect::StartWorker(subject(self.seen.node, self.gate, number))])
+            .with(told.filter(|_| !quiet))
+            .with(remove(self.seen.workers))
+    }
+
+    fn unended(&self) -> impl Iterator<Item = &WorkerView> {
+        self.seen.workers.iter().filter(|worker| !worker.has_ended())
+    }
+
+    fn attempts_allowed(&self) -> u32 {
+        self.gate.spec.retry.max_retries.unsigned_abs().saturating_add(1)
+    }
+
+    fn same_round(&self) -> bool {
+        self.record.goes_on(&round(self.seen.node, self.gate)) && self.seen.node.verify.is_none()
+    }
+
+    /// The gate's deadline is past, and nothing is known that would blame the node.
+    fn is_stuck(&self, record: &Record) -> bool {
+        self.held
+            && record.attempts == 0
+            && record.verdict == Some(Verdict::Inconclusive)
+            && record.spent >= self.gate.spec.deadlines.gate_seconds.unsigned_abs()
+    }
+
+    fn is_slow(&self) -> bool {
+        self.record.attempts >= self.attempts_allowed()
+            || self.record.silent >= TOO_MANY_SILENT
+            || self.is_stuck(&self.record)
+            // A node that works is not looked at more often than it needs.
+            || (!self.held && self.record.verdict == Some(Verdict::Failed))
+    }
+
+    fn standing(&self, wish: &str) -> (State, String) {
+        if !self.held {
+            return (State::Verified, wish.to_owned());
+        }
+        if !self.same_round() {
+            return (State::Unverified, "no worker has looked at it yet".to_owned());
+        }
+        let (attempts, allowed, last) = (self.record.attempts, self.attempts_allowed(), &self.record.why);
+        match self.record.verdict {
+            Some(Verdict::Failed) if attempts >= allowed => {
+                (State::Failed, format!("all {allowed} attempts failed: {last}"))
+            }
+            Some(Verdict::Failed) => {
+                (State::Unverified, format!("attempt {attempts} of {allowed} failed: {last}"))
+            }
+            _ if self.is_stuck(&self.record) => {
+                (State::Stuck, format!("no worker could tell in time; worker {}: {last}", self.record.number))
+            }
+            _ => (State::Inconclusive, format!("worker {} could not tell: {last}", self.record.number)),
+        }
+    }
+
+    /// How long after the last worker's end the next one comes.
+    fn pause(&self) -> SignedDuration {
+        if !self.same_round() || self.record.workers == 0 {
+            SignedDuration::ZERO
+        } else if self.is_slow() {
+            SignedDuration::from_secs(self.gate.spec.retry.recheck_seconds.into())
+        } else {
+            pause(&self.gate.spec.retry, &self.record)
+        }
+    }
+
+    /// Whoever wrote the record may have a clock that is ahead of ours: no node waits longer than the pause since we
+    /// saw it.
+    fn since_recorded(&self) -> SignedDuration {
+        let since_seen = self.seen.elapsed.saturating_sub(self.seen.node.record_seen);
+        let since_seen = SignedDuration::try_from(since_seen).unwrap_or(SignedDuration::MAX);
+        self.record.at.map_or(since_seen, |at| self.seen.now.duration_since(at).max(since_seen))
+    }
+}
+
+/// What is looked at because its time has come, and nobody asked.
+const PERIODIC: &str = "its time has come";
+
+/// Which check failed first: an Event is told from another by its action.
+fn action(report: &Report) -> String {
+    let failed = report.checks.iter().find(|check| check.outcome == Outcome::Failed);
+    failed.map_or_else(|| "Check".to_owned(), |check| format!("Check-{}", check.name))
+}

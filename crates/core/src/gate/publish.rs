@@ -1,0 +1,39 @@
+//! The verdict as a condition of the Node, for those who cannot read ours.
+
+use super::{Decision, Effect, GateView, Observed, State};
+use crate::api::NodeCondition;
+use crate::record::Record;
+use crate::report::Verdict;
+use crate::text::clean;
+
+const MESSAGE_LIMIT: usize = 512;
+
+/// What the condition says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Publication {
+    /// `True`, `False` or `Unknown`.
+    pub status: &'static str,
+    /// In one word.
+    pub reason: &'static str,
+    /// For people.
+    pub message: String,
+}
+
+/// Adds the condition to a decision that writes nothing else, if the gate wants it and it is not there yet.
+pub(super) fn with(decision: Decision, seen: &Observed<'_>, gate: &GateView) -> Decision {
+    if gate.spec.node_condition == NodeCondition::None || !decision.effects.is_empty() {
+        return decision;
+    }
+    let record = Record::read(seen.node.record.as_deref(), &seen.node.uid).unwrap_or_default();
+    let (status, reason) = match record.verdict {
+        _ if decision.state == State::Verified => ("True", "Verified"),
+        Some(Verdict::Failed) => ("False", "ChecksFailed"),
+        _ => ("Unknown", "NotVerified"),
+    };
+    let there = seen.node.published.as_ref().map(|(status, reason)| (status.as_str(), reason.as_str()));
+    if there == Some((status, reason)) {
+        return decision;
+    }
+    let message = clean(&decision.why, MESSAGE_LIMIT);
+    decision.with([Effect::Publish(Publication { status, reason, message })])
+}

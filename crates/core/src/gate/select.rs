@@ -1,0 +1,124 @@
+//! Which gate a node stands before.
+
+use jiff::Timestamp;
+
+use crate::api::{GateTaint, NodeGate, NodeGateSpec, NodeGateStatus};
+use crate::node::NodeView;
+use crate::record::Record;
+
+/// A gate, as far as anything here is decided by it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GateView {
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    /// Changes with its spec.
+    pub generation: i64,
+    /// The older one wins.
+    pub created: Timestamp,
+    /// Somebody deleted it: it serves no more.
+    pub deleting: bool,
+    /// What it asks for.
+    pub spec: NodeGateSpec,
+    /// What it says about itself.
+    pub status: NodeGateStatus,
+}
+
+impl GateView {
+    /// Keeps what is needed of a gate.
+    #[must_use]
+    pub fn new(gate: &NodeGate) -> Self {
+        let metadata = &gate.metadata;
+        Self {
+            name: metadata.name.clone().unwrap_or_default(),
+            uid: metadata.uid.clone().unwrap_or_default(),
+            generation: metadata.generation.unwrap_or_default(),
+            created: metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+            deleting: metadata.deletion_timestamp.is_some(),
+            spec: gate.spec.clone(),
+            status: gate.status.clone().unwrap_or_default(),
+        }
+    }
+
+    /// The first of two gates for the same node serves it: by priority, then by age, then by name.
+    fn precedence(&self) -> (std::cmp::Reverse<i32>, Timestamp, &str) {
+        (std::cmp::Reverse(self.spec.priority), self.created, &self.name)
+    }
+
+    /// Whether this one is ahead of another.
+    #[must_use]
+    pub fn goes_before(&self, other: &Self) -> bool {
+        self.precedence() < other.precedence()
+    }
+
+    /// Whether it is for this node, tainted or not.
+    #[must_use]
+    pub fn selects(&self, node: &NodeView) -> bool {
+        !self.deleting && self.spec.node_selector.matches(&node.labels)
+    }
+
+    /// Whether it is for this node and the node bears a taint of it.
+    #[must_use]
+    pub fn holds(&self, node: &NodeView) -> bool {
+        self.selects(node) && !node.positions(&self.spec.taints).is_empty()
+    }
+}
+
+/// Who looks after a node.
+#[derive(Clone, Copy, Debug)]
+pub enum Served<'a> {
+    /// It bears a taint of this gate.
+    Held(&'a GateView),
+    /// It was let in, and this gate is for it.
+    Open(&'a GateView),
+    /// It bears a taint that is a gate's, and no gate serves it; the taint.
+    Orphan(&'a str, &'static str),
+    /// It was let in, and its gate is gone or no longer for it.
+    Released,
+    /// It is nobody's.
+    Nobody,
+}
+
+impl<'a> Served<'a> {
+    /// The gate, if any.
+    #[must_use]
+    pub fn gate(self) -> Option<&'a GateView> {
+        match self {
+            Self::Held(gate) | Self::Open(gate) => Some(gate),
+            Self::Orphan(..) | Self::Released | Self::Nobody => None,
+        }
+    }
+}
+
+/// Who looks after this node.
+#[must_use]
+pub fn serving<'a>(gates: impl IntoIterator<Item = &'a GateView> + Clone, node: &'a NodeView) -> Served<'a> {
+    let first = |fits: &dyn Fn(&GateView) -> bool| {
+        gates.clone().into_iter().filter(|gate| fits(gate)).min_by_key(|gate| gate.precedence())
+    };
+    if let Some(gate) = first(&|gate| gate.holds(node)) {
+        return Served::Held(gate);
+    }
+    let usual = GateTaint::default();
+    let is_gates_own = |key: &str, effect: &str| {
+        let mut known = gates.clone().into_iter().flat_map(|gate| &gate.spec.taints);
+        let same = |taint: &GateTaint| taint.key == key && taint.effect.as_str() == effect;
+        same(&usual) || known.any(same)
+    };
+    if let Some(taint) = node.taints.iter().find(|taint| is_gates_own(&taint.key, &taint.effect)) {
+        let known = |gate: &GateView| gate.spec.taints.iter().any(|own| own.key == taint.key);
+        let why = if first(&known).is_some() {
+            "no gate with this taint selects the node"
+        } else {
+            "there is no gate with this taint"
+        };
+        return Served::Orphan(&taint.key, why);
+    }
+    let Some(record) = Record::read(node.record.as_deref(), &node.uid).filter(Record::is_open) else {
+        return Served::Nobody;
+    };
+    // The gate that let it in, if it still is for it.
+    let same = first(&|gate| gate.selects(node) && gate.uid == record.round.gate_uid);
+    same.or_else(|| first(&|gate| gate.selects(node))).map_or(Served::Released, Served::Open)
+}
