@@ -24,7 +24,8 @@ pub(super) fn with(decision: Decision, seen: &Observed<'_>, gate: &GateView) -> 
     if gate.spec.node_condition == NodeCondition::None || !decision.effects.is_empty() {
         return decision;
     }
-    let record = Record::read(seen.node.record.as_deref(), &seen.node.uid).unwrap_or_default();
+    // Before anything is known there is nothing worth a write.
+    let Some(record) = Record::read(seen.node.record.as_deref(), &seen.node.uid) else { return decision };
     let (status, reason) = match record.verdict {
         _ if decision.state == State::Verified => ("True", "Verified"),
         Some(Verdict::Failed) => ("False", "ChecksFailed"),

@@ -166,7 +166,11 @@ impl State {
         if matches!(&*resource.kind, "Lease" | "Event") && !resource.is_custom() {
             decode::check_micro_times(&body)?;
         }
-        decode::quote_quantities(&mut body);
+        // In a definition these are names of fields, and in a custom resource nobody knows them for quantities.
+        let has_quantities = !resource.is_custom() && &*resource.kind != "CustomResourceDefinition";
+        if has_quantities {
+            decode::quote_quantities(&mut body);
+        }
         let wrong_type = |e: serde_json::Error| {
             let (kind, version) = (&resource.kind, &resource.version);
             let detail = format!("{kind} in version \"{version}\" cannot be handled as a {kind}: {e}");
@@ -180,7 +184,9 @@ impl State {
             schema.default(&mut decoded);
             unknown
         } else {
-            decode::read_quantities(&mut decoded)?;
+            if has_quantities {
+                decode::read_quantities(&mut decoded)?;
+            }
             let unknown = if caller.strict { decode::lost_fields(&body, &decoded) } else { Vec::new() };
             decode::normalize(&mut decoded);
             unknown

@@ -78,6 +78,8 @@ pub struct Scenario {
     pub forged: (String, String),
     /// What else somebody may do now and then, in a word or two; none where there was nothing to do it to.
     pub meddle: fn(&Local, &mut fastrand::Rng) -> Option<&'static str>,
+    /// Undoes what meddling may have left, when everything is healed.
+    pub heal: fn(&Local),
 }
 
 impl Scenario {
@@ -96,6 +98,7 @@ impl Scenario {
             taints: Vec::new(),
             forged,
             meddle: |_, _| None,
+            heal: |_| {},
         }
     }
 }
@@ -208,6 +211,7 @@ impl<'s> Run<'s> {
             for faults in self.faults.lock().unwrap_or_else(PoisonError::into_inner).iter() {
                 faults.set_rates(Rates::CALM);
             }
+            (self.scenario.heal)(&self.cluster.local("somebody"));
             self.cluster.trace().line(|| "everything is healed".into());
             sleep_until(end).await;
         };

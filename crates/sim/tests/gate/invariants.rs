@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use nodekeeper_core::checks::Subject;
+use nodekeeper_core::node::{CONDITION, VERIFY};
 use nodekeeper_core::record::{ANNOTATION, Record};
 use nodekeeper_core::report::{self, Verdict};
 use nodekeeper_sim::Cluster;
@@ -20,6 +21,8 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
     vec![
         Box::<OpenedByVerdict>::default(),
         Box::new(NothingForeign),
+        Box::<TaintedForCause>::default(),
+        Box::<OnlyWhenEnforced>::default(),
         Box::<CountedOnce>::default(),
         Box::<OneWorkerAtATime>::default(),
         Box::<OnlyTheLeaderWrites>::default(),
@@ -121,7 +124,7 @@ fn foreign(node: &Value) -> Value {
     let metadata = node["metadata"].as_object_mut().expect("every object has metadata");
     metadata.remove("resourceVersion");
     metadata.remove("managedFields");
-    for (map, key) in [("labels", LABEL), ("annotations", ANNOTATION)] {
+    for (map, key) in [("labels", LABEL), ("annotations", ANNOTATION), ("annotations", VERIFY)] {
         if let Some(map) = metadata.get_mut(map).and_then(Value::as_object_mut) {
             map.remove(key);
         }
@@ -129,7 +132,20 @@ fn foreign(node: &Value) -> Value {
     if metadata.get("annotations").is_some_and(|map| map.as_object().is_some_and(serde_json::Map::is_empty)) {
         metadata.remove("annotations");
     }
+    let conditions = items(&node, "status.conditions").iter();
+    let conditions: Vec<Value> = conditions.filter(|one| text(one, "type") != CONDITION).cloned().collect();
+    node["status"]["conditions"] = json!(conditions);
     node
+}
+
+/// A gate without what it says about itself.
+fn asked_for(gate: &Value) -> Value {
+    let mut gate = gate.clone();
+    gate["status"] = Value::Null;
+    for field in ["resourceVersion", "managedFields"] {
+        gate["metadata"][field] = Value::Null;
+    }
+    gate
 }
 
 impl Invariant for NothingForeign {
@@ -147,10 +163,11 @@ impl Invariant for NothingForeign {
                 if was != is {
                     return Err(format!("{was} became {is}"));
                 }
-                if is_gated(after) && !is_gated(before) {
-                    return Err("a node was tainted".into());
-                }
                 Ok(())
+            }
+            ("nodekeeper.dev/nodegates", Some(before), Some(after)) => {
+                let same = asked_for(before) == asked_for(after);
+                same.then_some(()).ok_or_else(|| format!("{before} became {after}"))
             }
             ("pods", before, after) => {
                 let is_worker =
@@ -164,6 +181,67 @@ impl Invariant for NothingForeign {
             ("events", None, Some(_)) | ("coordination.k8s.io/leases", _, Some(_)) => Ok(()),
             _ => Err(format!("{} is not ours to touch", change.collection)),
         }
+    }
+}
+
+/// A node is tainted only if we had let it in, and then only for a worker of this boot that failed, or for a boot.
+#[derive(Default)]
+struct TaintedForCause {
+    failed: BTreeSet<(String, u32, String)>,
+}
+
+impl Invariant for TaintedForCause {
+    fn name(&self) -> &'static str {
+        "a node is tainted only for a failure in this boot, or for the boot"
+    }
+
+    fn check(&mut self, change: &Change) -> Result<(), String> {
+        if let ("pods", Some(pod)) = (change.collection.as_str(), &change.after)
+            && let (Some(subject), Some(Ending::Told(Verdict::Failed))) = (subject(pod), ended(pod))
+        {
+            self.failed.insert((subject.node_uid, subject.number, subject.boot_id));
+        }
+        let (Some(before), Some(after)) = (&change.before, &change.after) else { return Ok(()) };
+        if change.collection != "nodes" || !is_ours(change) || is_gated(before) || !is_gated(after) {
+            return Ok(());
+        }
+        let (was, is) = (record(before).ok_or("nobody had let it in")?, record(after).ok_or("no record")?);
+        if !was.is_open() || is.is_open() {
+            return Err(format!("{was:?} became {is:?}"));
+        }
+        let boot = text(after, "status.nodeInfo.bootID").to_owned();
+        let booted = was.round.boot_id != boot && is.number == was.number;
+        if booted || self.failed.contains(&(uid(after).to_owned(), is.number, boot)) {
+            return Ok(());
+        }
+        Err(format!("no worker of this boot failed: {is:?}"))
+    }
+}
+
+/// 7. A gate that is paused or only looks writes no node.
+#[derive(Default)]
+struct OnlyWhenEnforced {
+    /// Since when the gate is not enforced.
+    idle: Option<Timestamp>,
+}
+
+impl Invariant for OnlyWhenEnforced {
+    fn name(&self) -> &'static str {
+        "a gate that is paused or only looks writes no node"
+    }
+
+    fn check(&mut self, change: &Change) -> Result<(), String> {
+        if change.collection == "nodekeeper.dev/nodegates" {
+            let idle = change.after.as_ref().is_some_and(|gate| text(gate, "spec.enforcement") != "Enforce");
+            self.idle = if idle { self.idle.or(Some(change.at)) } else { None };
+        }
+        // A watch may be behind, and a write under way.
+        let told =
+            self.idle.is_some_and(|since| change.at.duration_since(since) > SignedDuration::from_secs(20));
+        if told && is_ours(change) && change.collection == "nodes" {
+            return Err(format!("it is idle since {:?}", self.idle));
+        }
+        Ok(())
     }
 }
 
@@ -189,10 +267,16 @@ impl Invariant for CountedOnce {
             return Ok(());
         }
         let (was, is) = (record(before).unwrap_or_default(), record(after).ok_or("the record is gone")?);
-        if is.number <= was.number {
+        if was == is {
+            // Only the condition was written.
+            return Ok(());
+        }
+        let only_tainted = is.number == was.number && is.regated && !was.regated;
+        if is.number <= was.number && !only_tainted {
             return Err(format!("worker {} is recorded after worker {}", is.number, was.number));
         }
-        let new_round = is.round != was.round || was.verdict == Some(Verdict::Passed);
+        let asked = at(before, "metadata.annotations").is_some_and(|all| all.get(VERIFY).is_some());
+        let new_round = is.round != was.round || was.verdict == Some(Verdict::Passed) || asked;
         let counted = is.attempts - if new_round { 0 } else { was.attempts };
         let ending = self.endings.get(&(uid(after).to_owned(), is.number));
         let earned = u32::from(matches!(ending, Some(Ending::Told(Verdict::Passed | Verdict::Failed))));
@@ -205,7 +289,7 @@ impl Invariant for CountedOnce {
                 is.number
             ));
         }
-        if is.attempts > is.workers {
+        if is.attempts > is.workers && !only_tainted {
             return Err(format!("{} attempts of {} workers", is.attempts, is.workers));
         }
         Ok(())

@@ -5,17 +5,19 @@
 
 pub mod invariants;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use kube::CustomResourceExt as _;
 use nodekeeper_core::api::NodeGate;
+use nodekeeper_core::node::VERIFY;
 use nodekeeper_core::worker::Template;
 use nodekeeper_operator::clock::Clock;
 use nodekeeper_operator::{Settings, run};
 use nodekeeper_sim::cluster::Local;
 use nodekeeper_sim::harness::{Program, Scenario};
-use nodekeeper_sim::object::{is_deleting, is_true, items, set, text};
+use nodekeeper_sim::object::{at, is_deleting, is_true, items, set, text};
 use nodekeeper_sim::worker::Workers;
 use nodekeeper_sim::{Cluster, network};
 use serde_json::{Value, json};
@@ -39,6 +41,7 @@ pub fn scenario() -> Scenario {
         taints: vec![taint()],
         forged: (LABEL.into(), "true".into()),
         meddle,
+        heal,
         // Long enough for a crash, a new leader, and the rarest look at a node.
         calm: Duration::from_mins(4),
         ..Scenario::new(program, invariants::all)
@@ -84,24 +87,59 @@ fn the_gate() -> Value {
     })
 }
 
+/// All that a gate can be told while nodes stand before it.
+fn change_gate(somebody: &Local, random: &mut fastrand::Rng) -> Option<&'static str> {
+    let gate = somebody.get("nodekeeper.dev/nodegates", "", "default")?;
+    let (field, value, what) = match random.u8(0..7) {
+        0 | 1 => ("spec.retry.maxRetries", json!(random.i64(1..9)), "gate changed"),
+        2 => ("spec.enforcement", json!("Paused"), "gate paused"),
+        3 => ("spec.enforcement", json!("DryRun"), "gate only looks"),
+        4 => ("spec.onReboot", json!("Regate"), "gate holds what is booted"),
+        5 => ("spec.mode", json!("Continuous"), "gate looks again and again"),
+        _ => ("spec.nodeCondition", json!("NetworkVerified"), "gate writes conditions"),
+    };
+    let changed = somebody.change(&gate, None, |gate| {
+        set(gate, "spec.enforcement", json!("Enforce"));
+        set(gate, "spec.continuous", json!({"periodSeconds": 300, "failures": 2}));
+        set(gate, field, value.clone());
+    });
+    changed.ok().map(|_| what)
+}
+
+/// A gate that does nothing would hold its nodes for ever.
+fn heal(somebody: &Local) {
+    if let Some(gate) = somebody.get("nodekeeper.dev/nodegates", "", "default") {
+        let healed = somebody.change(&gate, None, |gate| set(gate, "spec.enforcement", json!("Enforce")));
+        healed.expect("nobody else writes");
+    }
+}
+
 /// People delete workers, change and replace gates, taint nodes again, cordon them and delete them for good.
 fn meddle(somebody: &Local, random: &mut fastrand::Rng) -> Option<&'static str> {
     let nodes = somebody.all("nodes");
     let node = nodes.get(random.usize(..nodes.len().max(1)))?;
-    match random.u8(0..8) {
+    match random.u8(0..11) {
+        8 => {
+            let labels = at(node, "metadata.labels")?.as_object()?.clone();
+            let changed = somebody.change(node, None, |node| {
+                let kept = labels.iter().filter(|(key, _)| *key != LABEL);
+                set(node, "metadata.labels", json!(kept.collect::<BTreeMap<_, _>>()));
+            });
+            changed.ok().filter(|_| labels.contains_key(LABEL)).map(|_| "label removed by somebody")
+        }
+        9 | 10 => {
+            let mut all = at(node, "metadata.annotations").cloned().unwrap_or_else(|| json!({}));
+            all[VERIFY] = json!("now");
+            let changed = somebody.change(node, None, |node| set(node, "metadata.annotations", all.clone()));
+            changed.ok().map(|_| "somebody asks for a node to be verified")
+        }
         0 | 1 => {
             let pods = somebody.all("pods");
             let pod = pods.get(random.usize(..pods.len().max(1)))?;
             let grace = random.bool().then_some(0);
             somebody.delete(pod, grace).ok().map(|_| "worker deleted by somebody")
         }
-        2 => {
-            let gate = somebody.get("nodekeeper.dev/nodegates", "", "default")?;
-            let retries = random.i64(1..9);
-            let changed =
-                somebody.change(&gate, None, |gate| set(gate, "spec.retry.maxRetries", json!(retries)));
-            changed.ok().map(|_| "gate changed")
-        }
+        2 => change_gate(somebody, random),
         3 => {
             let gate = somebody.get("nodekeeper.dev/nodegates", "", "default")?;
             somebody.delete(&gate, None).ok()?;
