@@ -8,7 +8,7 @@ use crate::fleet::Finding;
 const STARTUP_PREFIXES: [&str; 2] =
     ["startup-taint.cluster-autoscaler.kubernetes.io/", "ignore-taint.cluster-autoscaler.kubernetes.io/"];
 
-/// A NodePool of Karpenter, as far as it matters here.
+/// A `NodePool` of Karpenter, as far as it matters here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pool {
     name: String,

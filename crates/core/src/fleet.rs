@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::api::{Condition, Enforcement, NodeCounts, NodeGateStatus};
-use crate::gate::{Fleet, GateView, State};
+use crate::api::{Condition, Enforcement, NodeCounts, NodeGateStatus, NodeSelector};
+use crate::gate::{Fleet, GateView, State, serving};
+use crate::node::NodeView;
 use crate::record::Cause;
 
 /// So many nodes whose workers cannot run for the same reason are no coincidence.
@@ -323,6 +324,36 @@ fn unserved(seen: &Seen<'_>) -> Finding {
             "every node that bears the taint is served by a gate",
         ),
     }
+}
+
+/// The gate that serves nodes which this one would serve, and how many; none of them if there are no such nodes yet.
+#[must_use]
+pub fn shadow<'a>(
+    gate: &GateView,
+    gates: &[&GateView],
+    nodes: impl Iterator<Item = &'a NodeView>,
+) -> Option<(String, usize)> {
+    let others = || gates.iter().filter(|other| other.uid != gate.uid && !other.deleting);
+    others().next()?;
+    let mut winner = None;
+    let mut count = 0;
+    for node in nodes.filter(|node| gate.holds(node)) {
+        if let Some(other) = serving(gates.iter().copied(), node).gate().filter(|other| other.uid != gate.uid)
+        {
+            winner.get_or_insert_with(|| other.name.clone());
+            count += 1;
+        }
+    }
+    if winner.is_some() {
+        return winner.map(|name| (name, count));
+    }
+    let covers = |other: &&&GateView| {
+        let (theirs, ours) = (&other.spec.node_selector, &gate.spec.node_selector);
+        other.goes_before(gate)
+            && gate.spec.taints.iter().all(|taint| other.spec.taints.contains(taint))
+            && (*theirs == NodeSelector::default() || theirs == ours)
+    };
+    others().find(covers).map(|other| (other.name.clone(), 0))
 }
 
 #[cfg(test)]

@@ -111,7 +111,7 @@ pub async fn run(
 enum Heard {
     Node(Event<NodeView>),
     Worker(Event<WorkerView>),
-    Gate(Event<GateView>),
+    Gate(Box<Event<GateView>>),
     /// About a pod of a DaemonSet on this node.
     Daemon(String, Event<DaemonView>),
 }
@@ -310,7 +310,7 @@ impl Term {
             }
             Heard::Gate(event) => {
                 let before = identities(&views);
-                gates = views.gates.take(event, now).into_iter().map(|gate| gate.name).collect();
+                gates = views.gates.take(*event, now).into_iter().map(|gate| gate.name).collect();
                 // What a gate says about itself concerns no node.
                 let changed = identities(&views) != before;
                 views.nodes.all().filter(|_| changed).map(|node| node.name.clone()).collect()
@@ -357,7 +357,7 @@ fn listen(client: &Client, settings: &Settings, clock: &Clock) -> SelectAll<BoxS
     select_all([
         nodes.map(Heard::Node).boxed(),
         workers.map(Heard::Worker).boxed(),
-        gates.map(Heard::Gate).boxed(),
+        gates.map(|event| Heard::Gate(Box::new(event))).boxed(),
     ])
 }
 

@@ -3,8 +3,8 @@ use jiff::Timestamp;
 use super::*;
 use crate::api::NodeGateSpec;
 
-fn standing(state: State, cause: Option<Cause>) -> Option<Standing> {
-    Some(Standing { at: "g".into(), state, cause, regated: false })
+fn standing(state: State, cause: Option<Cause>) -> Standing {
+    Standing { at: "g".into(), state, cause, regated: false }
 }
 
 fn gate() -> GateView {
@@ -32,11 +32,11 @@ fn condition<'a>(status: &'a NodeGateStatus, type_: &str) -> &'a Condition {
 fn every_node_is_counted_once_wherever_it_goes() {
     let mut census = Census::default();
     for name in ["a", "b", "c"] {
-        assert_eq!(census.set(name, standing(State::InProgress, None)), ["g"]);
+        assert_eq!(census.set(name, Some(standing(State::InProgress, None))), ["g"]);
     }
-    assert!(census.set("a", standing(State::InProgress, None)).is_empty(), "nothing changed");
-    census.set("a", standing(State::Verified, None));
-    census.set("b", standing(State::Failed, None));
+    assert!(census.set("a", Some(standing(State::InProgress, None))).is_empty(), "nothing changed");
+    census.set("a", Some(standing(State::Verified, None)));
+    census.set("b", Some(standing(State::Failed, None)));
     let counts = census.tally("g").counts();
     assert_eq!((counts.gated, counts.verifying, counts.verified, counts.failed), (2, 1, 1, 1));
     for name in ["a", "b", "c"] {
@@ -49,11 +49,11 @@ fn every_node_is_counted_once_wherever_it_goes() {
 #[test]
 fn three_nodes_that_cannot_run_alike_blame_nobody() {
     let mut census = Census::default();
-    census.set("a", standing(State::Inconclusive, Some(Cause::ImagePull)));
-    census.set("b", standing(State::Inconclusive, Some(Cause::ImagePull)));
-    census.set("c", standing(State::Inconclusive, Some(Cause::OutOfMemory)));
+    census.set("a", Some(standing(State::Inconclusive, Some(Cause::ImagePull))));
+    census.set("b", Some(standing(State::Inconclusive, Some(Cause::ImagePull))));
+    census.set("c", Some(standing(State::Inconclusive, Some(Cause::OutOfMemory))));
     assert!(!census.fleet("g", false).cannot_run, "two and one are no three alike");
-    census.set("c", standing(State::Inconclusive, Some(Cause::ImagePull)));
+    census.set("c", Some(standing(State::Inconclusive, Some(Cause::ImagePull))));
     assert!(census.fleet("g", false).cannot_run);
     let status = status(&seen(&gate(), &census.tally("g")), &NodeGateStatus::default(), "now");
     let found = condition(&status, "WorkersCannotRun");
@@ -64,7 +64,7 @@ fn three_nodes_that_cannot_run_alike_blame_nobody() {
 #[test]
 fn a_dns_that_does_not_run_is_named_with_the_fix() {
     let mut census = Census::default();
-    census.set("a", standing(State::Inconclusive, Some(Cause::ClusterDns)));
+    census.set("a", Some(standing(State::Inconclusive, Some(Cause::ClusterDns))));
     let status = status(&seen(&gate(), &census.tally("g")), &NodeGateStatus::default(), "now");
     let found = condition(&status, "ClusterDNSNotRunning");
     assert!(
@@ -99,4 +99,23 @@ fn at_most_a_tenth_is_tainted_again_and_always_one() {
     let fleet = |open, regated| Fleet { open, regated, cannot_run: false };
     assert!(fleet(1, 0).may_regate() && !fleet(8, 1).may_regate());
     assert!(fleet(99, 9).may_regate() && !fleet(90, 10).may_regate());
+}
+
+#[test]
+fn a_gate_is_shadowed_by_one_that_goes_before_it() {
+    let (low, mut high) = (gate(), gate());
+    high.name = "high".into();
+    high.uid = "v".into();
+    high.spec.priority = 1;
+    let all = [&low, &high];
+    assert_eq!(shadow(&low, &all, [].iter()), Some(("high".into(), 0)), "even before there is a node");
+    assert_eq!(shadow(&high, &all, [].iter()), None);
+    let held = NodeView {
+        taints: vec![crate::node::Taint { key: "node-ready/unverified".into(), effect: "NoSchedule".into() }],
+        ..NodeView::default()
+    };
+    assert_eq!(shadow(&low, &all, [held.clone()].iter()), Some(("high".into(), 1)));
+    let mut picky = high;
+    picky.spec.node_selector.match_labels.insert("pool".into(), "gpu".into());
+    assert_eq!(shadow(&low, &[&low, &picky], [held].iter()), None);
 }

@@ -199,10 +199,10 @@ impl Case<'_> {
             let told = Notice::new(true, "NodeRegateHeld", "Hold", &*note);
             return Decision::new(State::Verified, note).with([Effect::Remember(record), Effect::Tell(told)]);
         }
-        self.regate(record, format!("{failed}; tainted again"))
+        Self::regate(record, format!("{failed}; tainted again"))
     }
 
-    fn regate(&self, record: Record, note: String) -> Decision {
+    fn regate(record: Record, note: String) -> Decision {
         let told = Notice::new(true, "NodeGated", "AddTaint", &*note);
         Decision::new(State::Unverified, note).with([Effect::Regate(record.held_again()), Effect::Tell(told)])
     }
@@ -239,19 +239,18 @@ impl Case<'_> {
                 at: self.seen.now,
             };
             let record = Record { workers: 0, silent: 0, ..self.record.after(ending) };
-            return self
-                .regate(record, format!("{why}; gate {} holds it until it is verified", self.gate.name));
+            return Self::regate(
+                record,
+                format!("{why}; gate {} holds it until it is verified", self.gate.name),
+            );
         }
-        match self.wish() {
-            Some(wish) => self.next(wish),
-            None => {
-                let settled =
-                    Decision::new(State::Verified, "the node was verified").with(remove(self.seen.workers));
-                match self.gate.spec.mode {
-                    Mode::Bootstrap => settled,
-                    Mode::Continuous => settled.again_in(self.until_periodic()),
-                }
-            }
+        if let Some(wish) = self.wish() {
+            return self.next(wish);
+        }
+        let settled = Decision::new(State::Verified, "the node was verified").with(remove(self.seen.workers));
+        match self.gate.spec.mode {
+            Mode::Bootstrap => settled,
+            Mode::Continuous => settled.again_in(self.until_periodic()),
         }
     }
 
@@ -311,10 +310,10 @@ impl Case<'_> {
             Some(Unmet::OnPods(why)) => return Decision { wants_pods: true, ..waiting(why) },
             None => {}
         }
-        self.start(state, why)
+        self.start(state, &why)
     }
 
-    fn start(&self, state: State, why: String) -> Decision {
+    fn start(&self, state: State, why: &str) -> Decision {
         let slots = self.seen.slots;
         if !(if self.record.number == 0 { slots.first } else { slots.another }) {
             return Decision {

@@ -93,16 +93,17 @@ impl<'a> Served<'a> {
 
 /// Who looks after this node.
 #[must_use]
-pub fn serving<'a>(gates: impl IntoIterator<Item = &'a GateView> + Clone, node: &'a NodeView) -> Served<'a> {
+pub fn serving<'a>(gates: impl IntoIterator<Item = &'a GateView>, node: &'a NodeView) -> Served<'a> {
+    let gates: Vec<&GateView> = gates.into_iter().collect();
     let first = |fits: &dyn Fn(&GateView) -> bool| {
-        gates.clone().into_iter().filter(|gate| fits(gate)).min_by_key(|gate| gate.precedence())
+        gates.iter().copied().filter(|gate| fits(gate)).min_by_key(|gate| gate.precedence())
     };
     if let Some(gate) = first(&|gate| gate.holds(node)) {
         return Served::Held(gate);
     }
     let usual = GateTaint::default();
     let is_gates_own = |key: &str, effect: &str| {
-        let mut known = gates.clone().into_iter().flat_map(|gate| &gate.spec.taints);
+        let mut known = gates.iter().flat_map(|gate| &gate.spec.taints);
         let same = |taint: &GateTaint| taint.key == key && taint.effect.as_str() == effect;
         same(&usual) || known.any(same)
     };

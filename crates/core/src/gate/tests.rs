@@ -521,3 +521,6 @@ proptest! {
         }
     }
 }
+
+mod open;
+mod told;

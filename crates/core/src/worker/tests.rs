@@ -168,3 +168,109 @@ fn a_pod_of_somebody_else_is_no_worker() {
     pod.spec.as_mut().expect("a spec").node_name = Some("another".into());
     assert!(matches!(WorkerView::new(&pod).expect("a worker").progress, Progress::Silent(..)));
 }
+
+fn gate_with(worker: crate::api::Worker) -> NodeGateSpec {
+    NodeGateSpec { worker, ..NodeGateSpec::default() }
+}
+
+fn init(security: &Value) -> crate::api::InitContainer {
+    serde_json::from_value(json!({
+        "name": "driver", "image": "i:1", "command": ["probe"], "env": [{"name": "A", "value": "b"}],
+        "volumeMounts": [{"name": "run", "mountPath": "/run/driver"}], "securityContext": security,
+    }))
+    .expect("an init container")
+}
+
+fn with_volume(volume: &Value, security: &Value) -> crate::api::Worker {
+    let volume = serde_json::from_value(volume.clone()).expect("a volume");
+    crate::api::Worker { init_containers: vec![init(security)], volumes: vec![volume], ..Default::default() }
+}
+
+#[test]
+fn f19_init_containers_have_their_volumes_and_are_confined() {
+    let worker = with_volume(&json!({"name": "run", "emptyDir": {}}), &json!({"runAsUser": 7}));
+    let pod = pod(&Template::default(), &node(), &gate_with(worker), &subject()).expect("it is allowed");
+    let pod = serde_json::to_value(pod).expect("JSON");
+    assert_eq!(pod["spec"]["volumes"], json!([{"name": "run", "emptyDir": {}}]));
+    let container = &pod["spec"]["initContainers"][0];
+    assert_eq!(container["volumeMounts"][0]["mountPath"], json!("/run/driver"));
+    assert_eq!(container["securityContext"]["runAsUser"], json!(7));
+    assert_eq!(container["securityContext"]["allowPrivilegeEscalation"], json!(false));
+    assert_eq!(container["securityContext"]["capabilities"]["drop"], json!(["ALL"]));
+}
+
+#[test]
+fn f17_nobody_becomes_root_by_writing_a_gate() {
+    let empty = json!({"name": "run", "emptyDir": {}});
+    let host = json!({"name": "run", "hostPath": {"path": "/run/driver/x"}});
+    let refused = |worker: &crate::api::Worker, allowed: &Allowed| allowed.permits(worker, "own").err();
+    let none = Allowed::default();
+    for security in [
+        json!({"privileged": true}),
+        json!({"runAsUser": 0}),
+        json!({"runAsNonRoot": false}),
+        json!({"allowPrivilegeEscalation": true}),
+    ] {
+        let worker = with_volume(&empty, &security);
+        let error = refused(&worker, &none).expect("it is refused").to_string();
+        assert!(error.contains("worker.allowed.privileged") && error.contains("[driver]"), "{error}");
+        assert_eq!(refused(&worker, &Allowed { privileged: true, ..Allowed::default() }), None, "{security}");
+    }
+    let worker = with_volume(&host, &json!({}));
+    let paths = |path: &str| Allowed { host_paths: vec![path.into()], ..Allowed::default() };
+    assert!(refused(&worker, &none).is_some() && refused(&worker, &paths("/run/dri")).is_some());
+    assert_eq!(refused(&worker, &paths("/run/driver/")), None);
+    let outside =
+        with_volume(&json!({"name": "run", "hostPath": {"path": "/run/driver/../../etc"}}), &json!({}));
+    assert!(refused(&outside, &paths("/run/driver")).is_some(), "nobody climbs out");
+    let account = crate::api::Worker { service_account_name: Some("admin".into()), ..Default::default() };
+    assert!(refused(&account, &none).is_some());
+    let lost = crate::api::Worker { init_containers: vec![init(&json!({}))], ..Default::default() };
+    let error = refused(&lost, &none).expect("its volume is missing").to_string();
+    assert!(error.contains("spec.worker.volumes"), "{error}");
+}
+
+fn init_ended(code: i32, reason: &str) -> Progress {
+    let end = json!({"exitCode": code, "reason": reason, "message": "no driver\n"});
+    let status = json!({"name": "driver", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+        "state": {"terminated": end}});
+    with_status(json!({"phase": "Failed", "initContainerStatuses": [status]}))
+}
+
+#[test]
+fn an_init_container_that_says_no_is_a_failed_check_of_its_name() {
+    for code in [1, 125] {
+        let Progress::Reported(report) = init_ended(code, "Error") else { panic!("{code}") };
+        assert_eq!(report.verdict, crate::report::Verdict::Failed);
+        assert!(
+            report.summary().contains("driver") && report.summary().contains("no driver"),
+            "{}",
+            report.summary()
+        );
+    }
+    for code in [126, 127, 137] {
+        assert!(matches!(init_ended(code, "Error"), Progress::Silent(Cause::NoReport, _)), "{code}");
+    }
+    assert!(matches!(init_ended(137, "OOMKilled"), Progress::Silent(Cause::OutOfMemory, _)));
+}
+
+fn beside(code: Option<i32>, phase: &str) -> Progress {
+    let report = report(Outcome::Passed);
+    let own = json!({"terminated": {"exitCode": 0, "message": report.to_message(4096)}});
+    let other = code.map_or_else(|| json!({"running": {}}), |code| json!({"terminated": {"exitCode": code}}));
+    let one = |name: &str, state: Value| json!({"name": name, "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state});
+    with_status(json!({"phase": phase, "containerStatuses": [one("check-gpu", other), one("worker", own)]}))
+}
+
+#[test]
+fn a_container_beside_ours_is_a_check_of_its_own() {
+    let verdict = |progress| match progress {
+        Progress::Reported(report) => Some(report.verdict),
+        _ => None,
+    };
+    assert_eq!(beside(None, "Running"), Progress::Running, "it is waited for");
+    assert_eq!(verdict(beside(Some(0), "Succeeded")), Some(crate::report::Verdict::Passed));
+    assert_eq!(verdict(beside(Some(3), "Failed")), Some(crate::report::Verdict::Failed));
+    assert!(matches!(beside(Some(127), "Failed"), Progress::Silent(..)));
+    assert!(matches!(beside(None, "Failed"), Progress::Silent(..)));
+}

@@ -8,15 +8,14 @@ use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Api, Error, ResourceExt as _};
 use nodekeeper_core::api::{NodeGateSpec, NodeGateStatus};
 use nodekeeper_core::autoscaler::{Autoscalers, Pool, judge};
-use nodekeeper_core::fleet::{Seen, status};
-use nodekeeper_core::gate::{GateView, State, serving};
+use nodekeeper_core::fleet::{Seen, shadow, status};
+use nodekeeper_core::gate::{GateView, State};
 use tokio::time::timeout;
 use tracing::{debug, warn};
 
 use super::{Gate, READ, locked};
 use crate::apply::Trouble;
 use crate::queue::Outcome;
-use crate::views::Views;
 
 /// How often autoscalers are looked for. Nobody waits for it.
 const AUTOSCALERS: Duration = Duration::from_mins(10);
@@ -70,7 +69,8 @@ impl Gate {
         let gate = views.gates.get(name)?.clone();
         let census = locked(&self.census);
         let refused = locked(&self.line).refusal(name);
-        let shadowed_by = shadow(&views, &gate);
+        let gates: Vec<&GateView> = views.gates.all().collect();
+        let shadowed_by = shadow(&gate, &gates, views.nodes.all());
         let unserved = gate.spec.taints.iter().find_map(|taint| {
             let count = census.tally(&taint.key).count(State::Unserved);
             let example = census.example(&taint.key, State::Unserved)?;
@@ -115,29 +115,4 @@ impl Gate {
             matches!(timeout(READ, maps.get_opt("cluster-autoscaler-status")).await, Ok(Ok(Some(_))));
         *locked(&self.autoscalers) = Some((now, Autoscalers { pools, cluster_autoscaler }));
     }
-}
-
-/// The gate that serves nodes which this one would serve, and how many; none of them if there are no such nodes yet.
-fn shadow(views: &Views, gate: &GateView) -> Option<(String, usize)> {
-    let others = || views.gates.all().filter(|other| other.uid != gate.uid && !other.deleting);
-    if others().next().is_none() {
-        return None;
-    }
-    let winners = views
-        .nodes
-        .all()
-        .filter(|node| gate.holds(node))
-        .filter_map(|node| serving(views.gates.all(), node).gate())
-        .filter(|winner| winner.uid != gate.uid);
-    let winners: Vec<&GateView> = winners.collect();
-    if let Some(first) = winners.first() {
-        return Some((first.name.clone(), winners.len()));
-    }
-    let selector = |other: &GateView| other.spec.node_selector.clone();
-    let covers = |other: &&GateView| {
-        other.goes_before(gate)
-            && gate.spec.taints.iter().all(|taint| other.spec.taints.contains(taint))
-            && (selector(other) == Default::default() || selector(other) == selector(gate))
-    };
-    others().find(covers).map(|other| (other.name.clone(), 0))
 }

@@ -1,0 +1,140 @@
+//! What a gate can be told: enforcement, what to wait for, deadlines, conditions.
+
+use super::*;
+use crate::api::{Awaited, DaemonSetRef, NodeCondition};
+
+fn before(gate: &GateView, node: &NodeView, workers: &[WorkerView]) -> Decision {
+    decide(&observed(node, Served::Held(gate), workers))
+}
+
+#[test]
+fn a_paused_gate_touches_nothing_and_says_so_once() {
+    let mut gate = gate();
+    gate.spec.enforcement = Enforcement::Paused;
+    for workers in [vec![], vec![worker(1, Progress::Running)], vec![reported(1, Outcome::Passed)]] {
+        let decision = before(&gate, &node(), &workers);
+        assert_eq!(decision.state, State::Waiting);
+        let [Effect::Tell(told)] = decision.effects.as_slice() else { panic!("{decision:?}") };
+        assert!(told.once.is_some() && told.note.contains("kubectl edit nodegate default"), "{told:?}");
+    }
+}
+
+#[test]
+fn a_dry_run_looks_and_writes_no_node() {
+    let mut gate = gate();
+    gate.spec.enforcement = Enforcement::DryRun;
+    assert_eq!(starts(&before(&gate, &node(), &[])), Some(1));
+    assert_eq!(before(&gate, &node(), &[worker(1, Progress::Running)]).effects, vec![]);
+    for (outcome, words) in [(Outcome::Passed, "would be let in"), (Outcome::Failed, "would stay tainted")] {
+        let decision = before(&gate, &node(), &[reported(1, outcome)]);
+        let [Effect::Tell(told)] = decision.effects.as_slice() else { panic!("{decision:?}") };
+        assert!(told.note.contains(words) && told.once == Some(1), "{told:?}");
+    }
+    let (node, failed) = (node(), [reported(1, Outcome::Failed)]);
+    let later = Duration::from_mins(5);
+    let again = decide(&Observed { elapsed: later, ..observed(&node, Served::Held(&gate), &failed) });
+    assert_eq!((starts(&again), removed(&again)), (Some(2), vec!["pod-1"]), "and looks again, rarely");
+}
+
+#[test]
+fn f16_no_worker_is_sent_before_the_node_is_what_it_waits_for() {
+    let gate = gate();
+    for taint_key in [
+        "node.cloudprovider.kubernetes.io/uninitialized",
+        "node.cluster.x-k8s.io/uninitialized",
+        "karpenter.sh/unregistered",
+    ] {
+        let mut node = node();
+        node.taints.push(taint(taint_key));
+        let decision = before(&gate, &node, &[]);
+        assert_eq!((decision.state, decision.effects), (State::Waiting, vec![]), "{taint_key}");
+    }
+    let mut node = node();
+    node.labels.insert("karpenter.sh/nodepool".into(), "default".into());
+    assert_eq!(before(&gate, &node, &[]).state, State::Waiting);
+    node.labels.insert("karpenter.sh/registered".into(), "true".into());
+    assert_eq!(starts(&before(&gate, &node, &[])), Some(1));
+    let mut hasty = gate;
+    hasty.spec.wait_for.karpenter = Awaited::Ignore;
+    node.labels.remove("karpenter.sh/registered");
+    assert_eq!(starts(&before(&hasty, &node, &[])), Some(1));
+}
+
+#[test]
+fn f12_pods_are_asked_for_only_while_a_daemon_set_is_waited_for() {
+    let (node, mut gate) = (node(), gate());
+    assert!(!before(&gate, &node, &[]).wants_pods);
+    let cni = DaemonSetRef { namespace: "kube-system".into(), name: "cilium".into() };
+    gate.spec.wait_for.daemon_sets = vec![cni.clone()];
+    let decision = before(&gate, &node, &[]);
+    assert!(decision.wants_pods && decision.state == State::Waiting, "{decision:?}");
+    let with = |of: &DaemonSetRef, ready| {
+        let pods = [DaemonPod { of: of.clone(), ready }];
+        decide(&Observed { daemons: Some(&pods), ..observed(&node, Served::Held(&gate), &[]) })
+    };
+    assert!(with(&cni, false).wants_pods);
+    assert!(with(&DaemonSetRef { name: "other".into(), ..cni.clone() }, true).wants_pods);
+    let decision = with(&cni, true);
+    assert_eq!((starts(&decision), decision.wants_pods), (Some(1), false));
+}
+
+/// The record after a worker that took so long and could not tell.
+fn silent_for(minutes: i64, cause: Cause, fleet: Fleet) -> (Decision, Record) {
+    let (node, gate) = (node(), gate());
+    let workers = [worker(1, Progress::Silent(cause, "x".into()))];
+    let elapsed = Duration::from_secs(minutes.unsigned_abs() * 60);
+    let seen = Observed { fleet, elapsed, ..observed(&node, Served::Held(&gate), &workers) };
+    let decision = decide(&seen);
+    let record = remembers(&decision).expect("it is recorded").clone();
+    (decision, record)
+}
+
+#[test]
+fn a_node_that_nobody_can_tell_anything_about_is_stuck_after_its_deadline() {
+    let (decision, record) = silent_for(9, Cause::NoReport, Fleet::default());
+    assert_eq!((decision.state, record.spent), (State::Inconclusive, 540));
+    let (decision, record) = silent_for(10, Cause::NoReport, Fleet::default());
+    assert_eq!(decision.state, State::Stuck);
+    assert!(
+        decision
+            .effects
+            .iter()
+            .any(|one| matches!(one, Effect::Tell(told) if told.reason == "NodeVerificationStuck"))
+    );
+    let mut node = node();
+    remembered(&mut node, &record);
+    let decision = decided(&node, &[]);
+    assert_eq!((decision.state, decision.recheck_in), (State::Stuck, Some(Duration::from_mins(5))));
+    assert!(opens(&decided(&node, &[reported(2, Outcome::Passed)])), "and let in if it heals");
+}
+
+#[test]
+fn no_clock_runs_where_it_is_not_the_node() {
+    let (decision, record) = silent_for(20, Cause::ClusterDns, Fleet::default());
+    assert_eq!((decision.state, record.spent), (State::Inconclusive, 0));
+    let fleet = Fleet { cannot_run: true, ..Fleet::default() };
+    let (decision, record) = silent_for(20, Cause::ImagePull, fleet);
+    assert_eq!((decision.state, record.spent), (State::Inconclusive, 0));
+    let mut failed = node();
+    remembered(&mut failed, &Record { spent: 9_999, ..self::record(1, Verdict::Failed, now()) });
+    assert_eq!(decided(&failed, &[]).state, State::Unverified, "one that failed is not stuck");
+}
+
+#[test]
+fn the_verdict_is_written_as_a_condition_where_the_gate_wants_it_and_once() {
+    let (mut node, mut gate) = (node(), gate());
+    remembered(&mut node, &record(1, Verdict::Failed, now()));
+    assert_eq!(before(&gate, &node, &[]).effects, vec![]);
+    gate.spec.node_condition = NodeCondition::NetworkVerified;
+    let decision = before(&gate, &node, &[]);
+    let [Effect::Publish(said)] = decision.effects.as_slice() else { panic!("{decision:?}") };
+    assert_eq!((said.status, said.reason), ("False", "ChecksFailed"));
+    node.published = Some(("False".into(), "ChecksFailed".into()));
+    assert_eq!(before(&gate, &node, &[]).effects, vec![]);
+    remembered(&mut node, &record(2, Verdict::Passed, now()).opened("node-ready/verified"));
+    node.labels.insert("node-ready/verified".into(), "true".into());
+    node.taints.clear();
+    let decision = decide(&observed(&node, Served::Open(&gate), &[]));
+    let [Effect::Publish(said)] = decision.effects.as_slice() else { panic!("{decision:?}") };
+    assert_eq!((said.status, said.reason), ("True", "Verified"));
+}
