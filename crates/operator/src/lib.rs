@@ -10,11 +10,15 @@ mod apply;
 mod client;
 pub mod clock;
 mod gate;
+pub mod health;
+pub mod http;
 mod leader;
+pub mod metrics;
 mod queue;
 mod run;
+pub mod telemetry;
 mod views;
 mod watch;
 
-pub use client::client;
+pub use client::{client, counted_client};
 pub use run::{Settings, run};

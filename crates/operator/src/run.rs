@@ -20,13 +20,17 @@ use tracing::{info, warn};
 use crate::apply::Writer;
 use crate::clock::Clock;
 use crate::gate::Gate;
+use crate::health::Health;
 use crate::leader::Leader;
+use crate::metrics::Metrics;
 use crate::queue::{Outcome, Queue};
 use crate::views::Views;
 use crate::watch::{self, Event};
 
 /// How long work that has begun may take when we are asked to stop.
 const DRAIN: Duration = Duration::from_secs(10);
+/// How often the loop says that it turns, whatever happens, and counts what only it can see.
+const BEAT: Duration = Duration::from_secs(5);
 
 /// What a controller is told.
 #[derive(Clone, Debug)]
@@ -45,6 +49,10 @@ pub struct Settings {
     pub concurrency: usize,
     /// For pauses that should not meet.
     pub seed: u64,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+    /// What is said to probes.
+    pub health: Arc<Health>,
 }
 
 impl Settings {
@@ -59,6 +67,8 @@ impl Settings {
             most_workers: 100,
             concurrency: 32,
             seed,
+            metrics: Arc::default(),
+            health: Arc::default(),
         }
     }
 }
@@ -75,7 +85,10 @@ pub async fn run(
     let stop: Stop = stop.boxed().shared();
     let candidate = Candidate::new(settings.identity.clone(), settings.timing);
     let namespace = &settings.template.namespace;
-    let leader = Leader::new(client.clone(), namespace, &settings.lease, clock.clone(), candidate);
+    let Settings { metrics, health, lease, .. } = &settings;
+    metrics.starts(clock.now(), lease, settings.timing.lease, settings.concurrency);
+    let leader = Leader::new(client.clone(), namespace, lease, clock.clone(), candidate)
+        .observed_by(metrics.clone(), health.clone());
     loop {
         tokio::select! {
             biased;
@@ -83,14 +96,19 @@ pub async fn run(
             () = leader.acquire() => {}
         }
         // What was known in an earlier term is forgotten: somebody else may have written since.
+        metrics.lead(lease);
         let mut term = Term::new(&client, &settings, &clock, &leader);
         tokio::select! {
             biased;
             () = leader.keep() => warn!("no longer leading"),
             () = term.work(stop.clone()) => break,
         }
+        metrics.step_down(lease);
+        health.stepped_down();
     }
+    health.stops();
     leader.release().await;
+    metrics.step_down(lease);
     info!("stopped");
 }
 
@@ -111,6 +129,10 @@ struct Term {
     /// Their last write may have landed or not.
     doubtful: BTreeSet<String>,
     concurrency: usize,
+    metrics: Arc<Metrics>,
+    health: Arc<Health>,
+    /// When the loop says next that it turns.
+    beat: Duration,
 }
 
 impl Term {
@@ -127,6 +149,9 @@ impl Term {
             queue: Queue::new(),
             doubtful: BTreeSet::new(),
             concurrency: settings.concurrency,
+            metrics: settings.metrics.clone(),
+            health: settings.health.clone(),
+            beat: Duration::ZERO,
         }
     }
 
@@ -137,6 +162,7 @@ impl Term {
         let mut stopping = false;
         let mut last_call = None;
         while !(stopping && looks.is_empty()) {
+            self.beat();
             self.admit();
             while !stopping
                 && looks.len() < self.concurrency
@@ -146,11 +172,13 @@ impl Term {
             }
             let due =
                 self.queue.next().filter(|_| !stopping && looks.len() < self.concurrency && self.synced());
+            self.metrics.looking_at(looks.len());
             let wake = last_call.or(due);
             tokio::select! {
                 biased;
                 () = &mut stop, if !stopping => {
                     info!(unfinished = looks.len(), "asked to stop");
+                    self.health.stops();
                     stopping = true;
                     last_call = Some(self.clock.elapsed() + DRAIN);
                 }
@@ -163,12 +191,31 @@ impl Term {
                         return;
                     }
                 }
+                () = self.clock.reach(self.beat) => {}
             }
         }
     }
 
+    /// Says that the loop turns, and how it stands.
+    fn beat(&mut self) {
+        let now = self.clock.elapsed();
+        if now < self.beat {
+            return;
+        }
+        self.beat = now + BEAT;
+        self.health.beat(now);
+        self.health.leads(self.views.lock().unwrap_or_else(PoisonError::into_inner).missing());
+        self.metrics.queue_has(&self.queue.numbers(now));
+    }
+
     fn next(&mut self) -> Option<String> {
-        if self.synced() { self.queue.take(self.clock.elapsed()) } else { None }
+        if !self.synced() {
+            return None;
+        }
+        let (now, due) = (self.clock.elapsed(), self.queue.next());
+        let name = self.queue.take(now)?;
+        self.metrics.taken(now.saturating_sub(due.unwrap_or(now)));
+        Some(name)
     }
 
     /// Queues those for whom there is a slot now.
@@ -186,8 +233,11 @@ impl Term {
 
     fn look(&self, name: String) -> impl Future<Output = (String, Outcome, bool)> + Send + use<> {
         let (gate, doubtful) = (self.gate.clone(), self.doubtful.contains(&name));
+        let (clock, metrics) = (self.clock.clone(), self.metrics.clone());
         async move {
+            let started = clock.elapsed();
             let (outcome, doubtful) = gate.look_at(&name, doubtful).await;
+            metrics.reconciled(&name, outcome, clock.elapsed().saturating_sub(started));
             (name, outcome, doubtful)
         }
     }
@@ -219,6 +269,7 @@ impl Term {
         if !was_synced && views.synced() {
             info!(nodes = views.nodes.all().count(), gates = views.gates.all().count(), "synced");
         }
+        self.health.leads(views.missing());
         drop(views);
         for name in names {
             self.queue.add(name, now);

@@ -205,6 +205,13 @@ impl Views {
         self.nodes.synced && self.workers.synced && self.gates.synced
     }
 
+    /// What was not listed yet.
+    pub fn missing(&self) -> Vec<&'static str> {
+        let all =
+            [("nodes", self.nodes.synced), ("workers", self.workers.synced), ("gates", self.gates.synced)];
+        all.into_iter().filter(|(_, synced)| !synced).map(|(name, _)| name).collect()
+    }
+
     /// The workers made for a node.
     pub fn workers_of(&self, node_uid: &str) -> Vec<WorkerView> {
         let prefix = worker::name_prefix(node_uid);
