@@ -116,7 +116,8 @@ impl Writer {
     async fn start(&self, node: &NodeView, gate: &GateView, subject: &Subject) -> Result<(), Trouble> {
         let pod = worker::pod(&self.template, node, &gate.spec, subject)
             .map_err(|error| Trouble::Refused(error.to_string()))?;
-        info!(node = node.name, gate = gate.name, worker = subject.number, "Creating worker pod");
+        let name = worker::name(&subject.node_uid, subject.number);
+        info!(node = node.name, pod = name, gate = gate.name, worker = subject.number, "Creating worker pod");
         match asked(self.pods().create(&PostParams::default(), &pod)).await {
             Ok(made) => {
                 if let Some(view) = WorkerView::new(&made) {
@@ -181,12 +182,8 @@ impl Writer {
 
     async fn open(&self, node: &NodeView, gate: &GateView, record: &Record) -> Result<(), Trouble> {
         self.patch(node, open(node, gate, record)).await?;
-        info!(
-            node = node.name,
-            gate = gate.name,
-            attempts = record.attempts,
-            "Node verified: taint removed, label added"
-        );
+        let label = format!("{}={}", gate.spec.verified_label.key, gate.spec.verified_label.value);
+        info!(node = node.name, gate = gate.name, label, attempts = record.attempts, "Node verified");
         Ok(())
     }
 

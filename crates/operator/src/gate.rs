@@ -9,12 +9,15 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client};
 use nodekeeper_core::gate::{Decision, Effect, GateView, Observed, decide, serving};
 use nodekeeper_core::node::NodeView;
+use nodekeeper_core::record::Record;
 use nodekeeper_core::worker::{Progress, WorkerView};
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
+use crate::account::Account;
 use crate::apply::{Trouble, Writer};
 use crate::clock::Clock;
+use crate::metrics::{Failure, Metrics};
 use crate::queue::Outcome;
 use crate::views::Views;
 
@@ -43,6 +46,7 @@ pub struct Gate {
     writer: Writer,
     most_workers: usize,
     slots: Mutex<Slots>,
+    metrics: Arc<Metrics>,
 }
 
 impl Gate {
@@ -53,8 +57,9 @@ impl Gate {
         views: Arc<Mutex<Views>>,
         writer: Writer,
         most_workers: usize,
+        metrics: Arc<Metrics>,
     ) -> Self {
-        Self { client, clock, views, writer, most_workers, slots: Mutex::default() }
+        Self { client, clock, views, writer, most_workers, slots: Mutex::default(), metrics }
     }
 
     fn views(&self) -> MutexGuard<'_, Views> {
@@ -78,7 +83,10 @@ impl Gate {
             return (Outcome::Failed, true);
         }
         for _ in 0..DECISIONS {
-            let Some((node, gate, decision)) = self.decide(name) else { return (Outcome::Settled, false) };
+            let Some((node, gate, decision)) = self.decide(name) else {
+                self.metrics.forget_node(name);
+                return (Outcome::Settled, false);
+            };
             if decision.effects.is_empty() {
                 return (self.settle(&node, &decision), false);
             }
@@ -130,6 +138,9 @@ impl Gate {
             elapsed,
         };
         let decision = decide(&seen);
+        let attempts = Record::read(node.record.as_deref(), &node.uid).map_or(0, |record| record.attempts);
+        let at = gate.as_ref().map_or("", |gate| gate.name.as_str());
+        self.metrics.node_is(&node.name, at, decision.state, node.created, attempts);
         if starts(&decision) {
             slots.starting += 1;
         }
@@ -143,8 +154,14 @@ impl Gate {
         decision: &Decision,
     ) -> Result<(), Trouble> {
         let mut result = Ok(());
+        let workers = self.views().workers_of(&node.uid);
         for effect in &decision.effects {
+            let started = self.clock.elapsed();
             result = self.writer.apply(node, gate, effect).await;
+            let (now, elapsed) = (self.clock.now(), self.clock.elapsed());
+            let (gate, took) = (gate.map_or("", |gate| &gate.name), elapsed.saturating_sub(started));
+            let account = Account { node, gate, workers: &workers, now, elapsed, took };
+            account.tell(&self.metrics, effect, &result);
             if result.is_err() {
                 break;
             }
@@ -159,7 +176,7 @@ impl Gate {
     fn settle(&self, node: &NodeView, decision: &Decision) -> Outcome {
         debug!(node = node.name, state = ?decision.state, why = decision.why, "nothing to do");
         if decision.wants_slot {
-            let record = nodekeeper_core::record::Record::read(node.record.as_deref(), &node.uid);
+            let record = Record::read(node.record.as_deref(), &node.uid);
             let place = (record.map_or(0, |record| record.workers), node.created, node.name.clone());
             self.slots().waiting.insert(place);
         }
@@ -171,6 +188,7 @@ impl Gate {
         let busy = busy(self.views().workers.all(), self.clock.elapsed());
         let mut slots = self.slots();
         let taken = busy + slots.starting;
+        self.metrics.workers_active(taken);
         let mut names = Vec::new();
         for _ in taken..self.most_workers {
             let Some((_, _, name)) = slots.waiting.pop_first() else { break };
@@ -189,8 +207,14 @@ impl Gate {
             }
             // The watch will say so too.
             Ok(Ok(None)) => Err(Trouble::Gone("the node".into())),
-            Ok(Err(error)) => Err(Trouble::Doubtful(error.to_string())),
-            Err(_) => Err(Trouble::Doubtful("timeout".into())),
+            Ok(Err(error)) => {
+                self.metrics.failed(name, Failure::ReadNode);
+                Err(Trouble::Doubtful(error.to_string()))
+            }
+            Err(_) => {
+                self.metrics.failed(name, Failure::ReadNode);
+                Err(Trouble::Doubtful("timeout".into()))
+            }
         }
     }
 }

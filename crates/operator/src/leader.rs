@@ -132,14 +132,12 @@ impl Leader {
     async fn try_once(&self) -> kube::Result<bool> {
         let ours = self.state().until().is_some();
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone().filter(|_| ours);
+        if ours && known.is_none() {
+            self.metrics.lease_read_anew(&self.name);
+        }
         let lease = match known {
             Some(lease) => Some(lease),
-            None => {
-                if ours {
-                    self.metrics.lease_read_anew(&self.name);
-                }
-                self.api.get_opt(&self.name).await?
-            }
+            None => self.api.get_opt(&self.name).await?,
         };
         let held = lease.as_ref().map(held);
         let step = self.state().observe(held.as_ref(), self.clock.elapsed());

@@ -6,6 +6,7 @@
 //!                                  └────── what was written ───────┘        leader: may we write at all?
 //! ```
 
+mod account;
 mod apply;
 mod client;
 pub mod clock;

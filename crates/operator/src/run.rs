@@ -14,7 +14,7 @@ use nodekeeper_core::api::NodeGate;
 use nodekeeper_core::gate::GateView;
 use nodekeeper_core::lease::{Candidate, Timing};
 use nodekeeper_core::node::NodeView;
-use nodekeeper_core::worker::{SELECTOR, Template, WorkerView};
+use nodekeeper_core::worker::{Progress, SELECTOR, Template, WorkerView};
 use tracing::{info, warn};
 
 use crate::apply::Writer;
@@ -140,7 +140,9 @@ impl Term {
         let views = Arc::new(Mutex::new(Views::new()));
         let template = settings.template.clone();
         let writer = Writer::new(client.clone(), clock.clone(), leader.candidate(), template, views.clone());
-        let gate = Gate::new(client.clone(), clock.clone(), views.clone(), writer, settings.most_workers);
+        let metrics = settings.metrics.clone();
+        let gate =
+            Gate::new(client.clone(), clock.clone(), views.clone(), writer, settings.most_workers, metrics);
         Self {
             clock: clock.clone(),
             gate: Arc::new(gate),
@@ -237,7 +239,7 @@ impl Term {
         async move {
             let started = clock.elapsed();
             let (outcome, doubtful) = gate.look_at(&name, doubtful).await;
-            metrics.reconciled(&name, outcome, clock.elapsed().saturating_sub(started));
+            metrics.reconciled(Some(&name), outcome, clock.elapsed().saturating_sub(started));
             (name, outcome, doubtful)
         }
     }
@@ -259,10 +261,26 @@ impl Term {
         let names: Vec<String> = match heard {
             Heard::Node(event) => views.nodes.take(event, now).into_iter().map(|node| node.name).collect(),
             Heard::Worker(event) => {
-                views.workers.take(event, now).into_iter().map(|worker| worker.node_name).collect()
+                let starts = starts(&views, &event);
+                let touched = views.workers.take(event, now);
+                if let [worker] = touched.as_slice()
+                    && starts
+                {
+                    let gate = views.gates.all().find(|gate| gate.uid == worker.subject.gate_uid);
+                    let after = now.saturating_sub(worker.first_seen);
+                    gate.inspect(|gate| self.metrics.worker_runs(&gate.name, after));
+                }
+                touched.into_iter().map(|worker| worker.node_name).collect()
             }
             Heard::Gate(event) => {
-                let touched = !views.gates.take(event, now).is_empty();
+                let gates = views.gates.take(event, now);
+                for gate in &gates {
+                    match views.gates.get(&gate.name) {
+                        Some(_) => self.metrics.gate_is(&gate.name, "Enforce"),
+                        None => self.metrics.forget_gate(&gate.name),
+                    }
+                }
+                let touched = !gates.is_empty();
                 views.nodes.all().filter(|_| touched).map(|node| node.name.clone()).collect()
             }
         };
@@ -275,6 +293,14 @@ impl Term {
             self.queue.add(name, now);
         }
     }
+}
+
+/// Whether a worker runs that was known not to.
+fn starts(views: &Views, event: &Event<WorkerView>) -> bool {
+    let Event::Is(worker) = event else { return false };
+    let known = views.workers.get(&worker.name).map(|known| &known.progress);
+    !matches!(worker.progress, Progress::Waiting(_) | Progress::Unscheduled(_))
+        && matches!(known, Some(Progress::Waiting(_) | Progress::Unscheduled(_)))
 }
 
 fn listen(client: &Client, settings: &Settings, clock: &Clock) -> BoxStream<'static, Heard> {

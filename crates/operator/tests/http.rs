@@ -25,9 +25,9 @@ struct Served {
 }
 
 async fn served(door: Door) -> Served {
-    let loopback = "127.0.0.1:0".parse().unwrap();
-    let listener = listen("--test", loopback).await.unwrap().unwrap();
-    let address = listener.local_addr().unwrap();
+    let loopback = "127.0.0.1:0".parse().expect("it is an address");
+    let listener = listen("--test", loopback).await.expect("any port will do").expect("it is not off");
+    let address = listener.local_addr().expect("it listens");
     let pages = Pages { metrics: Arc::default(), health: Arc::default(), clock: Clock::real() };
     let mut task = JoinSet::new();
     task.spawn(serve(listener, door, pages.clone()));
@@ -36,7 +36,7 @@ async fn served(door: Door) -> Served {
 
 impl Served {
     async fn connect(&self) -> TcpStream {
-        TcpStream::connect(self.address).await.unwrap()
+        TcpStream::connect(self.address).await.expect("it listens")
     }
 
     /// Sends bytes and reads until the server closes.

@@ -203,8 +203,8 @@ impl Metrics {
         self.runtime.active.set(&[CONTROLLER], number(count));
     }
 
-    /// A look at a node ended.
-    pub fn reconciled(&self, node: &str, outcome: Outcome, took: Duration) {
+    /// A look at a node, or at something else, ended.
+    pub fn reconciled(&self, node: Option<&str>, outcome: Outcome, took: Duration) {
         let result = match outcome {
             Outcome::Settled => "success",
             Outcome::Again(_) => "requeue_after",
@@ -213,15 +213,17 @@ impl Metrics {
         self.runtime.reconciles.inc(&[CONTROLLER, result]);
         self.runtime.time.took(&[CONTROLLER], took);
         self.runtime.worked.took(QUEUED, took);
-        let known = self.board.seed_state(node);
-        self.of(node, |series| series.reconcile_time.took(&[node], took));
         if outcome == Outcome::Failed {
             self.runtime.errors.inc(&[CONTROLLER]);
             self.seed.errors.inc(&[]);
+        }
+        let Some(node) = node else { return };
+        self.of(node, |series| series.reconcile_time.took(&[node], took));
+        if outcome == Outcome::Failed {
             self.seed.reconciliations.inc(&["error"]);
             return;
         }
-        self.seed.reconciliations.inc(&[match known {
+        self.seed.reconciliations.inc(&[match self.board.seed_state(node) {
             Some("verified") => "already_verified",
             Some("no_taint") => "no_taint",
             Some("pending" | "in_progress") => "worker_running",

@@ -1,5 +1,7 @@
 //! The page about metrics, from the entries that serve them.
 
+use std::fmt::Write as _;
+
 use super::book::{Entry, Set};
 
 /// Which are missing, and why. A test holds it against what is served.
@@ -69,15 +71,13 @@ pub fn page(entries: &[(Entry, &'static str)]) -> String {
         for (entry, kind) in entries {
             let labels = entry.labels.join(", ");
             let stability = format!("{:?}", entry.stability).to_lowercase();
-            out.push_str(&format!(
-                "| `{}` | {kind} | {labels} | {stability} | {} |\n",
-                entry.name, entry.help
-            ));
+            // A `String` takes everything.
+            let _ = writeln!(out, "| `{}` | {kind} | {labels} | {stability} | {} |", entry.name, entry.help);
         }
     }
     out.push_str("\n## What kube-node-ready names and is not served\n\n| name | why |\n|---|---|\n");
     for (names, why) in ABSENT {
-        out.push_str(&format!("| {} | {why} |\n", code(names)));
+        let _ = writeln!(out, "| {} | {why} |", code(names));
     }
     out
 }

@@ -45,6 +45,58 @@ const fn usual(name: &'static str, labels: &'static [&'static str], help: &'stat
     entry(Set::Usual, Stable, name, labels, help)
 }
 
+const RECONCILES: Entry = usual(
+    "controller_runtime_reconcile_total",
+    &["controller", "result"],
+    "Looks at a node by how they ended: success, error, requeue, requeue_after",
+);
+const ERRORS: Entry = usual(
+    "controller_runtime_reconcile_errors_total",
+    &["controller"],
+    "Looks at a node that failed and are tried again",
+);
+const TIME: Entry =
+    usual("controller_runtime_reconcile_time_seconds", &["controller"], "How long a look at a node takes");
+const ACTIVE: Entry =
+    usual("controller_runtime_active_workers", &["controller"], "Nodes that are being looked at");
+const CONCURRENCY: Entry = usual(
+    "controller_runtime_max_concurrent_reconciles",
+    &["controller"],
+    "Nodes that may be looked at at once",
+);
+const DEPTH: Entry =
+    usual("workqueue_depth", QUEUE, "Nodes that are due to be looked at; refreshed every 5 s");
+const ADDS: Entry = usual("workqueue_adds_total", QUEUE, "Nodes that were queued");
+const RETRIES: Entry =
+    usual("workqueue_retries_total", QUEUE, "Nodes that were queued again after a failure");
+const WAITED: Entry =
+    usual("workqueue_queue_duration_seconds", QUEUE, "How long a node was due before it was looked at");
+const WORKED: Entry = usual("workqueue_work_duration_seconds", QUEUE, "How long a look at a node takes");
+const UNFINISHED: Entry = usual(
+    "workqueue_unfinished_work_seconds",
+    QUEUE,
+    "How long the looks that are under way have taken, all together; refreshed every 5 s",
+);
+const LONGEST: Entry = usual(
+    "workqueue_longest_running_processor_seconds",
+    QUEUE,
+    "How long the longest of them has taken; refreshed every 5 s",
+);
+const LEADING: Entry =
+    usual("leader_election_master_status", &["name"], "1 if this replica has the lease, otherwise 0");
+const SLOW_PATH: Entry =
+    usual("leader_election_slowpath_total", &["name"], "Renewals that had to read the lease first");
+const REQUESTS: Entry = usual(
+    "rest_client_requests_total",
+    &["code", "method", "host"],
+    "Requests to the API server by HTTP status; <error> where there was no answer",
+);
+const REQUEST_TIME: Entry = usual(
+    "rest_client_request_duration_seconds",
+    &["verb", "host"],
+    "How long the API server took to answer; for a watch, to begin",
+);
+
 impl Runtime {
     /// Enters them all.
     pub fn new(book: &mut Book) -> Self {
@@ -54,105 +106,22 @@ impl Runtime {
             ["success", "error", "requeue", "requeue_after"].map(|result| [CONTROLLER, result]).into();
         let results: Vec<&[&str]> = results.iter().map(<[&str; 2]>::as_slice).collect();
         let runtime = Self {
-            reconciles: book.counter(
-                usual(
-                    "controller_runtime_reconcile_total",
-                    &["controller", "result"],
-                    "Looks at a node by how they ended: success, error, requeue, requeue_after",
-                ),
-                &results,
-            ),
-            errors: book.counter(
-                usual(
-                    "controller_runtime_reconcile_errors_total",
-                    &["controller"],
-                    "Looks at a node that failed and are tried again",
-                ),
-                &[ours],
-            ),
-            time: book.times(
-                usual(
-                    "controller_runtime_reconcile_time_seconds",
-                    &["controller"],
-                    "How long a look at a node takes",
-                ),
-                RECONCILE,
-                &[ours],
-            ),
-            active: book.gauge(usual(
-                "controller_runtime_active_workers",
-                &["controller"],
-                "Nodes that are being looked at",
-            )),
-            concurrency: book.gauge(usual(
-                "controller_runtime_max_concurrent_reconciles",
-                &["controller"],
-                "Nodes that may be looked at at once",
-            )),
-            depth: book.gauge(usual(
-                "workqueue_depth",
-                QUEUE,
-                "Nodes that are due to be looked at; refreshed every 5 s",
-            )),
-            adds: book.counter(usual("workqueue_adds_total", QUEUE, "Nodes that were queued"), &[QUEUED]),
-            retries: book.counter(
-                usual("workqueue_retries_total", QUEUE, "Nodes that were queued again after a failure"),
-                &[QUEUED],
-            ),
-            waited: book.times(
-                usual(
-                    "workqueue_queue_duration_seconds",
-                    QUEUE,
-                    "How long a node was due before it was looked at",
-                ),
-                WORK,
-                &[QUEUED],
-            ),
-            worked: book.times(
-                usual("workqueue_work_duration_seconds", QUEUE, "How long a look at a node takes"),
-                WORK,
-                &[QUEUED],
-            ),
-            unfinished: book.gauge(usual(
-                "workqueue_unfinished_work_seconds",
-                QUEUE,
-                "How long the looks that are under way have taken, all together; refreshed every 5 s",
-            )),
-            longest: book.gauge(usual(
-                "workqueue_longest_running_processor_seconds",
-                QUEUE,
-                "How long the longest of them has taken; refreshed every 5 s",
-            )),
-            leading: book.gauge(usual(
-                "leader_election_master_status",
-                &["name"],
-                "1 if this replica has the lease, otherwise 0",
-            )),
-            slow_path: book.counter(
-                usual(
-                    "leader_election_slowpath_total",
-                    &["name"],
-                    "Renewals that had to read the lease first",
-                ),
-                &[],
-            ),
-            requests: book.counter(
-                usual(
-                    "rest_client_requests_total",
-                    &["code", "method", "host"],
-                    "Requests to the API server by HTTP status; <error> where there was no answer",
-                ),
-                &[],
-            ),
-            request_time: book.times(
-                usual(
-                    "rest_client_request_duration_seconds",
-                    &["verb", "host"],
-                    "How long the API server took to answer; for a watch, to begin",
-                ),
-                REQUEST,
-                &[],
-            ),
+            reconciles: book.counter(RECONCILES, &results),
+            errors: book.counter(ERRORS, &[ours]),
+            time: book.times(TIME, RECONCILE, &[ours]),
+            active: book.gauge(ACTIVE),
+            concurrency: book.gauge(CONCURRENCY),
+            depth: book.gauge(DEPTH),
+            adds: book.counter(ADDS, &[QUEUED]),
+            retries: book.counter(RETRIES, &[QUEUED]),
+            waited: book.times(WAITED, WORK, &[QUEUED]),
+            worked: book.times(WORKED, WORK, &[QUEUED]),
+            unfinished: book.gauge(UNFINISHED),
+            longest: book.gauge(LONGEST),
+            leading: book.gauge(LEADING),
+            slow_path: book.counter(SLOW_PATH, &[]),
+            requests: book.counter(REQUESTS, &[]),
+            request_time: book.times(REQUEST_TIME, REQUEST, &[]),
         };
         for gauge in [&runtime.active, &runtime.concurrency] {
             gauge.start(ours);

@@ -65,6 +65,115 @@ const fn by_node(name: &'static str, labels: &'static [&'static str], help: &'st
     entry(Set::SeedPerNode, Stable, name, labels, help)
 }
 
+const VERIFICATIONS: Entry = plain(
+    "kube_node_ready_verifications_total",
+    &["status"],
+    "Workers that ended with a verdict: success, failed",
+);
+const WORKER_PODS: Entry = plain(
+    "kube_node_ready_worker_pods",
+    &["status"],
+    "running: workers that take a slot now; succeeded and failed: workers that ended so since this process started",
+);
+const ERRORS: Entry =
+    plain("kube_node_ready_controller_reconcile_errors_total", &[], "Looks at a node that failed");
+const RETRIES: Entry =
+    plain("kube_node_ready_verification_retries_total", &[], "Workers that followed another one");
+const RECONCILIATIONS: Entry = plain(
+    "kube_node_ready_controller_reconciliation_total",
+    &["result"],
+    "Looks at a node by how they ended, and what was done in them",
+);
+const TRANSITIONS: Entry = plain(
+    "kube_node_ready_controller_leader_election_transitions_total",
+    &[],
+    "How often this replica began or ceased to lead",
+);
+const LEADING: Entry = plain(
+    "kube_node_ready_controller_leader_election_status",
+    &[],
+    "1 if this replica has the lease, otherwise 0",
+);
+const HEALTHY: Entry = plain(
+    "kube_node_ready_controller_healthy",
+    &[],
+    "1 if this replica is ready, as /readyz says, otherwise 0",
+);
+const LEASE: Entry = plain(
+    "kube_node_ready_controller_leader_election_lease_duration_seconds",
+    &[],
+    "How long the lease lasts",
+);
+const STARTED: Entry = plain(
+    "kube_node_ready_controller_start_time_seconds",
+    &[],
+    "When this controller started, in seconds since 1970",
+);
+const DEPTH: Entry = plain(
+    "kube_node_ready_controller_reconcile_queue_depth",
+    &[],
+    "Nodes that are due to be looked at; refreshed every 5 s",
+);
+const LATENCY: Entry = plain(
+    "kube_node_ready_controller_reconcile_queue_latency_seconds",
+    &[],
+    "How long a node was due before it was looked at",
+);
+const BUILD: Entry =
+    plain("kube_node_ready_build_info", &["version", "commit_hash", "build_date"], "Always 1: what this is");
+const ATTEMPTS: Entry = by_node(
+    "kube_node_ready_verification_attempts_total",
+    &["node", "status"],
+    "Workers of this node that ended with a verdict: success, failed",
+);
+const TAINT_REMOVALS: Entry = by_node(
+    "kube_node_ready_node_taint_removal_total",
+    &["node", "status"],
+    "Times that our taints were taken from this node, or could not be: success, failed",
+);
+const LABEL_ADDS: Entry = by_node(
+    "kube_node_ready_node_label_add_total",
+    &["node", "status"],
+    "Times that this node got the label, or did not: one write with the taints",
+);
+const UPDATE_TIME: Entry = by_node(
+    "kube_node_ready_node_update_duration_seconds",
+    &["node", "operation"],
+    "How long the write took that lets this node in",
+);
+const RECONCILE_TIME: Entry = by_node(
+    "kube_node_ready_controller_reconciliation_duration_seconds",
+    &["node"],
+    "How long looks at this node take",
+);
+const NODE_ERRORS: Entry = by_node(
+    "kube_node_ready_controller_reconciliation_errors_total",
+    &["node", "error_type"],
+    "What failed: node_fetch_error, worker_job_creation_error, node_update_error, max_retries_exceeded",
+);
+const CREATED: Entry =
+    by_node("kube_node_ready_controller_worker_pods_created_total", &["node"], "Workers made for this node");
+const SUCCEEDED: Entry = by_node(
+    "kube_node_ready_controller_worker_pods_succeeded_total",
+    &["node"],
+    "Workers that passed this node",
+);
+const FAILED: Entry = by_node(
+    "kube_node_ready_controller_worker_pods_failed_total",
+    &["node", "reason"],
+    "Workers that did not: failed, inconclusive",
+);
+const WORKER_TIME: Entry = by_node(
+    "kube_node_ready_controller_worker_pod_duration_seconds",
+    &["node", "result"],
+    "How long workers of this node took",
+);
+const CREATION_ERRORS: Entry = by_node(
+    "kube_node_ready_controller_worker_pod_creation_errors_total",
+    &["node", "error_type"],
+    "Workers that could not be made",
+);
+
 impl Seed {
     /// Enters them all.
     pub fn new(book: &mut Book) -> Self {
@@ -72,19 +181,19 @@ impl Seed {
         let results: Vec<&[&str]> = results.iter().map(<[&str; 1]>::as_slice).collect();
         let ended: &[&[&str]] = &[&["success"], &["failed"]];
         Self {
-            verifications: book.counter(plain("kube_node_ready_verifications_total", &["status"], "Workers that ended with a verdict: success, failed"), ended),
-            worker_pods: book.gauge(plain("kube_node_ready_worker_pods", &["status"], "running: workers that take a slot now; succeeded and failed: workers that ended so since this process started")),
-            errors: book.counter(plain("kube_node_ready_controller_reconcile_errors_total", &[], "Looks at a node that failed"), &[]),
-            retries: book.counter(plain("kube_node_ready_verification_retries_total", &[], "Workers that followed another one"), &[]),
-            reconciliations: book.counter(plain("kube_node_ready_controller_reconciliation_total", &["result"], "Looks at a node by how they ended, and what was done in them"), &results),
-            transitions: book.counter(plain("kube_node_ready_controller_leader_election_transitions_total", &[], "How often this replica began or ceased to lead"), &[]),
-            leading: book.gauge(plain("kube_node_ready_controller_leader_election_status", &[], "1 if this replica has the lease, otherwise 0")),
-            healthy: book.gauge(plain("kube_node_ready_controller_healthy", &[], "1 if this replica is ready, as /readyz says, otherwise 0")),
-            lease: book.gauge(plain("kube_node_ready_controller_leader_election_lease_duration_seconds", &[], "How long the lease lasts")),
-            started: book.gauge(plain("kube_node_ready_controller_start_time_seconds", &[], "When this controller started, in seconds since 1970")),
-            depth: book.gauge(plain("kube_node_ready_controller_reconcile_queue_depth", &[], "Nodes that are due to be looked at; refreshed every 5 s")),
-            latency: book.times(plain("kube_node_ready_controller_reconcile_queue_latency_seconds", &[], "How long a node was due before it was looked at"), TIMES, &[]),
-            build: book.gauge(plain("kube_node_ready_build_info", &["version", "commit_hash", "build_date"], "Always 1: what this is")),
+            verifications: book.counter(VERIFICATIONS, ended),
+            worker_pods: book.gauge(WORKER_PODS),
+            errors: book.counter(ERRORS, &[]),
+            retries: book.counter(RETRIES, &[]),
+            reconciliations: book.counter(RECONCILIATIONS, &results),
+            transitions: book.counter(TRANSITIONS, &[]),
+            leading: book.gauge(LEADING),
+            healthy: book.gauge(HEALTHY),
+            lease: book.gauge(LEASE),
+            started: book.gauge(STARTED),
+            depth: book.gauge(DEPTH),
+            latency: book.times(LATENCY, TIMES, &[]),
+            build: book.gauge(BUILD),
             by_node: ByNode::new(book),
         }
     }
@@ -93,17 +202,17 @@ impl Seed {
 impl ByNode {
     fn new(book: &mut Book) -> Self {
         Self {
-            attempts: book.counter(by_node("kube_node_ready_verification_attempts_total", &["node", "status"], "Workers of this node that ended with a verdict: success, failed"), &[]),
-            taint_removals: book.counter(by_node("kube_node_ready_node_taint_removal_total", &["node", "status"], "Times that our taints were taken from this node, or could not be: success, failed"), &[]),
-            label_adds: book.counter(by_node("kube_node_ready_node_label_add_total", &["node", "status"], "Times that this node got the label, or did not: one write with the taints"), &[]),
-            update_time: book.times(by_node("kube_node_ready_node_update_duration_seconds", &["node", "operation"], "How long the write took that lets this node in"), TIMES, &[]),
-            reconcile_time: book.times(by_node("kube_node_ready_controller_reconciliation_duration_seconds", &["node"], "How long looks at this node take"), TIMES, &[]),
-            errors: book.counter(by_node("kube_node_ready_controller_reconciliation_errors_total", &["node", "error_type"], "What failed: node_fetch_error, worker_job_creation_error, node_update_error, max_retries_exceeded"), &[]),
-            created: book.counter(by_node("kube_node_ready_controller_worker_pods_created_total", &["node"], "Workers made for this node"), &[]),
-            succeeded: book.counter(by_node("kube_node_ready_controller_worker_pods_succeeded_total", &["node"], "Workers that passed this node"), &[]),
-            failed: book.counter(by_node("kube_node_ready_controller_worker_pods_failed_total", &["node", "reason"], "Workers that did not: failed, inconclusive"), &[]),
-            worker_time: book.times(by_node("kube_node_ready_controller_worker_pod_duration_seconds", &["node", "result"], "How long workers of this node took"), WORKER, &[]),
-            creation_errors: book.counter(by_node("kube_node_ready_controller_worker_pod_creation_errors_total", &["node", "error_type"], "Workers that could not be made"), &[]),
+            attempts: book.counter(ATTEMPTS, &[]),
+            taint_removals: book.counter(TAINT_REMOVALS, &[]),
+            label_adds: book.counter(LABEL_ADDS, &[]),
+            update_time: book.times(UPDATE_TIME, TIMES, &[]),
+            reconcile_time: book.times(RECONCILE_TIME, TIMES, &[]),
+            errors: book.counter(NODE_ERRORS, &[]),
+            created: book.counter(CREATED, &[]),
+            succeeded: book.counter(SUCCEEDED, &[]),
+            failed: book.counter(FAILED, &[]),
+            worker_time: book.times(WORKER_TIME, WORKER, &[]),
+            creation_errors: book.counter(CREATION_ERRORS, &[]),
         }
     }
 

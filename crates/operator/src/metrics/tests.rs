@@ -106,7 +106,7 @@ fn everything(metrics: &Metrics, node: &str) {
     metrics.opened("default", second);
     metrics.gave_up(node, "default", second);
     metrics.taken(second);
-    metrics.reconciled(node, Outcome::Failed, second);
+    metrics.reconciled(Some(node), Outcome::Failed, second);
 }
 
 fn leading(options: Options) -> Metrics {
@@ -244,7 +244,7 @@ fn f20_series_of_a_node_go_with_it_and_with_our_term() {
     metrics.forget_node("node-1");
     assert_eq!([of("node-1"), of("node-10"), of("node-1-b"), of("node-1.c")], [0, whole, whole, whole]);
     // What was under way when the node went must not bring a series back.
-    metrics.reconciled("node-1", Outcome::Settled, Duration::ZERO);
+    metrics.reconciled(Some("node-1"), Outcome::Settled, Duration::ZERO);
     metrics.taint_removed("node-1", false, Duration::ZERO);
     metrics.worker_created("node-1", "default", None);
     assert_eq!(of("node-1"), 0);

@@ -1,4 +1,4 @@
-//! How numbers are written down: as OpenMetrics, or as the older text that everything else reads.
+//! How numbers are written down: as `OpenMetrics`, or as the older text that everything else reads.
 
 use std::fmt;
 
@@ -16,6 +16,7 @@ pub enum Format {
 
 impl Format {
     /// What a client accepts, in its own words. Without a word about `OpenMetrics` it gets the older text.
+    #[must_use]
     pub fn accepted(accept: &str) -> Self {
         let refused = |part: &str| part.split(';').any(|word| matches!(word.trim(), "q=0" | "q=0.0"));
         let open = |part: &&str| part.trim_start().starts_with("application/openmetrics-text");
@@ -26,6 +27,7 @@ impl Format {
     }
 
     /// As the header of an answer says it.
+    #[must_use]
     pub fn content_type(self) -> &'static str {
         match self {
             Self::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
