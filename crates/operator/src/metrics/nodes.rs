@@ -94,7 +94,8 @@ struct Seen {
     /// In seconds since 1970.
     came: i64,
     retries: u32,
-    took: Option<f32>,
+    /// In milliseconds.
+    took: Option<u32>,
 }
 
 /// All nodes, as the leader sees them.
@@ -163,7 +164,7 @@ impl Board {
     /// A worker gave this node its verdict.
     pub fn took(&self, node: &str, time: Duration) {
         if let Some(known) = self.seen().as_mut().and_then(|nodes| nodes.by_name.get_mut(node)) {
-            known.took = Some(time.as_secs_f32());
+            known.took = u32::try_from(time.as_millis()).ok();
         }
     }
 
@@ -243,8 +244,8 @@ fn encode_seed(nodes: &BTreeMap<Box<str>, Seen>, encoder: &mut DescriptorEncoder
     let rows =
         gated(nodes).map(|(name, seen)| (vec![("node", name), ("status", seed_word(seen.state))], 1.0));
     gauges(encoder, &STATUS, rows)?;
-    let rows =
-        gated(nodes).filter_map(|(name, seen)| seen.took.map(|took| (vec![("node", name)], f64::from(took))));
+    let rows = gated(nodes)
+        .filter_map(|(name, seen)| seen.took.map(|took| (vec![("node", name)], f64::from(took) / 1000.0)));
     gauges(encoder, &DURATION, rows)?;
     let rows = |of: fn(&Seen) -> f64| gated(nodes).map(move |(name, seen)| (vec![("node", name)], of(seen)));
     gauges(encoder, &RETRY_COUNT, rows(|seen| f64::from(seen.retries)))?;
