@@ -32,6 +32,10 @@ const GENERATED: &[Generated] = &[
         command: &["cargo", "run", "-q", "--bin", "nodekeeper", "--", "reference"],
     },
     Generated {
+        file: "docs/metrics.md",
+        command: &["cargo", "run", "-q", "--bin", "nodekeeper", "--", "reference", "metrics"],
+    },
+    Generated {
         file: "docs/worker.txt",
         command: &["cargo", "run", "-q", "--bin", "nodekeeper-worker", "--", "--help"],
     },

@@ -95,10 +95,10 @@ pub const TIERS: &[Tier] = &[
     },
     Tier {
         name: "front door",
-        what: "the binary as a person meets it, the demo included",
+        what: "what is served on real sockets, and the binary as a person meets it, the demo included",
         usually: "20 s",
         needs: None,
-        steps: &[Step::Tests("crates/nodekeeper", Which::All)],
+        steps: &[Step::Tests("crates/operator", Which::All), Step::Tests("crates/nodekeeper", Which::All)],
     },
     Tier {
         name: "kubernetes",

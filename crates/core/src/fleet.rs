@@ -1,6 +1,7 @@
 //! What all nodes say together: how many stand where, and what a gate says about itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::api::{Condition, Enforcement, NodeCounts, NodeGateStatus, NodeSelector};
 use crate::gate::{Fleet, GateView, State, serving};
@@ -10,17 +11,23 @@ use crate::record::Cause;
 /// So many nodes whose workers cannot run for the same reason are no coincidence.
 const ALIKE: u32 = 3;
 
-/// Where one node stands, as far as its gate's status is concerned.
+/// Where one node stands. Small: there is one for each node of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// Its gate; of a node that no gate serves, the taint.
-    pub at: String,
+    /// Its gate; of a node that no gate serves, the taint; of a node that is nobody's, nothing.
+    pub at: Arc<str>,
     /// Where it stands.
     pub state: State,
     /// Why its last worker could not tell.
     pub cause: Option<Cause>,
     /// It had been let in, and is tainted again.
     pub regated: bool,
+    /// When it came, in seconds since 1970.
+    pub came: i64,
+    /// Attempts after the first, in its round.
+    pub retries: u32,
+    /// Milliseconds that the worker took which gave it its last verdict.
+    pub took: Option<u32>,
 }
 
 /// The nodes of one gate, counted.
@@ -46,6 +53,20 @@ impl Tally {
         (*count >= ALIKE).then_some((*cause, *count))
     }
 
+    fn shift(&mut self, standing: &Standing, more: bool) {
+        shift(self.states.entry(standing.state).or_default(), more);
+        if let Some(cause) = standing.cause {
+            shift(self.causes.entry(cause).or_default(), more);
+        }
+        if standing.regated {
+            shift(&mut self.regated, more);
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.states.values().all(|count| *count == 0)
+    }
+
     fn counts(&self) -> NodeCounts {
         let count = |states: &[State]| {
             let sum: u32 = states.iter().map(|state| self.count(*state)).sum();
@@ -67,35 +88,45 @@ impl Tally {
     }
 }
 
-/// All nodes that stand somewhere.
+/// All nodes.
 #[derive(Debug, Default)]
 pub struct Census {
-    nodes: BTreeMap<String, Standing>,
-    tallies: BTreeMap<String, Tally>,
+    nodes: BTreeMap<Arc<str>, Standing>,
+    tallies: BTreeMap<Arc<str>, Tally>,
+    /// Each name once, however many nodes bear it.
+    names: BTreeSet<Arc<str>>,
 }
 
 impl Census {
+    /// The one copy of a name.
+    pub fn name(&mut self, name: &str) -> Arc<str> {
+        if let Some(known) = self.names.get(name) {
+            return known.clone();
+        }
+        let new: Arc<str> = name.into();
+        self.names.insert(new.clone());
+        new
+    }
+
     /// A node stands here now, or nowhere. Returns the gates whose figures changed.
-    pub fn set(&mut self, node: &str, now: Option<Standing>) -> Vec<String> {
-        let before = match now.clone() {
-            Some(standing) => self.nodes.insert(node.to_owned(), standing),
-            None => self.nodes.remove(node),
-        };
-        if before == now {
+    pub fn set(&mut self, node: &Arc<str>, mut now: Option<Standing>) -> Vec<Arc<str>> {
+        let before = self.nodes.get(node);
+        if let (Some(now), Some(before)) = (&mut now, before) {
+            now.took = before.took;
+        }
+        if before == now.as_ref() {
             return Vec::new();
         }
+        let before = match now.clone() {
+            Some(standing) => self.nodes.insert(node.clone(), standing),
+            None => self.nodes.remove(node),
+        };
         let mut touched = Vec::new();
         for (standing, more) in [(before, false), (now, true)] {
             let Some(standing) = standing else { continue };
             let tally = self.tallies.entry(standing.at.clone()).or_default();
-            shift(tally.states.entry(standing.state).or_default(), more);
-            if let Some(cause) = standing.cause {
-                shift(tally.causes.entry(cause).or_default(), more);
-            }
-            if standing.regated {
-                shift(&mut tally.regated, more);
-            }
-            if tally.states.values().all(|count| *count == 0) {
+            tally.shift(&standing, more);
+            if tally.is_empty() {
                 self.tallies.remove(&standing.at);
             }
             if !touched.contains(&standing.at) {
@@ -105,21 +136,28 @@ impl Census {
         touched
     }
 
+    /// A worker gave this node its verdict, and took so long.
+    pub fn took(&mut self, node: &str, milliseconds: u32) {
+        if let Some(standing) = self.nodes.get_mut(node) {
+            standing.took = Some(milliseconds);
+        }
+    }
+
     /// Where a node stands.
     #[must_use]
     pub fn get(&self, node: &str) -> Option<&Standing> {
         self.nodes.get(node)
     }
 
+    /// Where all nodes stand.
+    pub fn nodes(&self) -> impl Iterator<Item = (&str, &Standing)> {
+        self.nodes.iter().map(|(name, standing)| (&**name, standing))
+    }
+
     /// The figures of a gate.
     #[must_use]
     pub fn tally(&self, gate: &str) -> Tally {
         self.tallies.get(gate).cloned().unwrap_or_default()
-    }
-
-    /// All figures, by gate.
-    pub fn tallies(&self) -> impl Iterator<Item = (&str, &Tally)> {
-        self.tallies.iter().map(|(gate, tally)| (gate.as_str(), tally))
     }
 
     /// What the nodes of a gate mean to one of them.
@@ -138,8 +176,9 @@ impl Census {
     /// A node that stands there, as an example.
     #[must_use]
     pub fn example(&self, at: &str, state: State) -> Option<&str> {
-        let fits = |(_, standing): &(&String, &Standing)| standing.at == at && standing.state == state;
-        self.nodes.iter().find(fits).map(|(name, _)| name.as_str())
+        self.nodes()
+            .find(|(_, standing)| *standing.at == *at && standing.state == state)
+            .map(|(name, _)| name)
     }
 }
 

@@ -20,7 +20,7 @@ use crate::worker::WorkerView;
 use case::Case;
 
 pub use publish::Publication;
-pub use select::{GateView, Served, serving};
+pub use select::{GateView, Served, serving, wanted_labels};
 pub use wait::DaemonPod;
 
 /// All that a decision is made from.
@@ -241,7 +241,7 @@ fn remove<'a>(workers: impl IntoIterator<Item = &'a WorkerView>) -> Vec<Effect> 
 
 /// What a verdict about this node has to be about to count now.
 fn round(node: &NodeView, gate: &GateView) -> Round {
-    Round { boot_id: node.boot_id.clone(), gate_uid: gate.uid.clone(), gate_generation: gate.generation }
+    Round { boot_id: node.boot_id.to_string(), gate_uid: gate.uid.clone(), gate_generation: gate.generation }
 }
 
 fn round_of(subject: &Subject) -> Round {
@@ -254,7 +254,7 @@ fn round_of(subject: &Subject) -> Round {
 
 fn subject(node: &NodeView, gate: &GateView, number: u32) -> Subject {
     let Round { boot_id, gate_uid, gate_generation } = round(node, gate);
-    Subject { node_uid: node.uid.clone(), boot_id, gate_uid, gate_generation, number }
+    Subject { node_uid: node.uid.to_string(), boot_id, gate_uid, gate_generation, number }
 }
 
 #[cfg(test)]

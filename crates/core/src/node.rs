@@ -1,6 +1,7 @@
 //! The few fields of a Node that we keep.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -22,23 +23,62 @@ pub const CONDITION: &str = "NetworkVerified";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Taint {
     /// Its key.
-    pub key: String,
+    pub key: Box<str>,
     /// Its effect.
-    pub effect: String,
+    pub effect: Box<str>,
 }
 
-/// A Node, as far as anything here is decided by it.
+/// Labels of a node, by key. Few: those that somebody looks at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Labels(Vec<(Arc<str>, Box<str>)>);
+
+impl Labels {
+    /// The value of a label.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.0.iter().find(|(known, _)| **known == *key).map(|(_, value)| &**value)
+    }
+
+    /// Adds a label, or changes its value.
+    pub fn insert(&mut self, key: impl Into<Arc<str>>, value: &str) {
+        let key = key.into();
+        self.0.retain(|(known, _)| *known != key);
+        self.0.push((key, value.into()));
+    }
+
+    /// Removes a label.
+    pub fn remove(&mut self, key: &str) {
+        self.0.retain(|(known, _)| **known != *key);
+    }
+
+    /// Keeps only these labels. Their keys are shared by all nodes.
+    #[must_use]
+    pub fn only(self, wanted: &BTreeSet<Arc<str>>) -> Self {
+        let shared = |(key, value)| wanted.get(&key).map(|key| (key.clone(), value));
+        let mut kept: Vec<(Arc<str>, Box<str>)> = self.0.into_iter().filter_map(shared).collect();
+        kept.shrink_to_fit();
+        Self(kept)
+    }
+}
+
+impl<K: Into<Arc<str>>, V: Into<Box<str>>> FromIterator<(K, V)> for Labels {
+    fn from_iter<I: IntoIterator<Item = (K, V)>>(all: I) -> Self {
+        Self(all.into_iter().map(|(key, value)| (key.into(), value.into())).collect())
+    }
+}
+
+/// A Node, as far as anything here is decided by it. Small: there is one for each node of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own, as Kubernetes has them")]
 pub struct NodeView {
     /// Its name, which another machine may have tomorrow.
-    pub name: String,
+    pub name: Arc<str>,
     /// Its uid: with `boot_id` it says which machine this is, in which life.
-    pub uid: String,
+    pub uid: Box<str>,
     /// Changes with each boot.
-    pub boot_id: String,
+    pub boot_id: Box<str>,
     /// For guarded writes.
-    pub resource_version: String,
+    pub resource_version: Box<str>,
     /// When it was made.
     pub created: Timestamp,
     /// Somebody deleted it, or an autoscaler is about to.
@@ -49,18 +89,20 @@ pub struct NodeView {
     pub unschedulable: bool,
     /// In the order in which the node bears them.
     pub taints: Vec<Taint>,
-    /// Its labels.
-    pub labels: BTreeMap<String, String>,
+    /// Those of its labels that somebody looks at.
+    pub labels: Labels,
+    /// Whether it has any label at all; JSON Patch must know.
+    pub has_labels: bool,
     /// Whether it has any annotation at all; JSON Patch must know.
     pub has_annotations: bool,
     /// Our annotation, as it stands there.
-    pub record: Option<String>,
+    pub record: Option<Box<str>>,
     /// When we first saw it so, on our own clock.
     pub record_seen: Duration,
     /// Somebody asks for a worker now; with which word.
-    pub verify: Option<String>,
+    pub verify: Option<Box<str>>,
     /// Status and reason of our condition, as they stand there.
-    pub published: Option<(String, String)>,
+    pub published: Option<Box<(String, String)>>,
 }
 
 impl NodeView {
@@ -72,47 +114,60 @@ impl NodeView {
             .and_then(|spec| spec.taints.as_ref())
             .into_iter()
             .flatten()
-            .map(|taint| Taint { key: taint.key.clone(), effect: taint.effect.clone() })
+            .map(|taint| Taint { key: taint.key.as_str().into(), effect: taint.effect.as_str().into() })
             .collect();
         let leaving = metadata.deletion_timestamp.is_some()
-            || taints.iter().any(|taint| LEAVING.contains(&taint.key.as_str()));
+            || taints.iter().any(|taint| LEAVING.contains(&&*taint.key));
         let conditions = || status.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
         let annotations = metadata.annotations.as_ref();
+        let annotation = |key: &str| annotations?.get(key).map(|value| value.as_str().into());
         Self {
-            name: metadata.name.clone().unwrap_or_default(),
-            uid: metadata.uid.clone().unwrap_or_default(),
+            name: metadata.name.as_deref().unwrap_or_default().into(),
+            uid: metadata.uid.as_deref().unwrap_or_default().into(),
             boot_id: status
                 .and_then(|status| status.node_info.as_ref())
-                .map(|info| info.boot_id.clone())
+                .map(|info| info.boot_id.as_str().into())
                 .unwrap_or_default(),
-            resource_version: metadata.resource_version.clone().unwrap_or_default(),
+            resource_version: metadata.resource_version.as_deref().unwrap_or_default().into(),
             created: metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
             leaving,
             ready: conditions().any(|condition| condition.type_ == "Ready" && condition.status == "True"),
             unschedulable: spec.and_then(|spec| spec.unschedulable).unwrap_or(false),
             taints,
-            labels: metadata.labels.clone().unwrap_or_default(),
+            labels: metadata
+                .labels
+                .iter()
+                .flatten()
+                .map(|(key, value)| (key.as_str(), value.as_str()))
+                .collect(),
+            has_labels: metadata.labels.as_ref().is_some_and(|labels| !labels.is_empty()),
             has_annotations: annotations.is_some(),
-            record: annotations.and_then(|all| all.get(record::ANNOTATION)).cloned(),
+            record: annotation(record::ANNOTATION),
             record_seen: Duration::ZERO,
-            verify: annotations.and_then(|all| all.get(VERIFY)).cloned(),
+            verify: annotation(VERIFY),
             published: conditions()
                 .find(|condition| condition.type_ == CONDITION)
-                .map(|own| (own.status.clone(), own.reason.clone().unwrap_or_default())),
+                .map(|own| Box::new((own.status.clone(), own.reason.clone().unwrap_or_default()))),
         }
+    }
+
+    /// The same without the labels that nobody looks at.
+    #[must_use]
+    pub fn with_labels(self, wanted: &BTreeSet<Arc<str>>) -> Self {
+        Self { labels: self.labels.only(wanted), ..self }
     }
 
     /// Whether it bears a taint of this key.
     #[must_use]
     pub fn bears(&self, key: &str) -> bool {
-        self.taints.iter().any(|taint| taint.key == key)
+        self.taints.iter().any(|taint| *taint.key == *key)
     }
 
     /// Where in the node's list the given taints are, lowest first.
     #[must_use]
     pub fn positions(&self, taints: &[GateTaint]) -> Vec<usize> {
         let is_one = |taint: &Taint| {
-            taints.iter().any(|own| own.key == taint.key && own.effect.as_str() == taint.effect)
+            taints.iter().any(|own| *own.key == *taint.key && own.effect.as_str() == &*taint.effect)
         };
         (0..self.taints.len()).filter(|i| is_one(&self.taints[*i])).collect()
     }

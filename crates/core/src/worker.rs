@@ -98,7 +98,7 @@ impl WorkerView {
             resource_version: metadata.resource_version.clone().unwrap_or_default(),
             first_seen: Duration::ZERO,
             deleting: metadata.deletion_timestamp.is_some(),
-            node_name: node.name.clone(),
+            node_name: node.name.to_string(),
             subject: subject.clone(),
             progress: Progress::Silent(Cause::Other, "there is a pod of its name that is no worker".into()),
         }

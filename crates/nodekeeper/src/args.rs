@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use nodekeeper_operator::http::Bind;
 
 /// Nodekeeper looks after the nodes of a Kubernetes cluster from birth to burial.
 #[derive(Debug, Parser)]
@@ -27,9 +28,13 @@ pub enum Command {
     Controller(Controller),
     /// Print the custom resource definitions, ready for `kubectl apply -f -`
     Crds,
-    /// Print all that `--help` says, as a page of the documentation
+    /// Print a page of the documentation
     #[command(hide = true)]
-    Reference,
+    Reference {
+        /// Which: all that `--help` says, or all that `/metrics` serves
+        #[arg(value_enum, default_value_t = Page::Cli)]
+        page: Page,
+    },
     /// Show the gate at work: 24 machines join a cluster in memory, on this machine, in half a minute
     ///
     /// Starts an embedded cluster, puts the real controller into it, and lets 24 machines join. Each registers with the
@@ -96,6 +101,18 @@ pub struct Controller {
     /// How many workers may run at once
     #[arg(long, value_name = "N", default_value = "100", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub max_workers: u32,
+    /// Where /metrics is served: a port of every address, one address, or 0 for nowhere
+    #[arg(long, value_name = "ADDRESS", default_value = ":8080")]
+    pub metrics_bind_address: Bind,
+    /// Where /healthz and /readyz are served: a port of every address, one address, or 0 for nowhere
+    #[arg(long, value_name = "ADDRESS", default_value = ":8081")]
+    pub health_probe_bind_address: Bind,
+    /// Serve the metrics of kube-node-ready too, under its names
+    #[arg(long)]
+    pub metrics_seed_names: bool,
+    /// Serve metrics that have a series for each node [default: as --metrics-seed-names]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub metrics_per_node: Option<bool>,
     /// How logs are written
     #[arg(long, value_enum, default_value_t = LogFormat::Json)]
     pub log_format: LogFormat,
@@ -111,6 +128,15 @@ pub enum LogFormat {
     Json,
     /// For people
     Console,
+}
+
+/// Pages of the documentation that `make generate` writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Page {
+    /// `docs/cli.md`
+    Cli,
+    /// `docs/metrics.md`
+    Metrics,
 }
 
 /// Flags of `nodekeeper demo`.

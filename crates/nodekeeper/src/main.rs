@@ -12,7 +12,7 @@ fn main() -> ExitCode {
     let done = match Args::parse().command {
         Command::Controller(controller) => commands::controller::run(controller),
         Command::Crds => commands::crds::run(),
-        Command::Reference => commands::reference::run(),
+        Command::Reference { page } => commands::reference::run(page),
         #[cfg(feature = "sim")]
         Command::Demo(demo) => commands::demo::run(&demo),
     };

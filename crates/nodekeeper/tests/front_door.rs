@@ -1,7 +1,8 @@
 //! The binary, as a person meets it.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -150,7 +151,16 @@ fn help_and_version_are_there() {
     let help = text(&nodekeeper(&["controller", "--help"]).stdout);
     assert_all(
         &help,
-        &["KUBECONFIG", "--namespace", "--worker-image", "--lease-name", "--max-workers", "--log-level"],
+        &[
+            "KUBECONFIG",
+            "--namespace",
+            "--worker-image",
+            "--lease-name",
+            "--max-workers",
+            "--log-level",
+            "--metrics-bind-address",
+            "--health-probe-bind-address",
+        ],
     );
     let help = text(&nodekeeper(&["--help"]).stdout);
     assert_all(&help, &["controller", "crds", "demo"]);
@@ -207,6 +217,79 @@ fn a_controller_says_what_it_lacks() {
     let ended = nodekeeper(&["controller"]);
     assert!(!ended.status.success());
     assert_all(&text(&ended.stderr), &["--worker-image <IMAGE>"]);
+}
+
+/// A kubeconfig for a cluster at which nobody answers.
+fn nowhere(folder: &Path) -> String {
+    let file = folder.join("nowhere");
+    let config = "apiVersion: v1\nkind: Config\ncurrent-context: n\n\
+        clusters: [{name: n, cluster: {server: 'https://127.0.0.1:1', insecure-skip-tls-verify: true}}]\n\
+        users: [{name: n, user: {token: t}}]\ncontexts: [{name: n, context: {cluster: n, user: n}}]\n";
+    fs::write(&file, config).expect("the folder is ours");
+    file.to_str().expect("it is text").to_owned()
+}
+
+fn get(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: test\r\n\r\n").expect("it listens");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers");
+    answer
+}
+
+#[test]
+fn f02_a_controller_serves_what_it_counts_and_says_what_it_lacks() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut controller =
+        command(&["controller", "--worker-image", "example.com/worker:1", "--metrics-seed-names"]);
+    for flag in ["--metrics-bind-address", "--health-probe-bind-address"] {
+        controller.args([flag, "127.0.0.1:0"]);
+    }
+    controller.env("KUBECONFIG", nowhere(folder.path())).stderr(Stdio::piped());
+    let mut controller = Running(controller.spawn().unwrap());
+    let mut logged = BufReader::new(controller.0.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let mut served = || {
+        let line = logged.find(|line| line.contains("\"msg\":\"Serving\"")).expect("both are served");
+        let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(line["level"], "info", "{line}");
+        (line["pages"].as_str().unwrap().to_owned(), line["address"].as_str().unwrap().to_owned())
+    };
+    let mut doors = [served(), served()];
+    doors.sort();
+    let [(_, probes), (metrics, numbers)] = doors;
+    assert_eq!(metrics, "/metrics");
+    assert!(get(&probes, "/healthz").starts_with("HTTP/1.1 200"));
+    let lacks = || get(&probes, "/readyz").contains("no answer about the lease");
+    assert!((0..500).any(|_| lacks() || pause()), "{}", get(&probes, "/readyz"));
+    assert!(get(&probes, "/readyz").starts_with("HTTP/1.1 503"));
+    assert_all(
+        &get(&numbers, "/metrics"),
+        &[
+            "HTTP/1.1 200",
+            "\nleader_election_master_status{name=\"kube-node-ready-leader\"} 0.0\n",
+            "\nkube_node_ready_verifications_total{status=\"success\"} 0\n",
+            "\nkube_node_ready_controller_healthy 0.0\n",
+            "\nrest_client_requests_total{code=\"<error>\",method=\"GET\",host=\"127.0.0.1:1\"} ",
+            "\nnodekeeper_build_info{version=\"0.",
+        ],
+    );
+}
+
+#[test]
+fn a_port_that_is_taken_is_named_with_its_flag() {
+    let folder = tempfile::tempdir().unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let mut controller = command(&["controller", "--worker-image", "example.com/worker:1"]);
+    controller.args(["--metrics-bind-address", &address, "--health-probe-bind-address", "0"]);
+    let ended = controller.env("KUBECONFIG", nowhere(folder.path())).output().unwrap();
+    assert!(!ended.status.success());
+    assert_all(
+        &text(&ended.stderr),
+        &[&format!("--metrics-bind-address {address}: cannot listen"), "another port"],
+    );
+    let said = text(&nodekeeper(&["controller", "--metrics-bind-address", "8080"]).stderr);
+    assert_all(&said, &["--metrics-bind-address <ADDRESS>", ":8080", "0 for none"]);
 }
 
 #[test]

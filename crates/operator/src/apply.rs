@@ -93,7 +93,7 @@ impl Writer {
             (Effect::Tell(notice), _) => {
                 // What an Event says stands in the record too: it is not worth a second try.
                 if let Err(error) = self.tell(node, notice).await {
-                    warn!(node = node.name, reason = notice.reason, %error, "no Event");
+                    warn!(node = &*node.name, reason = notice.reason, %error, "no Event");
                 }
                 Ok(())
             }
@@ -120,7 +120,13 @@ impl Writer {
         let pod = worker::pod(&self.template, node, &gate.spec, subject)
             .map_err(|error| Trouble::Refused(error.to_string()))?;
         let name = worker::name(&subject.node_uid, subject.number);
-        info!(node = node.name, pod = name, gate = gate.name, worker = subject.number, "Creating worker pod");
+        info!(
+            node = &*node.name,
+            pod = name,
+            gate = gate.name,
+            worker = subject.number,
+            "Creating worker pod"
+        );
         match asked(self.pods().create(&PostParams::default(), &pod)).await {
             Ok(made) => {
                 if let Some(view) = WorkerView::new(&made) {
@@ -187,13 +193,13 @@ impl Writer {
         self.patch(node, open(node, gate, record)).await?;
         let VerifiedLabel { key, value } = &gate.spec.verified_label;
         let label = format!("{key}={value}");
-        info!(node = node.name, label, gate = gate.name, attempts = record.attempts, "Node verified");
+        info!(node = &*node.name, label, gate = gate.name, attempts = record.attempts, "Node verified");
         Ok(())
     }
 
     async fn regate(&self, node: &NodeView, gate: &GateView, record: &Record) -> Result<(), Trouble> {
         self.patch(node, regate(node, gate, record)).await?;
-        info!(node = node.name, gate = gate.name, why = record.why, "Node tainted again");
+        info!(node = &*node.name, gate = gate.name, why = record.why, "Node tainted again");
         Ok(())
     }
 
@@ -210,7 +216,7 @@ impl Writer {
         let nodes: Api<Node> = Api::all(self.client.clone());
         let patched =
             asked(nodes.patch_status(&node.name, &PatchParams::default(), &Patch::Strategic(patch))).await?;
-        self.views().nodes.learn(NodeView::new(&patched), self.clock.elapsed());
+        self.views().learn_node(&patched, self.clock.elapsed());
         Ok(())
     }
 
@@ -260,7 +266,7 @@ impl Writer {
         let nodes: Api<Node> = Api::all(self.client.clone());
         let patched =
             asked(nodes.patch(&node.name, &PatchParams::default(), &Patch::<()>::Json(patch))).await?;
-        self.views().nodes.learn(NodeView::new(&patched), self.clock.elapsed());
+        self.views().learn_node(&patched, self.clock.elapsed());
         Ok(())
     }
 
@@ -279,8 +285,8 @@ impl Writer {
             regarding: Some(ObjectReference {
                 api_version: Some("v1".into()),
                 kind: Some("Node".into()),
-                name: Some(node.name.clone()),
-                uid: Some(node.uid.clone()),
+                name: Some(node.name.to_string()),
+                uid: Some(node.uid.to_string()),
                 ..ObjectReference::default()
             }),
             reporting_controller: Some(CONTROLLER.into()),
@@ -386,12 +392,12 @@ fn open(node: &NodeView, gate: &GateView, record: &Record) -> Vec<Value> {
     for position in node.positions(&gate.spec.taints).into_iter().rev() {
         let path = format!("/spec/taints/{position}");
         let taint = &node.taints[position];
-        patch.push(json!({"op": "test", "path": format!("{path}/key"), "value": taint.key}));
-        patch.push(json!({"op": "test", "path": format!("{path}/effect"), "value": taint.effect}));
+        patch.push(json!({"op": "test", "path": format!("{path}/key"), "value": &*taint.key}));
+        patch.push(json!({"op": "test", "path": format!("{path}/effect"), "value": &*taint.effect}));
         patch.push(json!({"op": "remove", "path": path}));
     }
     let label = &gate.spec.verified_label;
-    if node.labels.is_empty() {
+    if !node.has_labels {
         patch.push(same_version(node));
         patch.push(json!({"op": "add", "path": "/metadata/labels", "value": {&label.key: label.value}}));
     } else {
@@ -416,7 +422,7 @@ fn regate(node: &NodeView, gate: &GateView, record: &Record) -> Vec<Value> {
         patch.extend(taints.into_iter().map(append));
     }
     let label = &gate.spec.verified_label.key;
-    if node.labels.contains_key(label) {
+    if node.labels.get(label).is_some() {
         patch.push(json!({"op": "remove", "path": format!("/metadata/labels/{}", escaped(label))}));
     }
     patch.extend(record_only(node, record));

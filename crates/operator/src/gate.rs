@@ -10,16 +10,17 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client};
 use nodekeeper_core::autoscaler::Autoscalers;
 use nodekeeper_core::fleet::{Census, Standing};
-use nodekeeper_core::gate::{
-    DaemonPod, Decision, Effect, GateView, Observed, Served, State, decide, serving,
-};
+use nodekeeper_core::gate::{DaemonPod, Decision, Effect, GateView, Observed, Served, decide, serving};
 use nodekeeper_core::node::NodeView;
 use nodekeeper_core::record::Record;
+use nodekeeper_core::worker::WorkerView;
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
+use crate::account::Account;
 use crate::apply::{Trouble, Writer};
 use crate::clock::Clock;
+use crate::metrics::{Failure, Metrics, state_word};
 use crate::queue::Outcome;
 use crate::slots::{Line, Place};
 use crate::views::Views;
@@ -35,6 +36,14 @@ struct Told {
     notices: BTreeSet<(&'static str, u32)>,
 }
 
+/// A node, all that was seen with it, and what is to be done.
+struct Look {
+    node: NodeView,
+    gate: Option<GateView>,
+    workers: Vec<WorkerView>,
+    decision: Decision,
+}
+
 /// Looks after all nodes, one at a time each.
 pub struct Gate {
     client: Client,
@@ -42,9 +51,10 @@ pub struct Gate {
     views: Arc<Mutex<Views>>,
     writer: Writer,
     line: Mutex<Line>,
-    census: Mutex<Census>,
+    census: Arc<Mutex<Census>>,
+    metrics: Arc<Metrics>,
     /// Gates whose figures changed since somebody asked.
-    touched: Mutex<BTreeSet<String>>,
+    touched: Mutex<BTreeSet<Arc<str>>>,
     told: Mutex<BTreeMap<String, Told>>,
     autoscalers: Mutex<Option<(Duration, Autoscalers)>>,
 }
@@ -57,6 +67,7 @@ impl Gate {
         views: Arc<Mutex<Views>>,
         writer: Writer,
         most_workers: usize,
+        metrics: Arc<Metrics>,
     ) -> Self {
         Self {
             client,
@@ -64,7 +75,8 @@ impl Gate {
             views,
             writer,
             line: Mutex::new(Line::new(most_workers)),
-            census: Mutex::default(),
+            census: metrics.census(),
+            metrics,
             touched: Mutex::default(),
             told: Mutex::default(),
             autoscalers: Mutex::default(),
@@ -73,6 +85,17 @@ impl Gate {
 
     fn views(&self) -> MutexGuard<'_, Views> {
         locked(&self.views)
+    }
+
+    /// Whether nothing is to be done about a node, now or later, until something changes. That is so of most nodes most
+    /// of the time: they need no place in the queue.
+    pub fn is_settled(&self, name: &str) -> bool {
+        let Some(look) = self.decide(name, false) else {
+            self.forget(name);
+            return true;
+        };
+        let Decision { effects, recheck_in, wants_slot, wants_pods, .. } = &look.decision;
+        effects.is_empty() && recheck_in.is_none() && !wants_slot && !wants_pods
     }
 
     /// Looks at one node and does what is to be done. After a doubtful write the node is read anew first.
@@ -88,16 +111,20 @@ impl Gate {
             return (Outcome::Failed, true);
         }
         for _ in 0..DECISIONS {
-            let Some((node, gate, decision)) = self.decide(name) else {
+            if !self.views().synced() {
+                // What is missing means nothing.
+                return (Outcome::Failed, true);
+            }
+            let Some(look) = self.decide(name, true) else {
                 self.forget(name);
                 return (Outcome::Settled, false);
             };
+            let Look { node, decision, .. } = &look;
             if decision.effects.is_empty() {
-                return (self.settle(&node, gate.as_ref(), &decision), false);
+                return (self.settle(&look), false);
             }
             info!(node = name, state = ?decision.state, why = decision.why, "decided");
-            let applied = self.apply(&node, gate.as_ref(), &decision).await;
-            match applied {
+            match self.apply(&look).await {
                 Ok(()) => {}
                 Err(Trouble::Conflict(why) | Trouble::Gone(why)) => {
                     debug!(node = name, why, "conflict");
@@ -125,13 +152,12 @@ impl Gate {
         (Outcome::Failed, true)
     }
 
-    /// What is to be done now. A worker that is to start has its slot from here on.
-    fn decide(&self, name: &str) -> Option<(NodeView, Option<GateView>, Decision)> {
+    /// What is to be done now. With `in_earnest`, a worker that is to start has its slot from here on.
+    fn decide(&self, name: &str, in_earnest: bool) -> Option<Look> {
         let mut views = self.views();
         let node = views.nodes.get(name)?.clone();
         let served = serving(views.gates.all(), &node);
-        let gate = served.gate();
-        let at = gate.map_or("", |gate| gate.name.as_str());
+        let at = served.gate().map_or("", |gate| gate.name.as_str());
         let workers = views.workers_of(&node.uid);
         let daemons: Option<Vec<DaemonPod>> = views.daemons_of(name);
         let elapsed = self.clock.elapsed();
@@ -147,43 +173,46 @@ impl Gate {
             now: self.clock.now(),
             elapsed,
         });
-        if let Some(number) = starts(&decision) {
+        if let Some(number) = starts(&decision).filter(|_| in_earnest) {
             line.starts(at, number);
         }
         self.leave_out_what_was_told(&node, &mut decision);
         self.count(&node, served, &decision);
-        let gate = gate.cloned();
+        let gate = served.gate().filter(|_| in_earnest).cloned();
         views.want_pods(name, decision.wants_pods);
-        Some((node, gate, decision))
+        Some(Look { node, gate, workers, decision })
     }
 
     /// Remembers where a node stands.
     fn count(&self, node: &NodeView, served: Served<'_>, decision: &Decision) {
         let record = Record::read(node.record.as_deref(), &node.uid).unwrap_or_default();
-        let at = match served {
-            Served::Held(gate) | Served::Open(gate) => Some(gate.name.as_str()),
-            Served::Orphan(taint, _) => Some(taint),
-            Served::Released | Served::Nobody => None,
-        };
-        let standing = at.filter(|_| decision.state != State::Leaving).map(|at| Standing {
-            at: at.to_owned(),
+        let mut census = locked(&self.census);
+        let standing = Standing {
+            at: census.name(match served {
+                Served::Held(gate) | Served::Open(gate) => &gate.name,
+                Served::Orphan(taint, _) => taint,
+                Served::Released | Served::Nobody => "",
+            }),
             state: decision.state,
             cause: record.cause.filter(|_| matches!(served, Served::Held(_))),
             regated: record.regated,
-        });
-        let mut census = locked(&self.census);
-        if standing.is_some() && census.get(&node.name).is_none() {
-            info!(node = node.name, state = ?decision.state, "Node added to queue");
+            came: node.created.as_second(),
+            retries: record.attempts.saturating_sub(1),
+            took: None,
+        };
+        if matches!(served, Served::Held(_)) && census.get(&node.name).is_none() {
+            info!(node = &*node.name, state = state_word(decision.state), "Node added to queue");
         }
-        let touched = census.set(&node.name, standing);
+        let touched = census.set(&node.name, Some(standing));
         locked(&self.touched).extend(touched);
     }
 
     /// The node is gone.
     fn forget(&self, name: &str) {
-        let touched = locked(&self.census).set(name, None);
+        let touched = locked(&self.census).set(&name.into(), None);
         locked(&self.touched).extend(touched);
         locked(&self.told).remove(name);
+        self.metrics.forget_node(name);
         self.views().want_pods(name, false);
     }
 
@@ -192,10 +221,10 @@ impl Gate {
         let is_repeated = |effect: &Effect| matches!(effect, Effect::Tell(notice) if notice.once.is_some());
         let mut all = locked(&self.told);
         if !decision.effects.iter().any(is_repeated) {
-            all.remove(&node.name);
+            all.remove(&*node.name);
             return;
         }
-        let Some(told) = all.get(&node.name).filter(|told| told.uid == node.uid) else { return };
+        let Some(told) = all.get(&*node.name).filter(|told| *told.uid == *node.uid) else { return };
         decision.effects.retain(|effect| match effect {
             Effect::Tell(notice) => {
                 notice.once.is_none_or(|number| !told.notices.contains(&(notice.reason, number)))
@@ -208,24 +237,26 @@ impl Gate {
         let Effect::Tell(notice) = effect else { return };
         let Some(number) = notice.once else { return };
         let mut all = locked(&self.told);
-        let told = all.entry(node.name.clone()).or_default();
-        if told.uid != node.uid {
-            *told = Told { uid: node.uid.clone(), notices: BTreeSet::new() };
+        let told = all.entry(node.name.to_string()).or_default();
+        if *told.uid != *node.uid {
+            *told = Told { uid: node.uid.to_string(), notices: BTreeSet::new() };
         }
         told.notices.insert((notice.reason, number));
     }
 
-    async fn apply(
-        &self,
-        node: &NodeView,
-        gate: Option<&GateView>,
-        decision: &Decision,
-    ) -> Result<(), Trouble> {
+    async fn apply(&self, look: &Look) -> Result<(), Trouble> {
+        let Look { node, gate, workers, decision } = look;
+        let gate = gate.as_ref();
+        let at = gate.map_or("", |gate| gate.name.as_str());
         let mut result = Ok(());
         for effect in &decision.effects {
+            let started = self.clock.elapsed();
             result = self.writer.apply(node, gate, effect).await;
-            if let (Effect::StartWorker(subject), Some(gate)) = (effect, gate) {
-                self.started(&gate.name, subject.number, &result);
+            let (now, elapsed) = (self.clock.now(), self.clock.elapsed());
+            let took = elapsed.saturating_sub(started);
+            Account { node, gate: at, workers, now, elapsed, took }.tell(&self.metrics, effect, &result);
+            if let Effect::StartWorker(subject) = effect {
+                self.started(at, subject.number, &result);
             }
             if result.is_err() {
                 break;
@@ -243,18 +274,19 @@ impl Gate {
         };
         let changed = locked(&self.line).started(gate, number, refused, result.is_ok(), self.clock.elapsed());
         if changed {
-            locked(&self.touched).insert(gate.to_owned());
+            locked(&self.touched).insert(gate.into());
         }
     }
 
-    fn settle(&self, node: &NodeView, gate: Option<&GateView>, decision: &Decision) -> Outcome {
-        debug!(node = node.name, state = ?decision.state, why = decision.why, "nothing to do");
-        if let Some(gate) = gate.filter(|_| decision.wants_slot) {
+    fn settle(&self, look: &Look) -> Outcome {
+        let Look { node, gate, decision, .. } = look;
+        debug!(node = &*node.name, state = ?decision.state, why = decision.why, "nothing to do");
+        if let Some(gate) = gate.as_ref().filter(|_| decision.wants_slot) {
             let record = Record::read(node.record.as_deref(), &node.uid);
             locked(&self.line).wait(Place {
                 workers: record.map_or(0, |record| record.number),
                 created: node.created,
-                node: node.name.clone(),
+                node: node.name.to_string(),
                 gate: gate.name.clone(),
             });
         }
@@ -264,7 +296,9 @@ impl Gate {
     /// The nodes whose turn it is, because slots are free now.
     pub fn admitted(&self) -> Vec<String> {
         let views = self.views();
-        locked(&self.line).admitted(views.workers.all(), self.clock.elapsed())
+        let (mut line, now) = (locked(&self.line), self.clock.elapsed());
+        self.metrics.workers_active(line.taken(views.workers.all(), now));
+        line.admitted(views.workers.all(), now)
     }
 
     /// When a slot becomes free though nothing happens.
@@ -274,7 +308,7 @@ impl Gate {
     }
 
     /// Gates whose status may have to be written.
-    pub fn touched(&self) -> BTreeSet<String> {
+    pub fn touched(&self) -> BTreeSet<Arc<str>> {
         std::mem::take(&mut *locked(&self.touched))
     }
 
@@ -283,13 +317,19 @@ impl Gate {
         let nodes: Api<Node> = Api::all(self.client.clone());
         match timeout(READ, nodes.get_opt(name)).await {
             Ok(Ok(Some(node))) => {
-                self.views().nodes.learn(NodeView::new(&node), self.clock.elapsed());
+                self.views().learn_node(&node, self.clock.elapsed());
                 Ok(())
             }
             // The watch will say so too.
             Ok(Ok(None)) => Err(Trouble::Gone("the node".into())),
-            Ok(Err(error)) => Err(Trouble::Doubtful(error.to_string())),
-            Err(_) => Err(Trouble::Doubtful("timeout".into())),
+            Ok(Err(error)) => {
+                self.metrics.failed(name, Failure::ReadNode);
+                Err(Trouble::Doubtful(error.to_string()))
+            }
+            Err(_) => {
+                self.metrics.failed(name, Failure::ReadNode);
+                Err(Trouble::Doubtful("timeout".into()))
+            }
         }
     }
 

@@ -12,6 +12,8 @@ use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 use crate::clock::Clock;
+use crate::health::Health;
+use crate::metrics::Metrics;
 
 /// One try at the lease takes no longer.
 const TRY: Duration = Duration::from_secs(4);
@@ -24,6 +26,8 @@ pub struct Leader {
     candidate: Arc<Mutex<Candidate>>,
     /// As it was last read or written: while we hold it, renewing is one request.
     known: Mutex<Option<Lease>>,
+    metrics: Arc<Metrics>,
+    health: Arc<Health>,
 }
 
 impl Leader {
@@ -35,7 +39,14 @@ impl Leader {
             clock,
             candidate: Arc::new(Mutex::new(candidate)),
             known: Mutex::new(None),
+            metrics: Arc::default(),
+            health: Arc::default(),
         }
+    }
+
+    /// Tells these what becomes of the lease.
+    pub fn observed_by(self, metrics: Arc<Metrics>, health: Arc<Health>) -> Self {
+        Self { metrics, health, ..self }
     }
 
     /// Shared with whoever asks whether we may write.
@@ -51,6 +62,7 @@ impl Leader {
     pub async fn acquire(&self) {
         let retry = self.state().timing().retry;
         loop {
+            self.health.beat(self.clock.elapsed());
             if self.attempt().await {
                 info!(identity = self.state().identity(), "leading");
                 return;
@@ -103,12 +115,14 @@ impl Leader {
             Ok(Ok(ours)) => ours,
             Ok(Err(error)) => {
                 warn!(%error, "the lease cannot be had or renewed; trying again");
+                self.health.cut_off(&error.to_string());
                 // What we know of it may be old: read it next time.
                 *self.known.lock().unwrap_or_else(PoisonError::into_inner) = None;
                 false
             }
             Err(_) => {
                 warn!("no answer about the lease; trying again");
+                self.health.cut_off("timeout");
                 *self.known.lock().unwrap_or_else(PoisonError::into_inner) = None;
                 false
             }
@@ -118,6 +132,9 @@ impl Leader {
     async fn try_once(&self) -> kube::Result<bool> {
         let ours = self.state().until().is_some();
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone().filter(|_| ours);
+        if ours && known.is_none() {
+            self.metrics.lease_read_anew(&self.name);
+        }
         let lease = match known {
             Some(lease) => Some(lease),
             None => self.api.get_opt(&self.name).await?,
@@ -131,6 +148,7 @@ impl Leader {
                     warn!(holder = held.unwrap_or_default().holder, "somebody else has the lease");
                     self.state().lost();
                 }
+                self.health.stands_by();
                 return Ok(false);
             }
             (Step::Create, _) | (_, None) => {

@@ -6,16 +6,22 @@
 //!                                  └────── what was written ───────┘        leader: may we write at all?
 //! ```
 
+mod account;
 mod apply;
 mod client;
 pub mod clock;
 mod gate;
+pub mod health;
+pub mod http;
 mod leader;
+pub mod metrics;
 mod queue;
 mod run;
 mod slots;
+pub mod telemetry;
+mod term;
 mod views;
 mod watch;
 
-pub use client::client;
+pub use client::{client, counted_client};
 pub use run::{Settings, run};

@@ -20,16 +20,34 @@ pub enum Outcome {
     Failed,
 }
 
+/// How a queue stands, and what happened since it was last asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Numbers {
+    /// Keys that are due.
+    pub depth: usize,
+    /// Keys that were put in since.
+    pub adds: u64,
+    /// Those of them that had failed.
+    pub retries: u64,
+    /// How long the keys that are worked on have been, all together.
+    pub unfinished: Duration,
+    /// How long the longest of them has been.
+    pub longest: Duration,
+}
+
 /// Keys and when they are due.
 #[derive(Debug)]
 pub struct Queue<K> {
     due: BTreeMap<K, (Duration, u64)>,
     order: BTreeMap<(Duration, u64), K>,
-    working: BTreeSet<K>,
+    /// And since when.
+    working: BTreeMap<K, Duration>,
     /// Came up again while they were worked on.
     dirty: BTreeSet<K>,
     failures: BTreeMap<K, u32>,
     tickets: u64,
+    adds: u64,
+    retries: u64,
 }
 
 impl<K: Ord + Clone> Queue<K> {
@@ -38,21 +56,28 @@ impl<K: Ord + Clone> Queue<K> {
         Self {
             due: BTreeMap::new(),
             order: BTreeMap::new(),
-            working: BTreeSet::new(),
+            working: BTreeMap::new(),
             dirty: BTreeSet::new(),
             failures: BTreeMap::new(),
             tickets: 0,
+            adds: 0,
+            retries: 0,
         }
     }
 
     /// A key has to be looked at. One that is pausing after a failure goes on pausing: a busy object must not
     /// turn its own failure into a storm.
     pub fn add(&mut self, key: K, now: Duration) {
-        if self.working.contains(&key) {
+        if self.working.contains_key(&key) {
             self.dirty.insert(key);
         } else if !self.failures.contains_key(&key) || !self.due.contains_key(&key) {
             self.put(key, now);
         }
+    }
+
+    /// Whether a key waits, or is being worked on.
+    pub fn knows(&self, key: &K) -> bool {
+        self.due.contains_key(key) || self.working.contains_key(key)
     }
 
     /// The next key that is due, to be given back with [`Queue::done`].
@@ -64,7 +89,7 @@ impl<K: Ord + Clone> Queue<K> {
         let key = key.clone();
         self.order.remove(&at);
         self.due.remove(&key);
-        self.working.insert(key.clone());
+        self.working.insert(key.clone(), now);
         Some(key)
     }
 
@@ -81,6 +106,7 @@ impl<K: Ord + Clone> Queue<K> {
             Outcome::Failed => {
                 let failures = self.failures.entry(key.clone()).or_default();
                 *failures = failures.saturating_add(1);
+                self.retries += 1;
                 let pause = FIRST_PAUSE.saturating_mul(1 << (*failures - 1).min(10)).min(LONGEST_PAUSE);
                 self.put(key, now + pause);
                 return;
@@ -94,6 +120,18 @@ impl<K: Ord + Clone> Queue<K> {
         }
     }
 
+    /// How it stands. Walks over all that is due: to be asked now and then, not at every turn.
+    pub fn numbers(&mut self, now: Duration) -> Numbers {
+        let worked = self.working.values().map(|since| now.saturating_sub(*since));
+        Numbers {
+            depth: self.order.range(..=(now, u64::MAX)).count(),
+            adds: std::mem::take(&mut self.adds),
+            retries: std::mem::take(&mut self.retries),
+            unfinished: worked.clone().sum(),
+            longest: worked.max().unwrap_or_default(),
+        }
+    }
+
     /// The earlier time wins.
     fn put(&mut self, key: K, at: Duration) {
         match self.due.get(&key) {
@@ -102,6 +140,7 @@ impl<K: Ord + Clone> Queue<K> {
             None => {}
         }
         self.tickets += 1;
+        self.adds += 1;
         self.due.insert(key.clone(), (at, self.tickets));
         self.order.insert((at, self.tickets), key);
     }
@@ -173,5 +212,20 @@ mod tests {
         queue.done("a", Outcome::Settled, now);
         queue.add("a", now);
         assert_eq!(queue.next(), Some(now), "a success is a new beginning");
+    }
+
+    #[test]
+    fn it_tells_how_it_stands() {
+        let mut queue = Queue::new();
+        for key in ["a", "b", "b", "c", "d"] {
+            queue.add(key, at(1));
+        }
+        assert_eq!((queue.take(at(2)), queue.take(at(3))), (Some("a"), Some("b")));
+        let (unfinished, longest) = (at(10 + 9), at(10));
+        assert_eq!(queue.numbers(at(12)), Numbers { depth: 2, adds: 4, retries: 0, unfinished, longest });
+        queue.done("a", Outcome::Failed, at(12));
+        queue.done("b", Outcome::Again(at(60)), at(12));
+        let numbers = Numbers { depth: 2, adds: 2, retries: 1, ..Numbers::default() };
+        assert_eq!(queue.numbers(at(12)), numbers, "what is due later is not in the way yet");
     }
 }

@@ -76,6 +76,11 @@ impl Line {
         Slots { first: open && room.first > 0, another: open && room.another > 0 }
     }
 
+    /// How many slots are taken.
+    pub fn taken<'a>(&self, workers: impl Iterator<Item = &'a WorkerView>, now: Duration) -> usize {
+        self.starting.first + self.starting.another + workers.filter(|worker| takes_slot(worker, now)).count()
+    }
+
     /// How many more may start. Those that had one before leave half of the slots to newcomers.
     fn room<'a>(&self, workers: impl Iterator<Item = &'a WorkerView>, now: Duration) -> Busy {
         let mut busy = self.starting;

@@ -5,6 +5,7 @@
 //! lists fail. From outside of it none of these can be mended.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{self, BoxStream, Stream, StreamExt as _};
@@ -44,6 +45,9 @@ pub enum Event<V> {
     UpTo(String),
 }
 
+/// What is kept of an object; nothing of those that are not wanted.
+pub type Keep<K, V> = Arc<dyn Fn(&K) -> Option<V> + Send + Sync>;
+
 /// Which part of a collection is followed; all of it by default.
 #[derive(Clone, Debug, Default)]
 pub struct Part {
@@ -58,7 +62,7 @@ pub fn follow<K, V>(
     api: Api<K>,
     kind: &'static str,
     part: Part,
-    keep: fn(&K) -> Option<V>,
+    keep: Keep<K, V>,
     clock: Clock,
     seed: u64,
 ) -> impl Stream<Item = Event<V>> + Send
@@ -103,7 +107,7 @@ struct Follower<K, V> {
     /// What it follows, for the log.
     kind: &'static str,
     part: Part,
-    keep: fn(&K) -> Option<V>,
+    keep: Keep<K, V>,
     clock: Clock,
     random: fastrand::Rng,
     at: At<K, V>,
@@ -235,7 +239,7 @@ where
             let page = timeout(ANSWER, self.api.list(&params)).await;
             let page = page.map_err(|_| Trouble::Relist("no answer".into()))?;
             let page = page.map_err(|error| Trouble::Relist(error.to_string()))?;
-            all.extend(page.items.iter().filter_map(self.keep));
+            all.extend(page.items.iter().filter_map(|object| (self.keep)(object)));
             match page.metadata.continue_ {
                 Some(token) if !token.is_empty() => params = params.continue_token(&token),
                 _ => return Ok((all, page.metadata.resource_version.unwrap_or_default())),

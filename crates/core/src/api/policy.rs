@@ -25,6 +25,18 @@ pub enum Enforcement {
     Paused,
 }
 
+impl Enforcement {
+    /// As it is written.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Enforce => "Enforce",
+            Self::DryRun => "DryRun",
+            Self::Paused => "Paused",
+        }
+    }
+}
+
 /// What becomes of a node that does not pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Fate {

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::node::Labels;
+
 /// Selects nodes by their labels: all that is said here has to hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -50,7 +52,7 @@ pub enum Operator {
 impl NodeSelector {
     /// Whether a node with these labels is selected.
     #[must_use]
-    pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
+    pub fn matches(&self, labels: &Labels) -> bool {
         self.match_labels.iter().all(|(key, value)| labels.get(key) == Some(value))
             && self.match_expressions.iter().all(|requirement| requirement.holds(labels))
     }
@@ -63,11 +65,11 @@ impl NodeSelector {
 }
 
 impl Requirement {
-    fn holds(&self, labels: &BTreeMap<String, String>) -> bool {
+    fn holds(&self, labels: &Labels) -> bool {
         let value = labels.get(&self.key);
         match self.operator {
-            Operator::In => value.is_some_and(|value| self.values.contains(value)),
-            Operator::NotIn => !value.is_some_and(|value| self.values.contains(value)),
+            Operator::In => value.is_some_and(|value| self.values.iter().any(|one| one == value)),
+            Operator::NotIn => !value.is_some_and(|value| self.values.iter().any(|one| one == value)),
             Operator::Exists => value.is_some(),
             Operator::DoesNotExist => value.is_none(),
         }
@@ -80,7 +82,7 @@ mod tests {
 
     #[test]
     fn a_selector_selects_as_kubernetes_does() {
-        let labels = BTreeMap::from([("pool".to_owned(), "gpu".to_owned())]);
+        let labels: Labels = [("pool", "gpu")].into_iter().collect();
         let holds = |operator, key: &str, values: &[&str]| {
             let values = values.iter().map(|value| (*value).to_owned()).collect();
             let requirement = Requirement { key: key.into(), operator, values };

@@ -49,7 +49,7 @@ impl Case<'_> {
     fn look_at(&self, worker: &WorkerView) -> Decision {
         let node = self.seen.node;
         let other = |why| self.inconclusive(worker, Cause::Other, why);
-        if worker.node_name != node.name {
+        if *worker.node_name != *node.name {
             return other("the worker was made for a node of another name");
         }
         let (looked_at, now) = (round_of(&worker.subject), round(node, self.gate));
@@ -259,7 +259,7 @@ impl Case<'_> {
         let label = &self.gate.spec.verified_label.key;
         if self.seen.node.verify.is_some() {
             Some("somebody asked for it")
-        } else if self.record.label == *label && !self.seen.node.labels.contains_key(label) {
+        } else if self.record.label == *label && self.seen.node.labels.get(label).is_none() {
             Some("its label was removed")
         } else if self.was_booted() && self.gate.spec.on_reboot != OnReboot::Ignore {
             Some("it was booted again")
@@ -273,7 +273,7 @@ impl Case<'_> {
     }
 
     fn was_booted(&self) -> bool {
-        !self.seen.node.boot_id.is_empty() && self.record.round.boot_id != self.seen.node.boot_id
+        !self.seen.node.boot_id.is_empty() && *self.record.round.boot_id != *self.seen.node.boot_id
     }
 
     /// When a verified node is looked at again: so that no more than one worker a second is started for it.

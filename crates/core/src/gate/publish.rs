@@ -31,7 +31,7 @@ pub(super) fn with(decision: Decision, seen: &Observed<'_>, gate: &GateView) -> 
         Some(Verdict::Failed) => ("False", "ChecksFailed"),
         _ => ("Unknown", "NotVerified"),
     };
-    let there = seen.node.published.as_ref().map(|(status, reason)| (status.as_str(), reason.as_str()));
+    let there = seen.node.published.as_ref().map(|there| (there.0.as_str(), there.1.as_str()));
     if there == Some((status, reason)) {
         return decision;
     }

@@ -1,5 +1,8 @@
 //! Which gate a node stands before.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use jiff::Timestamp;
 
 use crate::api::{GateTaint, NodeGate, NodeGateSpec, NodeGateStatus};
@@ -91,6 +94,15 @@ impl<'a> Served<'a> {
     }
 }
 
+/// The labels that decisions look at: those of the gates, and Karpenter's.
+#[must_use]
+pub fn wanted_labels<'a>(gates: impl IntoIterator<Item = &'a GateView>) -> BTreeSet<Arc<str>> {
+    let asked = gates
+        .into_iter()
+        .flat_map(|gate| gate.spec.node_selector.keys().chain([gate.spec.verified_label.key.as_str()]));
+    asked.chain(super::wait::LABELS).map(Arc::from).collect()
+}
+
 /// Who looks after this node.
 #[must_use]
 pub fn serving<'a>(gates: impl IntoIterator<Item = &'a GateView>, node: &'a NodeView) -> Served<'a> {
@@ -108,7 +120,7 @@ pub fn serving<'a>(gates: impl IntoIterator<Item = &'a GateView>, node: &'a Node
         same(&usual) || known.any(same)
     };
     if let Some(taint) = node.taints.iter().find(|taint| is_gates_own(&taint.key, &taint.effect)) {
-        let known = |gate: &GateView| gate.spec.taints.iter().any(|own| own.key == taint.key);
+        let known = |gate: &GateView| gate.spec.taints.iter().any(|own| *own.key == *taint.key);
         let why = if first(&known).is_some() {
             "no gate with this taint selects the node"
         } else {

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::pace::pause;
 use super::*;
 use crate::api::{Backoff, GateTaint, NodeGateSpec, NodeGateStatus, Retry};
-use crate::node::Taint;
+use crate::node::{Labels, Taint};
 use crate::record::{Cause, Ending};
 use crate::report::{CheckResult, Outcome, Report, Verdict};
 use crate::worker::Progress;
@@ -70,7 +70,7 @@ fn reported(number: u32, outcome: Outcome) -> WorkerView {
 }
 
 fn remembered(node: &mut NodeView, record: &Record) {
-    node.record = Some(record.to_annotation());
+    node.record = Some(record.to_annotation().into());
 }
 
 fn record(number: u32, verdict: Verdict, at: Timestamp) -> Record {
@@ -140,7 +140,7 @@ fn removed(decision: &Decision) -> Vec<&str> {
 fn a_node_without_our_taint_is_left_alone_whatever_it_bears() {
     let mut node = node();
     node.taints = vec![taint("foreign")];
-    node.labels.insert("node-ready/verified".into(), "true".into());
+    node.labels.insert("node-ready/verified", "true");
     let decision = decided(&node, &[]);
     assert_eq!((decision.state, decision.effects), (State::Ungated, vec![]));
 }
@@ -161,7 +161,7 @@ fn a_new_node_gets_its_first_worker() {
 #[test]
 fn a_label_opens_nothing() {
     let mut node = node();
-    node.labels.insert("node-ready/verified".into(), "true".into());
+    node.labels.insert("node-ready/verified", "true");
     let decision = decided(&node, &[]);
     assert_eq!((opens(&decision), starts(&decision)), (false, Some(1)));
 }
@@ -171,7 +171,7 @@ fn nothing_starts_on_a_node_that_is_not_ready_for_it() {
     for change in [
         (|node: &mut NodeView| node.ready = false) as fn(&mut NodeView),
         |node| node.unschedulable = true,
-        |node| node.boot_id.clear(),
+        |node| node.boot_id = Box::default(),
     ] {
         let mut node = node();
         change(&mut node);

@@ -9,7 +9,10 @@ use crate::api::{Awaited, DaemonSetRef, WaitFor};
 const UNINITIALISED: [&str; 2] =
     ["node.cloudprovider.kubernetes.io/uninitialized", "node.cluster.x-k8s.io/uninitialized"];
 
-/// A DaemonSet's pod on a node.
+/// Labels by which Karpenter says whose a node is, and that it knows it.
+pub(super) const LABELS: [&str; 2] = ["karpenter.sh/nodepool", "karpenter.sh/registered"];
+
+/// A `DaemonSet`'s pod on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DaemonPod {
     /// Whose it is.
@@ -51,9 +54,9 @@ pub(super) fn unmet(seen: &Observed<'_>, wait: &WaitFor) -> Option<Unmet> {
     {
         return Some(Unmet::OnNode(format!("the node is not initialised yet: it bears the taint {taint}")));
     }
-    let label = |key: &str| node.labels.get(key).map(String::as_str);
-    let unregistered = node.bears("karpenter.sh/unregistered")
-        || (label("karpenter.sh/nodepool").is_some() && label("karpenter.sh/registered") != Some("true"));
+    let [pool, registered] = LABELS.map(|key| node.labels.get(key));
+    let unregistered =
+        node.bears("karpenter.sh/unregistered") || (pool.is_some() && registered != Some("true"));
     if wait.karpenter == Awaited::Wait && unregistered {
         return Some(Unmet::OnNode("Karpenter has not registered the node yet".into()));
     }

@@ -191,7 +191,7 @@ fn metadata(template: &Template, node: &NodeView, subject: &Subject) -> Result<V
         ("app.kubernetes.io/name", "nodekeeper"),
         ("app.kubernetes.io/component", "worker"),
         ("app.kubernetes.io/managed-by", "nodekeeper"),
-        (NODE_UID, node.uid.as_str()),
+        (NODE_UID, &*node.uid),
         // A mesh's sidecar would have to start before we can look, and may never end.
         ("sidecar.istio.io/inject", "false"),
     ]);
@@ -200,12 +200,12 @@ fn metadata(template: &Template, node: &NodeView, subject: &Subject) -> Result<V
         "namespace": template.namespace,
         "labels": labels,
         "annotations": {
-            NODE_NAME: node.name,
+            NODE_NAME: &*node.name,
             SUBJECT: serde_json::to_string(subject)?,
             "linkerd.io/inject": "disabled",
         },
         // Gone with the node, whatever else happens.
-        "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid}],
+        "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": &*node.name, "uid": node.uid}],
     }))
 }
 
@@ -213,7 +213,7 @@ fn metadata(template: &Template, node: &NodeView, subject: &Subject) -> Result<V
 /// one that a second gate holds is looked at like any other.
 fn tolerations(node: &NodeView, gate: &NodeGateSpec) -> Vec<Value> {
     let own = gate.taints.iter().map(|taint| (taint.key.as_str(), taint.effect.as_str()));
-    let borne = node.taints.iter().map(|taint| (taint.key.as_str(), taint.effect.as_str()));
+    let borne = node.taints.iter().map(|taint| (&*taint.key, &*taint.effect));
     let early = EARLY_TAINTS.iter().flat_map(|key| [(*key, "NoSchedule"), (*key, "NoExecute")]);
     let all: BTreeSet<(&str, &str)> = own.chain(borne).chain(early).collect();
     let toleration =

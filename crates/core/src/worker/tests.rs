@@ -10,12 +10,12 @@ fn node() -> NodeView {
     // The longest name that a node can have.
     let taints = vec![Taint { key: "nvidia.com/gpu".into(), effect: "NoSchedule".into() }];
     let uid = "5f0c0c1e-3a0e-4a0b-9a4e-1d1f0c7b2a11".into();
-    NodeView { name: "n".repeat(253), uid, taints, ..NodeView::default() }
+    NodeView { name: "n".repeat(253).into(), uid, taints, ..NodeView::default() }
 }
 
 fn subject() -> Subject {
     Subject {
-        node_uid: node().uid,
+        node_uid: node().uid.into(),
         boot_id: "boot".into(),
         gate_uid: "gate".into(),
         gate_generation: 2,
@@ -68,7 +68,7 @@ fn f04_a_name_fits_whatever_the_node_is_called() {
 fn f05_it_is_pinned_by_name_and_not_by_hostname() {
     let pod = serde_json::to_value(made()).expect("JSON");
     let terms = &pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
-    assert_eq!(terms["nodeSelectorTerms"][0]["matchFields"][0]["values"][0], json!(node().name));
+    assert_eq!(terms["nodeSelectorTerms"][0]["matchFields"][0]["values"][0], json!(*node().name));
     assert_eq!(pod["spec"]["nodeSelector"], json!(null));
 }
 
@@ -89,7 +89,7 @@ fn it_tolerates_the_gate_and_restricts_itself() {
     assert_eq!(container["securityContext"]["capabilities"]["drop"], json!(["ALL"]));
     assert_eq!(pod["spec"]["securityContext"]["runAsNonRoot"], json!(true));
     assert_eq!(pod["spec"]["restartPolicy"], json!("Never"));
-    assert_eq!(pod["metadata"]["ownerReferences"][0]["uid"], json!(node().uid));
+    assert_eq!(pod["metadata"]["ownerReferences"][0]["uid"], json!(*node().uid));
 }
 
 #[test]

@@ -1,18 +1,24 @@
 //! Edge: `nodekeeper controller` joins the machine to the controller: signals, clock, environment, logs.
 
+use std::sync::Arc;
+
 use anyhow::{Context as _, Result};
 use nodekeeper_core::worker::{Allowed, Template};
 use nodekeeper_operator::clock::Clock;
-use nodekeeper_operator::{Settings, client, run as run_controller};
+use nodekeeper_operator::http::{Door, Pages, listen, serve};
+use nodekeeper_operator::metrics::{Build, Metrics, Options};
+use nodekeeper_operator::{Settings, counted_client, run as run_controller, telemetry};
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
 
 use crate::args::{Controller, LogFormat};
 
 /// Runs until it is told to stop.
 pub fn run(told: Controller) -> Result<()> {
-    log(&told)?;
+    let format = match told.log_format {
+        LogFormat::Json => telemetry::Format::Json,
+        LogFormat::Console => telemetry::Format::Console,
+    };
+    telemetry::start(format, &told.log_level)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(control(told))
 }
@@ -21,7 +27,14 @@ async fn control(told: Controller) -> Result<()> {
     let config = kube::Config::infer()
         .await
         .context("no cluster to talk to: set KUBECONFIG, or run in a pod with a service account")?;
-    let client = client(config).context("cannot make a client for the cluster")?;
+    let metrics = Arc::new(metrics(&told));
+    let client = counted_client(config, metrics.clone()).context("cannot make a client for the cluster")?;
+    let pages = Pages { metrics, health: Arc::default(), clock: Clock::real() };
+    let probes = listen("--health-probe-bind-address", told.health_probe_bind_address).await?;
+    let numbers = listen("--metrics-bind-address", told.metrics_bind_address).await?;
+    for (door, listener) in [(Door::Probes, probes), (Door::Metrics, numbers)] {
+        listener.map(|listener| tokio::spawn(serve(listener, door, pages.clone())));
+    }
     let mut terminate = signal(SignalKind::terminate())?;
     let stop = async move {
         tokio::select! {
@@ -47,9 +60,11 @@ async fn control(told: Controller) -> Result<()> {
     let settings = Settings {
         lease: told.lease_name,
         most_workers: told.max_workers.try_into()?,
+        metrics: pages.metrics,
+        health: pages.health,
         ..Settings::new(template, format!("{name}_{seed:016x}"), seed)
     };
-    run_controller(client, settings, Clock::real(), stop).await;
+    run_controller(client, settings, pages.clock, stop).await;
     Ok(())
 }
 
@@ -58,22 +73,13 @@ fn host_name() -> String {
     read.map_or_else(|_| "nodekeeper".into(), |name| name.trim().to_owned())
 }
 
-fn log(told: &Controller) -> Result<()> {
-    let wrong = || {
-        let level = &told.log_level;
-        format!(
-            "--log-level {level}: give error, warn, info, debug or trace, or a filter such as info,nodekeeper_operator=debug"
-        )
-    };
-    // A filter takes any single word for the name of a module, and would log nothing at all.
-    if !told.log_level.contains(['=', ',']) {
-        told.log_level.parse::<LevelFilter>().with_context(wrong)?;
-    }
-    let filter = EnvFilter::try_new(&told.log_level).with_context(wrong)?;
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    match told.log_format {
-        LogFormat::Json => lines.json().flatten_event(true).with_target(false).init(),
-        LogFormat::Console => lines.with_target(false).init(),
-    }
-    Ok(())
+fn metrics(told: &Controller) -> Metrics {
+    let seed_names = told.metrics_seed_names;
+    let metrics = Metrics::new(Options { seed_names, per_node: told.metrics_per_node.unwrap_or(seed_names) });
+    metrics.build(Build {
+        version: env!("CARGO_PKG_VERSION"),
+        revision: option_env!("NODEKEEPER_REVISION").unwrap_or("unknown"),
+        date: option_env!("NODEKEEPER_BUILD_DATE").unwrap_or("unknown"),
+    });
+    metrics
 }

@@ -1,14 +1,23 @@
-//! `nodekeeper reference`: the page of the documentation that `make generate` writes.
+//! `nodekeeper reference`: the pages of the documentation that `make generate` writes.
 
 use std::io::Write as _;
 
 use anyhow::Result;
 use clap::CommandFactory as _;
+use nodekeeper_operator::metrics::Metrics;
 
-use crate::args::Args;
+use crate::args::{Args, Page};
 
-/// Prints the help of every command.
-pub fn run() -> Result<()> {
+/// Prints one of them.
+pub fn run(page: Page) -> Result<()> {
+    match page {
+        Page::Cli => commands(),
+        Page::Metrics => Ok(write!(std::io::stdout(), "{}", Metrics::reference())?),
+    }
+}
+
+/// The help of every command.
+fn commands() -> Result<()> {
     let mut out = std::io::stdout();
     writeln!(out, "<!-- Written by `make generate` from crates/nodekeeper/src/args.rs: do not edit. -->\n")?;
     writeln!(

@@ -61,7 +61,7 @@ async fn heard(client: Client, patience: Duration) -> Vec<String> {
         Api::<Node>::all(client),
         "nodes",
         Part::default(),
-        |node| Some(node.name_any()).filter(|name| name != "strange"),
+        Arc::new(|node: &Node| Some(node.name_any()).filter(|name| name != "strange")),
         Clock::new(|| jiff::Timestamp::UNIX_EPOCH),
         1,
     );

@@ -7,7 +7,7 @@ use crate::api::{Mode, OnReboot};
 fn verified() -> (NodeView, GateView) {
     let mut node = node();
     node.taints = vec![taint("foreign")];
-    node.labels.insert("node-ready/verified".into(), "true".into());
+    node.labels.insert("node-ready/verified", "true");
     remembered(&mut node, &record(1, Verdict::Passed, now()).opened("node-ready/verified"));
     (node, gate())
 }
@@ -35,7 +35,7 @@ fn a_verified_node_is_left_alone() {
 #[test]
 fn f07_whoever_removes_the_label_gets_a_worker_in_place_and_the_label_back() {
     let (mut node, gate) = verified();
-    node.labels.clear();
+    node.labels = Labels::default();
     let decision = look(&node, &gate, &[], Fleet::default(), 60);
     assert_eq!((decision.state, starts(&decision)), (State::Verified, Some(2)));
     assert_eq!(regates(&decision), None, "it goes on working");
@@ -95,7 +95,7 @@ fn a_node_that_is_held_for_its_boot_gets_its_worker_at_once() {
 #[test]
 fn only_a_failure_taints_it_again() {
     let (mut node, gate) = verified();
-    node.labels.clear();
+    node.labels = Labels::default();
     let silent = worker(2, Progress::Silent(Cause::OutOfMemory, "OOMKilled".into()));
     let decision = look(&node, &gate, &[silent], Fleet::default(), 60);
     assert_eq!((regates(&decision), decision.state), (None, State::Verified));
@@ -121,7 +121,7 @@ fn only_a_failure_taints_it_again() {
 #[test]
 fn where_many_fail_at_once_no_more_are_tainted() {
     let (mut node, gate) = verified();
-    node.labels.clear();
+    node.labels = Labels::default();
     let many = Fleet { open: 19, regated: 2, cannot_run: false };
     let decision = look(&node, &gate, &[reported(2, Outcome::Failed)], many, 60);
     assert_eq!((regates(&decision), decision.state), (None, State::Verified));
@@ -156,7 +156,7 @@ fn a_gate_that_does_not_enforce_leaves_open_nodes_alone() {
     for enforcement in [Enforcement::DryRun, Enforcement::Paused] {
         let (mut node, mut gate) = verified();
         gate.spec.enforcement = enforcement;
-        node.labels.clear();
+        node.labels = Labels::default();
         node.verify = Some("now".into());
         assert_eq!(look(&node, &gate, &[], Fleet::default(), 60).effects, vec![]);
     }

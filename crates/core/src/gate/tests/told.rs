@@ -50,9 +50,9 @@ fn f16_no_worker_is_sent_before_the_node_is_what_it_waits_for() {
         assert_eq!((decision.state, decision.effects), (State::Waiting, vec![]), "{taint_key}");
     }
     let mut node = node();
-    node.labels.insert("karpenter.sh/nodepool".into(), "default".into());
+    node.labels.insert("karpenter.sh/nodepool", "default");
     assert_eq!(before(&gate, &node, &[]).state, State::Waiting);
-    node.labels.insert("karpenter.sh/registered".into(), "true".into());
+    node.labels.insert("karpenter.sh/registered", "true");
     assert_eq!(starts(&before(&gate, &node, &[])), Some(1));
     let mut hasty = gate;
     hasty.spec.wait_for.karpenter = Awaited::Ignore;
@@ -129,10 +129,10 @@ fn the_verdict_is_written_as_a_condition_where_the_gate_wants_it_and_once() {
     let decision = before(&gate, &node, &[]);
     let [Effect::Publish(said)] = decision.effects.as_slice() else { panic!("{decision:?}") };
     assert_eq!((said.status, said.reason), ("False", "ChecksFailed"));
-    node.published = Some(("False".into(), "ChecksFailed".into()));
+    node.published = Some(Box::new(("False".into(), "ChecksFailed".into())));
     assert_eq!(before(&gate, &node, &[]).effects, vec![]);
     remembered(&mut node, &record(2, Verdict::Passed, now()).opened("node-ready/verified"));
-    node.labels.insert("node-ready/verified".into(), "true".into());
+    node.labels.insert("node-ready/verified", "true");
     node.taints.clear();
     let decision = decide(&observed(&node, Served::Open(&gate), &[]));
     let [Effect::Publish(said)] = decision.effects.as_slice() else { panic!("{decision:?}") };

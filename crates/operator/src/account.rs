@@ -1,0 +1,118 @@
+//! What an effect comes to, in numbers and in the words of the log. Told when it is done, not when it is decided.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use nodekeeper_core::gate::Effect;
+use nodekeeper_core::node::NodeView;
+use nodekeeper_core::record::Record;
+use nodekeeper_core::report::Verdict;
+use nodekeeper_core::worker::{Progress, WorkerView};
+use tracing::{info, warn};
+
+use crate::apply::Trouble;
+use crate::metrics::{Ended, Failure, Metrics};
+
+/// One effect on a node, and how it went.
+pub struct Account<'a> {
+    /// As it was when the effect was decided.
+    pub node: &'a NodeView,
+    /// Its gate; empty if none.
+    pub gate: &'a str,
+    /// Its workers, as they were then.
+    pub workers: &'a [WorkerView],
+    /// The time of day now.
+    pub now: Timestamp,
+    /// The time by the clock on which workers are first seen.
+    pub elapsed: Duration,
+    /// How long the effect took.
+    pub took: Duration,
+}
+
+impl Account<'_> {
+    /// Tells what became of an effect.
+    pub fn tell(&self, metrics: &Metrics, effect: &Effect, result: &Result<(), Trouble>) {
+        // What another leader may do, or what is decided again at once, did not happen.
+        if matches!(result, Err(Trouble::NotLeader | Trouble::Conflict(_))) {
+            return;
+        }
+        let (node, done) = (&*self.node.name, result.is_ok());
+        match (effect, result) {
+            (Effect::StartWorker(_), Ok(())) => metrics.worker_created(node, self.gate, self.last_word()),
+            (Effect::StartWorker(_), Err(trouble)) => metrics.worker_not_created(node, word(trouble)),
+            (Effect::Open(record), _) => {
+                // A node that works and passed again loses no taint.
+                let held = !self.before().is_open();
+                if held {
+                    metrics.taint_removed(node, done, self.took);
+                }
+                if done {
+                    self.ended(metrics, record);
+                }
+                // One that was tainted again came long ago.
+                if done && held && !self.before().regated {
+                    metrics.opened(self.gate, self.since_it_came());
+                }
+            }
+            (Effect::Remember(record), Ok(())) => self.ended(metrics, record),
+            (Effect::Regate(record), Ok(())) => {
+                self.ended(metrics, record);
+                metrics.taint_added(true);
+            }
+            (Effect::Regate(_), Err(_)) => metrics.taint_added(false),
+            (Effect::Remember(_) | Effect::Publish(_), Err(_)) => metrics.failed(node, Failure::WriteNode),
+            (Effect::Tell(notice), _) if notice.reason == "NodeVerificationFailed" => {
+                metrics.gave_up(node, self.gate, self.since_it_came());
+            }
+            _ => {}
+        }
+    }
+
+    fn before(&self) -> Record {
+        Record::read(self.node.record.as_deref(), &self.node.uid).unwrap_or_default()
+    }
+
+    /// What the worker before said; none if this is the first.
+    fn last_word(&self) -> Option<&'static str> {
+        let before = self.before();
+        let failed = before.silent == 0 && before.verdict == Some(Verdict::Failed);
+        (before.workers > 0).then_some(if failed { "failed" } else { "inconclusive" })
+    }
+
+    fn since_it_came(&self) -> Duration {
+        Duration::try_from(self.now.duration_since(self.node.created)).unwrap_or_default()
+    }
+
+    /// A record that counts one more worker than the one before it is the end of that worker.
+    fn ended(&self, metrics: &Metrics, record: &Record) {
+        let before = self.before();
+        if record.number <= before.number {
+            return;
+        }
+        let counted = record.attempts > if record.round == before.round { before.attempts } else { 0 };
+        let verdict = record.verdict.filter(|_| counted).unwrap_or(Verdict::Inconclusive);
+        let worker = self.workers.iter().find(|worker| worker.subject.number == record.number);
+        let took = worker.map_or(Duration::ZERO, |worker| self.elapsed.saturating_sub(worker.first_seen));
+        let checks = match worker.map(|worker| &worker.progress) {
+            Some(Progress::Reported(report)) => report.checks.as_slice(),
+            _ => &[],
+        };
+        let (node, duration) = (&*self.node.name, format!("{:.1}s", took.as_secs_f64()));
+        match verdict {
+            Verdict::Passed => info!(node, duration, "Worker completed successfully"),
+            Verdict::Failed => warn!(node, duration, why = record.why, "Worker completed: checks failed"),
+            Verdict::Inconclusive => warn!(node, duration, why = record.why, "Worker could not tell"),
+        }
+        metrics.worker_ended(&Ended { node, gate: self.gate, verdict, took, checks });
+    }
+}
+
+fn word(trouble: &Trouble) -> &'static str {
+    match trouble {
+        Trouble::NotLeader => "not_leader",
+        Trouble::Conflict(_) => "conflict",
+        Trouble::Gone(_) => "gone",
+        Trouble::Doubtful(_) => "no_answer",
+        Trouble::Refused(_) => "refused",
+    }
+}

@@ -1,0 +1,408 @@
+use std::collections::BTreeSet;
+
+use nodekeeper_core::fleet::Standing;
+use nodekeeper_core::gate::State;
+use nodekeeper_core::report::reason;
+
+use super::*;
+
+const ALL: Options = Options { seed_names: true, per_node: true };
+
+/// Every name that is served, with its type. Somebody's dashboard asks for each.
+const NAMES: &[&str] = &[
+    "controller_runtime_active_workers gauge",
+    "controller_runtime_max_concurrent_reconciles gauge",
+    "controller_runtime_reconcile_errors_total counter",
+    "controller_runtime_reconcile_panics_total counter",
+    "controller_runtime_reconcile_time_seconds histogram",
+    "controller_runtime_reconcile_total counter",
+    "controller_runtime_terminal_reconcile_errors_total counter",
+    "kube_node_ready_build_info gauge",
+    "kube_node_ready_controller_healthy gauge",
+    "kube_node_ready_controller_leader_election_lease_duration_seconds gauge",
+    "kube_node_ready_controller_leader_election_status gauge",
+    "kube_node_ready_controller_leader_election_transitions_total counter",
+    "kube_node_ready_controller_node_retry_count gauge",
+    "kube_node_ready_controller_nodes_failed gauge",
+    "kube_node_ready_controller_nodes_unverified gauge",
+    "kube_node_ready_controller_nodes_verified gauge",
+    "kube_node_ready_controller_nodes_verifying gauge",
+    "kube_node_ready_controller_reconcile_errors_total counter",
+    "kube_node_ready_controller_reconcile_queue_depth gauge",
+    "kube_node_ready_controller_reconcile_queue_latency_seconds histogram",
+    "kube_node_ready_controller_reconciliation_duration_seconds histogram",
+    "kube_node_ready_controller_reconciliation_errors_total counter",
+    "kube_node_ready_controller_reconciliation_total counter",
+    "kube_node_ready_controller_start_time_seconds gauge",
+    "kube_node_ready_controller_worker_pod_creation_errors_total counter",
+    "kube_node_ready_controller_worker_pod_duration_seconds histogram",
+    "kube_node_ready_controller_worker_pods_active gauge",
+    "kube_node_ready_controller_worker_pods_created_total counter",
+    "kube_node_ready_controller_worker_pods_failed_total counter",
+    "kube_node_ready_controller_worker_pods_succeeded_total counter",
+    "kube_node_ready_node_label_add_total counter",
+    "kube_node_ready_node_status gauge",
+    "kube_node_ready_node_taint_removal_total counter",
+    "kube_node_ready_node_update_duration_seconds histogram",
+    "kube_node_ready_retry_attempts_total counter",
+    "kube_node_ready_verification_attempts_total counter",
+    "kube_node_ready_verification_duration_seconds gauge",
+    "kube_node_ready_verification_retries_total counter",
+    "kube_node_ready_verification_status gauge",
+    "kube_node_ready_verifications_total counter",
+    "kube_node_ready_worker_pods gauge",
+    "leader_election_master_status gauge",
+    "leader_election_slowpath_total counter",
+    "nodekeeper_autoscaler_compatible gauge",
+    "nodekeeper_build_info gauge",
+    "nodekeeper_check_duration_seconds histogram",
+    "nodekeeper_check_failures_total counter",
+    "nodekeeper_check_runs_total counter",
+    "nodekeeper_node_gated_duration_seconds histogram",
+    "nodekeeper_node_info gauge",
+    "nodekeeper_node_oldest_gated_timestamp_seconds gauge",
+    "nodekeeper_nodes gauge",
+    "nodekeeper_policy_info gauge",
+    "nodekeeper_taint_operations_total counter",
+    "nodekeeper_verification_retries_total counter",
+    "nodekeeper_verifications_total counter",
+    "nodekeeper_worker_start_duration_seconds histogram",
+    "nodekeeper_workers_active gauge",
+    "process_cpu_seconds_total counter",
+    "process_max_fds gauge",
+    "process_open_fds gauge",
+    "process_resident_memory_bytes gauge",
+    "process_start_time_seconds gauge",
+    "process_threads gauge",
+    "process_virtual_memory_bytes gauge",
+    "rest_client_request_duration_seconds histogram",
+    "rest_client_requests_total counter",
+    "workqueue_adds_total counter",
+    "workqueue_depth gauge",
+    "workqueue_longest_running_processor_seconds gauge",
+    "workqueue_queue_duration_seconds histogram",
+    "workqueue_retries_total counter",
+    "workqueue_unfinished_work_seconds gauge",
+    "workqueue_work_duration_seconds histogram",
+];
+
+/// Where a node stands, as the leader finds it.
+fn node_is(metrics: &Metrics, node: &str, gate: &str, state: State, came: Timestamp, attempts: u32) {
+    let census = metrics.census();
+    let mut census = census.lock().unwrap();
+    let (at, came, retries) = (census.name(gate), came.as_second(), attempts.saturating_sub(1));
+    let standing = Standing { at, state, cause: None, regated: false, came, retries, took: None };
+    census.set(&node.into(), Some(standing));
+}
+
+fn forget(metrics: &Metrics, node: &str) {
+    metrics.census().lock().unwrap().set(&node.into(), None);
+    metrics.forget_node(node);
+}
+
+/// Everything happens once to a node, so that no metric stays silent.
+fn everything(metrics: &Metrics, node: &str) {
+    let second = Duration::from_secs(1);
+    metrics.build(Build { version: "1", revision: "abc", date: "today" });
+    metrics.request("GET", "api", Some(200), second);
+    metrics.gate_is("default", "Enforce");
+    metrics.autoscaler("karpenter", true);
+    node_is(metrics, node, "default", State::InProgress, Timestamp::UNIX_EPOCH, 3);
+    metrics.worker_created(node, "default", Some("failed"));
+    metrics.worker_not_created(node, "Refused");
+    metrics.worker_runs("default", second);
+    let dns =
+        CheckResult { ms: 20, ..CheckResult::new("dns", "a.", CheckOutcome::Failed, reason::TIMEOUT, "") };
+    let api = CheckResult { ms: 10, ..CheckResult::new("api", "", CheckOutcome::Passed, "", "") };
+    let checks = &[dns, api];
+    for verdict in [Verdict::Passed, Verdict::Failed, Verdict::Inconclusive] {
+        metrics.worker_ended(&Ended { node, gate: "default", verdict, took: second, checks });
+    }
+    metrics.taint_removed(node, true, second);
+    metrics.opened("default", second);
+    metrics.gave_up(node, "default", second);
+    metrics.taken(second);
+    metrics.reconciled(Some(node), Outcome::Failed, second);
+}
+
+fn leading(options: Options) -> Metrics {
+    let metrics = Metrics::new(options);
+    metrics.starts(Timestamp::UNIX_EPOCH, "lease", Duration::from_secs(15), 32);
+    metrics.lead("lease");
+    metrics
+}
+
+fn text(metrics: &Metrics) -> String {
+    metrics.render(Format::Prometheus).unwrap()
+}
+
+/// Lines that are numbers.
+fn series(metrics: &Metrics) -> Vec<String> {
+    text(metrics).lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
+}
+
+fn types(text: &str) -> Vec<&str> {
+    let mut types: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
+    types.sort_unstable();
+    types
+}
+
+fn has(metrics: &Metrics, line: &str) -> bool {
+    series(metrics).iter().any(|served| served == line)
+}
+
+#[track_caller]
+fn assert_has(metrics: &Metrics, lines: &[&str]) {
+    for line in lines {
+        assert!(has(metrics, line), "no {line} in\n{}", text(metrics));
+    }
+}
+
+#[test]
+fn every_name_is_served_with_its_type_and_documented() {
+    let metrics = leading(ALL);
+    everything(&metrics, "node-1");
+    let text = text(&metrics);
+    assert_eq!(types(&text), NAMES);
+    let mut entered: Vec<String> =
+        metrics.book.entries.iter().map(|(entry, kind)| format!("{} {kind}", entry.name)).collect();
+    entered.sort();
+    assert_eq!(entered, NAMES, "what is documented is not what is served");
+    let page = Metrics::reference();
+    for name in NAMES.iter().filter_map(|name| name.split(' ').next()) {
+        assert!(page.contains(&format!("| `{name}` |")), "{name} is not on the page");
+    }
+}
+
+#[test]
+fn labels_are_those_that_are_documented() {
+    let metrics = leading(ALL);
+    everything(&metrics, "node-1");
+    let served = series(&metrics);
+    for (entry, kind) in &metrics.book.entries {
+        let suffix = if *kind == "histogram" { "_count" } else { "" };
+        let start = format!("{}{suffix}", entry.name);
+        let line = served
+            .iter()
+            .find(|line| line.strip_prefix(&start).is_some_and(|rest| rest.starts_with(['{', ' '])));
+        let line = line.unwrap_or_else(|| panic!("no series of {}", entry.name));
+        let inside = line.split_once('{').map_or("", |(_, rest)| rest.rsplit_once('}').unwrap().0);
+        let labels: Vec<&str> =
+            inside.split("\",").filter_map(|label| label.split_once('=')).map(|(name, _)| name).collect();
+        assert_eq!(labels, entry.labels, "{line}");
+    }
+}
+
+#[test]
+fn what_is_known_beforehand_starts_at_zero() {
+    let metrics = Metrics::new(ALL);
+    assert_has(
+        &metrics,
+        &[
+            "kube_node_ready_verifications_total{status=\"success\"} 0",
+            "kube_node_ready_verifications_total{status=\"failed\"} 0",
+            "kube_node_ready_worker_pods{status=\"running\"} 0.0",
+            "kube_node_ready_worker_pods{status=\"succeeded\"} 0.0",
+            "kube_node_ready_controller_reconcile_errors_total 0",
+            "controller_runtime_reconcile_total{controller=\"gate\",result=\"error\"} 0",
+            "workqueue_adds_total{name=\"gate\",controller=\"gate\"} 0",
+            "nodekeeper_taint_operations_total{operation=\"remove\",result=\"error\"} 0",
+        ],
+    );
+}
+
+#[test]
+fn the_story_of_the_seeds_readme_is_told_in_its_words() {
+    let metrics = leading(ALL);
+    node_is(&metrics, "node-1", "config", State::Verified, Timestamp::UNIX_EPOCH, 1);
+    node_is(&metrics, "node-2", "config", State::InProgress, Timestamp::UNIX_EPOCH, 3);
+    node_is(&metrics, "node-2", "config", State::Failed, Timestamp::UNIX_EPOCH, 4);
+    let took = Duration::from_millis(45_250);
+    let ended = |node, verdict| Ended { node, gate: "config", verdict, took, checks: &[] };
+    metrics.worker_ended(&ended("node-1", Verdict::Passed));
+    metrics.worker_ended(&ended("node-2", Verdict::Failed));
+    metrics.worker_ended(&ended("node-2", Verdict::Inconclusive));
+    metrics.workers_active(2);
+    metrics.healthy(true);
+    assert_has(
+        &metrics,
+        &[
+            "kube_node_ready_verification_status{node=\"node-1\",status=\"verified\"} 1.0",
+            "kube_node_ready_verification_status{node=\"node-2\",status=\"failed\"} 1.0",
+            "kube_node_ready_verification_duration_seconds{node=\"node-1\"} 45.25",
+            "kube_node_ready_verifications_total{status=\"success\"} 1",
+            "kube_node_ready_verifications_total{status=\"failed\"} 1",
+            "kube_node_ready_worker_pods{status=\"running\"} 2.0",
+            "kube_node_ready_worker_pods{status=\"succeeded\"} 1.0",
+            "kube_node_ready_worker_pods{status=\"failed\"} 2.0",
+            "kube_node_ready_retry_attempts_total{node=\"node-2\"} 3",
+            "kube_node_ready_controller_healthy 1.0",
+            "kube_node_ready_controller_nodes_verified 1.0",
+            "kube_node_ready_controller_nodes_verifying 0.0",
+        ],
+    );
+    let of_node_2 = |line: &&String| line.starts_with("kube_node_ready_verification_status{node=\"node-2\"");
+    assert_eq!(series(&metrics).iter().filter(of_node_2).count(), 1, "one state a node");
+}
+
+#[test]
+fn f20_series_of_a_node_go_with_it_and_with_our_term() {
+    let metrics = leading(ALL);
+    for node in ["node-1", "node-10", "node-1-b", "node-1.c"] {
+        everything(&metrics, node);
+    }
+    let of = |node: &str| {
+        let label = format!("node=\"{node}\"");
+        series(&metrics).iter().filter(|line| line.contains(&label)).count()
+    };
+    let whole = of("node-1");
+    assert!(whole > 15, "{whole}");
+    forget(&metrics, "node-1");
+    assert_eq!([of("node-1"), of("node-10"), of("node-1-b"), of("node-1.c")], [0, whole, whole, whole]);
+    // What was under way when the node went must not bring a series back.
+    metrics.reconciled(Some("node-1"), Outcome::Settled, Duration::ZERO);
+    metrics.taint_removed("node-1", false, Duration::ZERO);
+    metrics.worker_created("node-1", "default", None);
+    assert_eq!(of("node-1"), 0);
+    metrics.step_down("lease");
+    let left: Vec<String> = series(&metrics).into_iter().filter(|line| line.contains("node=\"")).collect();
+    assert!(left.is_empty(), "{left:?}");
+    assert!(!text(&metrics).contains("nodekeeper_nodes{"), "only a leader says what nodes are like");
+    assert!(!text(&metrics).contains("kube_node_ready_controller_nodes_verified "));
+    node_is(&metrics, "node-1", "default", State::Verified, Timestamp::UNIX_EPOCH, 1);
+    assert_eq!(of("node-1"), 0, "a late word of an earlier term");
+    assert_has(&metrics, &["leader_election_master_status{name=\"lease\"} 0.0"]);
+}
+
+#[test]
+fn f20_a_thousand_nodes_that_come_and_go_leave_nothing_behind() {
+    for options in [Options::default(), ALL] {
+        let metrics = leading(options);
+        everything(&metrics, "node-0");
+        forget(&metrics, "node-0");
+        let before = series(&metrics).len();
+        for index in 1..=1000 {
+            let node = format!("ip-10-0-{}-{}.eu-west-1.compute.internal", index / 250, index % 250);
+            everything(&metrics, &node);
+            forget(&metrics, &node);
+        }
+        assert_eq!(series(&metrics).len(), before, "{options:?}");
+    }
+}
+
+#[test]
+fn without_per_node_no_name_of_a_node_is_served() {
+    for seed_names in [false, true] {
+        let metrics = leading(Options { seed_names, per_node: false });
+        everything(&metrics, "node-0");
+        let before = series(&metrics).len();
+        for index in 1..=1000 {
+            everything(&metrics, &format!("node-{index}"));
+        }
+        assert_eq!(series(&metrics).len(), before, "seed_names: {seed_names}");
+        assert!(!text(&metrics).contains("node-1"), "{}", text(&metrics));
+        assert_eq!(text(&metrics).contains("kube_node_ready_"), seed_names);
+        assert_has(&metrics, &["nodekeeper_nodes{gate=\"default\",state=\"verifying\"} 1001.0"]);
+    }
+}
+
+#[test]
+fn a_worker_that_lies_about_its_checks_makes_no_more_series_than_fit() {
+    let metrics = leading(Options::default());
+    let lie = |index: u32| {
+        let name = format!("check-{index}\n\"\u{1f}");
+        let check = CheckResult::new(&name, "", CheckOutcome::Failed, "Why", "");
+        let verdict = Verdict::Failed;
+        metrics.worker_ended(&Ended {
+            node: "n",
+            gate: "g",
+            verdict,
+            took: Duration::ZERO,
+            checks: &[check],
+        });
+    };
+    (0..2000).for_each(lie);
+    let runs: Vec<String> =
+        series(&metrics).into_iter().filter(|line| line.starts_with("nodekeeper_check_runs_total")).collect();
+    assert!(runs.len() <= 400, "{}", runs.len());
+    assert!(runs.iter().any(|line| line.contains("\"check-0?\\\"?\"")), "{:?}", runs[0]);
+    assert!(has(&metrics, "nodekeeper_check_runs_total{check=\"other\"} 1601"), "{:?}", runs.last());
+}
+
+#[test]
+fn nodes_are_counted_where_they_are_and_the_oldest_is_told() {
+    let metrics = leading(Options::default());
+    let at = |second| Timestamp::from_second(second).unwrap();
+    metrics.gate_is("gpu", "Enforce");
+    node_is(&metrics, "a", "gpu", State::Waiting, at(500), 0);
+    node_is(&metrics, "b", "gpu", State::Pending, at(300), 0);
+    node_is(&metrics, "c", "gpu", State::Verified, at(100), 1);
+    node_is(&metrics, "d", "", State::Ungated, at(50), 0);
+    assert_has(
+        &metrics,
+        &[
+            "nodekeeper_nodes{gate=\"gpu\",state=\"waiting\"} 1.0",
+            "nodekeeper_nodes{gate=\"gpu\",state=\"verifying\"} 1.0",
+            "nodekeeper_nodes{gate=\"gpu\",state=\"verified\"} 1.0",
+            "nodekeeper_nodes{gate=\"\",state=\"excluded\"} 1.0",
+            "nodekeeper_node_oldest_gated_timestamp_seconds{gate=\"gpu\"} 300.0",
+        ],
+    );
+    node_is(&metrics, "b", "gpu", State::Verified, at(300), 1);
+    assert_has(
+        &metrics,
+        &[
+            "nodekeeper_nodes{gate=\"gpu\",state=\"verified\"} 2.0",
+            "nodekeeper_nodes{gate=\"gpu\",state=\"verifying\"} 0.0",
+            "nodekeeper_node_oldest_gated_timestamp_seconds{gate=\"gpu\"} 500.0",
+        ],
+    );
+}
+
+#[test]
+fn a_gate_has_one_enforcement_and_goes_with_its_series() {
+    let metrics = leading(Options::default());
+    metrics.gate_is("gpu", "DryRun");
+    metrics.gate_is("gpu", "Enforce");
+    assert_has(
+        &metrics,
+        &[
+            "nodekeeper_policy_info{kind=\"NodeGate\",name=\"gpu\",enforcement=\"Enforce\"} 1.0",
+            "nodekeeper_verifications_total{gate=\"gpu\",result=\"inconclusive\"} 0",
+        ],
+    );
+    assert!(!text(&metrics).contains("DryRun"));
+    metrics.forget_gate("gpu");
+    assert!(!text(&metrics).contains("gpu"), "{}", text(&metrics));
+}
+
+#[test]
+fn openmetrics_names_families_without_total_and_ends() {
+    let metrics = leading(ALL);
+    everything(&metrics, "node-1");
+    let open = metrics.render(Format::OpenMetrics).unwrap();
+    assert!(open.ends_with("# EOF\n"));
+    let families: Vec<&str> = types(&open);
+    assert_eq!(families.len(), families.iter().collect::<BTreeSet<_>>().len(), "a family twice");
+    assert!(families.iter().all(|family| !family.contains("_total ")), "{families:?}");
+    assert!(open.contains("\ncontroller_runtime_reconcile_errors_total{controller=\"gate\"} 1\n"), "{open}");
+    assert!(!open.contains("_total_total"));
+}
+
+#[test]
+fn times_fall_into_their_buckets() {
+    let metrics = leading(Options::default());
+    for seconds in [5, 6, 10_000] {
+        metrics.opened("g", Duration::from_secs(seconds));
+    }
+    let bucket = |le: &str, count: u32| {
+        format!(
+            "nodekeeper_node_gated_duration_seconds_bucket{{le=\"{le}\",gate=\"g\",result=\"passed\"}} {count}"
+        )
+    };
+    assert_has(&metrics, &[&bucket("5.0", 1), &bucket("10.0", 2), &bucket("900.0", 2), &bucket("+Inf", 3)]);
+    assert_has(
+        &metrics,
+        &["nodekeeper_node_gated_duration_seconds_sum{gate=\"g\",result=\"passed\"} 10011.0"],
+    );
+}
