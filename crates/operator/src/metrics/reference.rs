@@ -45,7 +45,7 @@ const SETS: [(Set, &str, &str); 5] = [
     (
         Set::SeedPerNode,
         "Under the names of kube-node-ready, by node",
-        "With `--metrics-seed-names`, unless `--metrics-per-node=false`. Served by the leader only; a node's series go with the node. Count on some 60 series and 2 KB of memory for each node.",
+        "With `--metrics-seed-names`, unless `--metrics-per-node=false`. Served by the leader only; a node's series go with the node. These are some dozens of series for each node.",
     ),
 ];
 
