@@ -31,7 +31,7 @@ pub fn problems(stage: &Stage, machines: &[Machine], eye: &Eye) -> Vec<String> {
             continue;
         };
         let node = NodeView::new(&node);
-        let left = workers.iter().filter(|worker| worker.subject.node_uid == node.uid).count();
+        let left = workers.iter().filter(|worker| *worker.subject.node_uid == *node.uid).count();
         let wrong = if Part::HOPELESS.contains(&machine.part) {
             still_shut(machine.part, &node)
         } else {
@@ -47,7 +47,7 @@ pub fn problems(stage: &Stage, machines: &[Machine], eye: &Eye) -> Vec<String> {
 }
 
 fn is_tainted(node: &NodeView) -> bool {
-    node.taints.iter().any(|taint| taint.key == TAINT)
+    node.taints.iter().any(|taint| &*taint.key == TAINT)
 }
 
 fn record(node: &NodeView) -> Record {
@@ -62,7 +62,7 @@ fn properly_open(node: &NodeView, workers_left: usize) -> Option<String> {
         Some(format!("it is open, and has no label {LABEL}=true"))
     } else if verdict != Some(Verdict::Passed) {
         Some(format!("it is open, and its record does not say Passed: {why}"))
-    } else if round.boot_id != node.boot_id {
+    } else if *round.boot_id != *node.boot_id {
         Some("it was opened by a verdict about another boot".into())
     } else if workers_left > 0 {
         Some(format!("it is open, and {workers_left} of its workers are still there"))
@@ -75,7 +75,7 @@ fn still_shut(part: Part, node: &NodeView) -> Option<String> {
     let Record { verdict, why, attempts, .. } = record(node);
     if !is_tainted(node) {
         Some("it is broken, and was let in".into())
-    } else if node.labels.contains_key(LABEL) {
+    } else if node.labels.get(LABEL).is_some() {
         Some(format!("it is broken, and bears the label {LABEL}"))
     } else if verdict != Some(Verdict::Failed) || !part.is_named_by(&why) {
         Some(format!("{}, and its record says something else: {why}", part.trouble()))
@@ -88,7 +88,7 @@ fn still_shut(part: Part, node: &NodeView) -> Option<String> {
 
 fn booted_again(node: &NodeView, tale: &Tale) -> Option<String> {
     match tale.boots.as_slice() {
-        [first, .., last] if first != last && *last == node.boot_id => None,
+        [first, .., last] if first != last && **last == *node.boot_id => None,
         boots => Some(format!("it should have booted twice; its boots are {boots:?}")),
     }
 }

@@ -111,8 +111,8 @@ impl Eye {
         let record = record_of(node);
         let (row, is_settled) = self.look(node, at);
         let tale = self.tales.entry(name.to_owned()).or_default();
-        if !node.boot_id.is_empty() && tale.boots.last() != Some(&node.boot_id) {
-            tale.boots.push(node.boot_id.clone());
+        if !node.boot_id.is_empty() && tale.boots.last().map(String::as_str) != Some(&*node.boot_id) {
+            tale.boots.push(node.boot_id.to_string());
             tale.ready = None;
         }
         if node.ready {
@@ -140,7 +140,7 @@ impl Eye {
     fn look(&self, node: &NodeView, now: Timestamp) -> (Row, bool) {
         let served = serving(self.gates.values(), node);
         let workers: Vec<WorkerView> =
-            self.workers.values().filter(|worker| worker.subject.node_uid == node.uid).cloned().collect();
+            self.workers.values().filter(|worker| *worker.subject.node_uid == *node.uid).cloned().collect();
         let decision = decide(&Observed {
             node,
             served,
@@ -153,7 +153,7 @@ impl Eye {
             elapsed: Duration::ZERO,
         });
         let record = record_of(node);
-        let same_boot = record.round.boot_id == node.boot_id;
+        let same_boot = *record.round.boot_id == *node.boot_id;
         let newest = workers.iter().map(|worker| worker.subject.number).max().unwrap_or_default();
         let allowed = served
             .gate()
@@ -187,10 +187,10 @@ impl Eye {
             }
             _ => decision.why,
         };
-        let machine = self.machines.iter().find(|machine| machine.name == node.name);
+        let machine = self.machines.iter().find(|machine| *machine.name == *node.name);
         let row = Row {
-            name: node.name.clone(),
-            zone: node.labels.get("topology.kubernetes.io/zone").cloned().unwrap_or_default(),
+            name: node.name.to_string(),
+            zone: node.labels.get("topology.kubernetes.io/zone").unwrap_or_default().to_owned(),
             part: machine.map_or(Part::Healthy, |machine| machine.part),
             state: decision.state,
             attempts: (if same_boot { record.attempts } else { 0 }, allowed),
@@ -233,8 +233,8 @@ impl Eye {
     /// How many machines are open and have no worker left.
     pub fn at_rest(&self) -> usize {
         let is_at_rest = |node: &&NodeView| {
-            self.tales.get(&node.name).is_some_and(|tale| tale.open.is_some())
-                && !self.workers.values().any(|worker| worker.subject.node_uid == node.uid)
+            self.tales.get(&*node.name).is_some_and(|tale| tale.open.is_some())
+                && !self.workers.values().any(|worker| *worker.subject.node_uid == *node.uid)
         };
         self.nodes.values().filter(is_at_rest).count()
     }
