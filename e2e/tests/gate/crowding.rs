@@ -1,0 +1,162 @@
+//! Many at once: nodes before the gate, and others who write to the same nodes.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+use k8s_openapi::api::core::v1::{Node, Taint};
+use kube::api::{ListParams, PostParams};
+use kube::{Api, Client, ResourceExt as _};
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use crate::eye::Eye;
+use crate::line::Line;
+use crate::play::{bears, controller, controller_with, gate, is_gated, is_labelled, no_workers_left, node, node_is, record, until};
+use crate::world::{BROKEN, Fate, Machine, World, machine, taint};
+
+/// The taints that hold nodes here: two, of which the second comes with pods' eviction.
+const OURS: [&str; 2] = ["gate.example.com/one", "gate.example.com/two"];
+const FOREIGN: [&str; 3] = ["foreign.example.com/a", "foreign.example.com/b", "foreign.example.com/c"];
+
+/// Two taints of ours stand among foreign ones, and others add and remove taints all the time: ours go, and nobody
+/// else's.
+pub async fn f03_two_taints_go_and_no_foreign_one(world: impl World) -> Result<()> {
+    let ours = json!([{"key": OURS[0], "effect": "NoSchedule"}, {"key": OURS[1], "effect": "NoExecute"}]);
+    gate(&world, "default", json!({"taints": ours})).await?;
+    let names = ["crowded-1", "crowded-2", "crowded-3"];
+    for (turn, name) in names.iter().enumerate() {
+        let second = json!({"key": OURS[1], "effect": "NoExecute"});
+        let mut taints =
+            vec![taint(FOREIGN[0]), taint(OURS[0]), taint(FOREIGN[1]), second, taint(FOREIGN[2])];
+        taints.rotate_left(turn);
+        world.fates().set(name, Fate::Hangs);
+        world.join(Machine { taints, ..machine(name) }).await?;
+    }
+    let (stop, stopped) = watch::channel(false);
+    let meddlers = names.map(|name| tokio::spawn(meddle(world.client(), name, stopped.clone())));
+    let _controller = controller(&world, "a");
+    for name in names {
+        // It ends while somebody else writes.
+        let pod = crate::play::worker_on(&world, name).await?;
+        crate::worker::say(&world.client(), &pod, crate::worker::State::Passed).await?;
+    }
+    for name in names {
+        let open = |node: &Node| !OURS.iter().any(|key| bears(node, key));
+        let node = node_is(&world, name, "open", open).await?;
+        ensure!(is_labelled(&node), "{name} is open without the label");
+    }
+    stop.send(true)?;
+    for (name, meddler) in names.iter().zip(meddlers) {
+        let (theirs, writes) = meddler.await??;
+        let node = node(&world, name).await?;
+        let is: BTreeSet<String> = taints(&node).into_iter().map(|taint| taint.key).collect();
+        let foreign: BTreeSet<String> = FOREIGN.map(str::to_owned).into_iter().chain(theirs).collect();
+        ensure!(is == foreign, "{name} has {is:?}, and should have {foreign:?}");
+        ensure!(writes > 0, "nobody meddled with {name}");
+    }
+    no_workers_left(&world).await
+}
+
+fn taints(node: &Node) -> Vec<Taint> {
+    node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default()
+}
+
+/// Adds a taint at the front, and removes it again, until it is stopped. Says which taints it left, and after how many
+/// writes.
+async fn meddle(client: Client, name: &str, stop: watch::Receiver<bool>) -> Result<(Vec<String>, usize)> {
+    let nodes: Api<Node> = Api::all(client);
+    let mut left = Vec::new();
+    for turn in 0.. {
+        let key = format!("meddler.example.com/{}", turn % 7);
+        if *stop.borrow() {
+            return Ok((left, turn));
+        }
+        // As others do it: the whole object, guarded by its version.
+        let mut node = nodes.get(name).await?;
+        let mut taints = taints(&node);
+        if left.is_empty() {
+            taints.insert(0, Taint { key: key.clone(), effect: "PreferNoSchedule".into(), ..Taint::default() });
+        } else {
+            taints.retain(|taint| !left.contains(&taint.key));
+        }
+        node.spec.get_or_insert_default().taints = Some(taints);
+        match nodes.replace(name, &PostParams::default(), &node).await {
+            Ok(_) if left.is_empty() => left.push(key),
+            Ok(_) => left.clear(),
+            Err(kube::Error::Api(status)) if status.code == 409 => {}
+            Err(error) => return Err(error.into()),
+        }
+        sleep(Duration::from_millis(15)).await;
+    }
+    Ok((left, 0))
+}
+
+/// Hopeless nodes were here first, more of them than there are slots: those that come later and are healthy are let in
+/// all the same, while the hopeless go on failing.
+pub async fn f15_hopeless_nodes_do_not_starve_the_healthy(world: impl World) -> Result<()> {
+    let (hopeless, healthy, cap) = (world.about(150), world.about(100), world.about(100));
+    let eye = Eye::open(&world);
+    gate(&world, "default", json!({})).await?;
+    let _controller = controller_with(&world, "a", Line::default(), |settings| settings.most_workers = cap);
+    let bad: Vec<String> = (0..hopeless).map(|n| format!("bad-{n}")).collect();
+    for name in &bad {
+        world.fates().set(name, BROKEN);
+    }
+    join_all(&world, &bad).await?;
+    until(&world, "the hopeless have begun to fail", async || {
+        let failed = all(&world, "bad-").await?.iter().filter(|node| record(node).is_some()).count();
+        Ok((failed > 0).then_some(()))
+    })
+    .await?;
+    let good: Vec<String> = (0..healthy).map(|n| format!("good-{n}")).collect();
+    join_all(&world, &good).await?;
+    all_open(&world, "good-", healthy).await?;
+    let held = all(&world, "bad-").await?.iter().filter(|node| is_gated(node)).count();
+    ensure!(held == hopeless, "{held} of {hopeless} hopeless nodes are held");
+    let seen = eye.never_two()?;
+    ensure!(seen.most <= cap, "{} workers at once, {cap} are allowed", seen.most);
+    Ok(())
+}
+
+/// A thousand nodes at once: never more workers than are allowed, and in the end all are open.
+pub async fn f15_a_thousand_nodes_at_once_stay_within_the_cap(world: impl World) -> Result<()> {
+    let (count, cap) = (world.about(1000), world.about(100));
+    let eye = Eye::open(&world);
+    gate(&world, "default", json!({})).await?;
+    let names: Vec<String> = (0..count).map(|n| format!("many-{n}")).collect();
+    join_all(&world, &names).await?;
+    let _controller = controller_with(&world, "a", Line::default(), |settings| settings.most_workers = cap);
+    all_open(&world, "many-", count).await?;
+    no_workers_left(&world).await?;
+    until(&world, "the eye has seen all", async || {
+        Ok((eye.seen()?.made.len() >= count).then_some(()))
+    })
+    .await?;
+    let seen = eye.never_two()?;
+    ensure!(seen.most <= cap, "{} workers at once, {cap} are allowed", seen.most);
+    ensure!(seen.made.len() == count, "{} workers for {count} nodes", seen.made.len());
+    println!("{count} nodes, {} workers at once at most", seen.most);
+    Ok(())
+}
+
+async fn join_all(world: &impl World, names: &[String]) -> Result<()> {
+    stream::iter(names).map(|name| Ok(world.join(machine(name)))).try_buffer_unordered(32).try_collect().await
+}
+
+async fn all(world: &impl World, prefix: &str) -> Result<Vec<Node>> {
+    let nodes = Api::<Node>::all(world.client()).list(&ListParams::default()).await?.items;
+    Ok(nodes.into_iter().filter(|node| node.name_any().starts_with(prefix)).collect())
+}
+
+async fn all_open(world: &impl World, prefix: &str, count: usize) -> Result<()> {
+    let look = async || {
+        let open = all(world, prefix).await?.iter().filter(|node| !is_gated(node) && is_labelled(node)).count();
+        // A list of them all is no small thing to ask for.
+        sleep(Duration::from_millis(200)).await;
+        Ok((open == count).then_some(()))
+    };
+    until(world, &format!("all {count} nodes {prefix}… are open"), look).await.context("a crowd")
+}
