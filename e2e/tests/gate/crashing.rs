@@ -11,7 +11,7 @@ use crate::play::{
     until, worker_on,
 };
 use crate::worker::{State, say};
-use crate::world::{Fate, World, machine};
+use crate::world::{Fate, NAMESPACE, World, machine};
 
 /// A controller is killed before and after each of its writes, one after the other, until a run has no more of them.
 /// Each time the node gets the two workers that it needs and no third, and both attempts count once.
@@ -120,7 +120,7 @@ pub async fn f12_only_workers_are_read(world: impl World) -> Result<()> {
     let asked = controller.line.asked();
     let pods: Vec<&str> =
         asked.iter().map(|one| one.uri.as_str()).filter(|uri| uri.contains("/pods")).collect();
-    let own = format!("/api/v1/namespaces/{}/pods", crate::world::NAMESPACE);
+    let own = format!("/api/v1/namespaces/{}/pods", NAMESPACE);
     let all = |uri: &&&str| !uri.contains(&own) && !uri.contains("spec.nodeName");
     let all: Vec<_> = pods.iter().filter(all).collect();
     ensure!(!pods.is_empty() && all.is_empty(), "pods of everybody are read: {all:?} of {pods:?}");

@@ -32,7 +32,9 @@ static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
 /// No boot is like another.
 static BOOTS: AtomicU32 = AtomicU32::new(0);
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const PATIENCE: Duration = Duration::from_mins(2);
+/// How long a check may take before it gives up; as the gates of the scenarios say.
+const CHECK: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(50);
 
 pub struct Hollow {
@@ -131,8 +133,7 @@ async fn kubelet(client: Client, fates: Fates, off: Off) {
                     reports.spawn(async move { drop(pods.delete(&pod.name_any(), &gone).await) });
                 } else if known.insert(pod.uid()) {
                     let (client, fate) = (client.clone(), fates.of(&node));
-                    // A pod that was deleted meanwhile has nobody to tell.
-                    reports.spawn(async move { drop(say(&client, &pod, state(&pod, fate)).await) });
+                    reports.spawn(async move { report(&client, &pod, fate).await });
                 }
                 while reports.try_join_next().is_some() {}
             }
@@ -141,13 +142,19 @@ async fn kubelet(client: Client, fates: Fates, off: Off) {
     }
 }
 
-fn state(pod: &Pod, fate: Fate) -> State {
+async fn report(client: &Client, pod: &Pod, fate: Fate) {
     let number = subject(pod).map(|subject| subject.number).unwrap_or_default();
-    match fate {
+    let state = match fate {
         Fate::Hangs => State::Runs,
+        Fate::TimesOut => {
+            sleep(CHECK).await;
+            State::Failed
+        }
         Fate::Fails { first } if number <= first => State::Failed,
         Fate::Fails { .. } => State::Passed,
-    }
+    };
+    // A pod that was deleted meanwhile has nobody to tell.
+    drop(say(client, pod, state).await);
 }
 
 fn ready(status: bool) -> Value {
@@ -196,7 +203,8 @@ impl World for Hollow {
         let info = json!({"bootID": boot, "machineID": "", "systemUUID": "", "kernelVersion": "",
             "osImage": "", "containerRuntimeVersion": "", "kubeletVersion": "v1.36.4", "kubeProxyVersion": "",
             "operatingSystem": "linux", "architecture": "amd64"});
-        let status = json!({"conditions": [ready(is_ready)], "capacity": room, "allocatable": room, "nodeInfo": info});
+        let status =
+            json!({"conditions": [ready(is_ready)], "capacity": room, "allocatable": room, "nodeInfo": info});
         self.patch_status(&name, status).await
     }
 

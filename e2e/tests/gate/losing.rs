@@ -6,13 +6,14 @@ use kube::api::{DeleteParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
-use crate::line::Line;
+use crate::eye::Eye;
+use crate::line::{Asked, Line};
 use crate::play::{
     controller, controller_with, delete_node, delete_pod, edit_gate, gate, is_gated, no_workers_left, node,
     node_is, opens, record, until, worker_on,
 };
 use crate::worker::{State, say};
-use crate::world::{Fate, NAMESPACE, WORKS, World, machine};
+use crate::world::{Fate, IMAGE, NAMESPACE, WORKS, World, machine};
 
 /// A worker comes to such an end; the next one passes, and its attempt is the first.
 async fn a_worker_is_lost(world: &impl World, name: &str, state: State, word: &str) -> Result<()> {
@@ -65,7 +66,7 @@ pub async fn an_image_that_cannot_be_had_blames_nobody(world: impl World) -> Res
     let waiting = node(&world, "pulling").await?;
     ensure!(is_gated(&waiting) && record(&waiting).is_none_or(|record| record.attempts == 0), "{waiting:?}");
     world.fates().set("pulling", WORKS);
-    edit_gate(&world, "default", json!({"worker": {"image": crate::world::IMAGE}})).await?;
+    edit_gate(&world, "default", json!({"worker": {"image": IMAGE}})).await?;
     let record = opens(&world, "pulling").await?;
     ensure!(record.attempts == 1, "{record:?}");
     no_workers_left(&world).await
@@ -73,6 +74,7 @@ pub async fn an_image_that_cannot_be_had_blames_nobody(world: impl World) -> Res
 
 /// A node goes while its worker runs. Its slot, the only one, is free for the next.
 pub async fn a_node_that_goes_takes_its_worker_with_it(world: impl World) -> Result<()> {
+    let eye = Eye::open(&world);
     gate(&world, "default", json!({})).await?;
     let _controller = controller_with(&world, "a", Line::default(), |settings| settings.most_workers = 1);
     world.fates().set("leaver", Fate::Hangs);
@@ -83,6 +85,8 @@ pub async fn a_node_that_goes_takes_its_worker_with_it(world: impl World) -> Res
     delete_node(&world, "leaver").await?;
     let record = opens(&world, "stayer").await?;
     ensure!(record.attempts == 1, "{record:?}");
+    let seen = eye.never_two()?;
+    ensure!(seen.most == 1, "the only slot was given twice: {seen:?}");
     Ok(())
 }
 
@@ -96,12 +100,16 @@ pub async fn a_quota_that_refuses_workers_blames_nobody(world: impl World) -> Re
     world.join(machine("refused")).await?;
     until(&world, "a worker is refused", async || {
         let asked = controller.line.asked();
-        let refused = |one: &crate::line::Asked| one.uri.contains("/pods") && one.status == 403;
+        let refused = |one: &Asked| one.uri.contains("/pods") && one.status == 403;
         Ok(asked.iter().any(refused).then_some(()))
     })
     .await?;
     let waiting = node(&world, "refused").await?;
-    ensure!(is_gated(&waiting) && record(&waiting).is_none(), "blamed or let in: {:?}", waiting.annotations());
+    ensure!(
+        is_gated(&waiting) && record(&waiting).is_none(),
+        "blamed or let in: {:?}",
+        waiting.annotations()
+    );
     quotas.delete("none", &DeleteParams::default()).await?;
     let record = opens(&world, "refused").await?;
     ensure!((record.number, record.attempts) == (1, 1), "{record:?}");

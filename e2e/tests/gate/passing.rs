@@ -7,8 +7,8 @@ use serde_json::json;
 
 use crate::eye::Eye;
 use crate::play::{
-    controller, delete_node, end_the_lease, gate, is_gated, is_labelled, no_workers_left, node, node_is, opens,
-    patch_node, record, tells, until, worker_on, workers_of,
+    controller, delete_node, end_the_lease, gate, is_gated, is_labelled, no_workers_left, node, node_is,
+    opens, patch_node, record, tells, until, worker_on, workers_of,
 };
 use crate::worker::{State, say};
 use crate::world::{BROKEN, Fate, LABEL, Machine, TAINT, WORKS, World, machine, taint};

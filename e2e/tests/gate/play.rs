@@ -97,7 +97,8 @@ pub fn gates(world: &impl World) -> Api<DynamicObject> {
 
 /// Makes a gate that is more impatient than the default, and otherwise as `spec` says.
 pub async fn gate(world: &impl World, name: &str, spec: Value) -> Result<()> {
-    let mut whole = json!({"retry": {"recheckSeconds": 10}, "deadlines": {"checkSeconds": 2, "workerSeconds": 60}});
+    let mut whole =
+        json!({"retry": {"recheckSeconds": 10}, "deadlines": {"checkSeconds": 2, "workerSeconds": 60}});
     for (key, value) in spec.as_object().into_iter().flatten() {
         whole[key] = value.clone();
     }
@@ -118,7 +119,8 @@ pub async fn edit_gate(world: &impl World, name: &str, spec: Value) -> Result<()
 pub fn gates_have(field: &str) -> Result<bool> {
     let definition = serde_json::to_value(NodeGate::crd())?;
     let spec = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties";
-    let fields = definition.pointer(spec).and_then(Value::as_object).context("a definition without a spec")?;
+    let fields =
+        definition.pointer(spec).and_then(Value::as_object).context("a definition without a spec")?;
     let there = fields.contains_key(field);
     if !there {
         println!("SKIPPED: a NodeGate has no spec.{field} yet");
@@ -190,7 +192,8 @@ pub async fn opens(world: &impl World, name: &str) -> Result<Record> {
 /// A worker that is bound to a node and neither ended nor deleted, as soon as there is one.
 pub async fn worker_on(world: &impl World, name: &str) -> Result<Pod> {
     let what = format!("a worker runs on {name}");
-    let look = async || Ok(workers_of(world, name).await?.into_iter().find(|pod| is_live(pod) && is_bound(pod)));
+    let look =
+        async || Ok(workers_of(world, name).await?.into_iter().find(|pod| is_live(pod) && is_bound(pod)));
     until(world, &what, look).await
 }
 

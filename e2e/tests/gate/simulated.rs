@@ -57,7 +57,12 @@ struct Fated(Fates);
 
 impl Runner for Fated {
     fn run(&self, job: Job) -> BoxFuture<'static, End> {
-        let Fate::Fails { first } = self.0.of(&job.node) else { return Box::pin(std::future::pending()) };
+        let first = match self.0.of(&job.node) {
+            Fate::Fails { first } => first,
+            // No answer comes to any question.
+            Fate::TimesOut => u32::MAX,
+            Fate::Hangs => return Box::pin(std::future::pending()),
+        };
         let outage = Outage::Node(job.node.clone());
         if number(&job.container) <= first {
             job.cluster.network().fail(outage);

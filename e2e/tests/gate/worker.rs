@@ -46,7 +46,9 @@ fn status(pod: &Pod, state: State) -> Result<Value> {
         }
         State::Evicted => {
             let why = "The node was low on resource: memory.";
-            return Ok(json!({"phase": "Failed", "reason": "Evicted", "message": why, "containerStatuses": []}));
+            return Ok(
+                json!({"phase": "Failed", "reason": "Evicted", "message": why, "containerStatuses": []}),
+            );
         }
     };
     let ready = state == State::Runs;
@@ -82,6 +84,7 @@ fn assignment(pod: &Pod) -> Result<Value> {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let worker = containers.into_iter().find(|one| one.name == CONTAINER).context("no worker in the pod")?;
     let variable = worker.env.iter().flatten().find(|variable| variable.name == Assignment::ENV);
-    let text = variable.and_then(|variable| variable.value.as_ref()).context("a worker without an assignment")?;
+    let text =
+        variable.and_then(|variable| variable.value.as_ref()).context("a worker without an assignment")?;
     Ok(serde_json::from_str(text)?)
 }

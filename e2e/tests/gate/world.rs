@@ -78,6 +78,8 @@ pub fn taint(key: &str) -> Value {
 pub enum Fate {
     /// The first of them find that names do not resolve; those after them that all is well.
     Fails { first: u32 },
+    /// They wait for an answer as long as a check may, and fail: their slots are taken meanwhile.
+    TimesOut,
     /// They run, and do not end.
     Hangs,
 }

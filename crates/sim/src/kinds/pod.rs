@@ -166,8 +166,9 @@ fn admit_quota(pod: &Value, scene: &Scene<'_>) -> Result<(), ApiError> {
         let used = scene.store.all("pods").filter(|(_, pod)| counts(pod)).count();
         if used >= limit {
             let quota = object::name(quota);
-            let detail =
-                format!("exceeded quota: {quota}, requested: pods=1, used: pods={used}, limited: pods={hard}");
+            let detail = format!(
+                "exceeded quota: {quota}, requested: pods=1, used: pods={used}, limited: pods={hard}"
+            );
             return Err(ApiError::forbidden(scene.resource, object::name(pod), &detail));
         }
     }
