@@ -120,7 +120,7 @@ pub async fn f12_only_workers_are_read(world: impl World) -> Result<()> {
     let asked = controller.line.asked();
     let pods: Vec<&str> =
         asked.iter().map(|one| one.uri.as_str()).filter(|uri| uri.contains("/pods")).collect();
-    let own = format!("/api/v1/namespaces/{}/pods", NAMESPACE);
+    let own = format!("/api/v1/namespaces/{NAMESPACE}/pods");
     let all = |uri: &&&str| !uri.contains(&own) && !uri.contains("spec.nodeName");
     let all: Vec<_> = pods.iter().filter(all).collect();
     ensure!(!pods.is_empty() && all.is_empty(), "pods of everybody are read: {all:?} of {pods:?}");

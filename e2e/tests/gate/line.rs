@@ -90,10 +90,8 @@ impl Line {
         let uri = request.uri().to_string();
         let is_read = request.method() == Method::GET;
         if is_read && self.refuses() {
-            return Ok(Response::builder()
-                .status(StatusCode::INTERNAL_SERVER_ERROR)
-                .body(Body::empty())
-                .map_err(kube::Error::HttpError)?);
+            let trouble = Response::builder().status(StatusCode::INTERNAL_SERVER_ERROR).body(Body::empty());
+            return trouble.map_err(kube::Error::HttpError);
         }
         let write = if is_read { 0 } else { self.0.writes.fetch_add(1, Ordering::SeqCst) + 1 };
         if self.0.cut == Some(Cut::Before(write)) {
