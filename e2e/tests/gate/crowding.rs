@@ -13,40 +13,35 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use crate::eye::Eye;
-use crate::line::Line;
+use crate::line::{Before, Line};
 use crate::play::{
-    bears, controller, controller_with, gate, is_gated, is_labelled, no_workers_left, node, node_is, record,
-    until, worker_on,
+    bears, controller_with, gate, is_gated, is_labelled, no_workers_left, node, node_is, record, until,
 };
-use crate::worker::{State, say};
 use crate::world::{Fate, Machine, World, machine, taint};
 
 /// The taints that hold nodes here: two, of which the second comes with pods' eviction.
 const OURS: [&str; 2] = ["gate.example.com/one", "gate.example.com/two"];
 const FOREIGN: [&str; 3] = ["foreign.example.com/a", "foreign.example.com/b", "foreign.example.com/c"];
+const LATE: [&str; 3] = ["late.example.com/a", "late.example.com/b", "late.example.com/c"];
 
-/// Two taints of ours stand among foreign ones, and others add and remove taints all the time: ours go, and nobody
-/// else's.
+/// Two taints of ours stand among foreign ones, and others add and remove taints all the time, also between our
+/// decision and our write: ours go, and nobody else's.
 pub async fn f03_two_taints_go_and_no_foreign_one(world: impl World) -> Result<()> {
-    let ours = json!([{"key": OURS[0], "effect": "NoSchedule"}, {"key": OURS[1], "effect": "NoExecute"}]);
-    gate(&world, "default", json!({"taints": ours})).await?;
+    let second = json!({"key": OURS[1], "effect": "NoExecute"});
+    gate(&world, "default", json!({"taints": [{"key": OURS[0], "effect": "NoSchedule"}, second]})).await?;
     let names = ["crowded-1", "crowded-2", "crowded-3"];
     for (turn, name) in names.iter().enumerate() {
-        let second = json!({"key": OURS[1], "effect": "NoExecute"});
         let mut taints =
-            vec![taint(FOREIGN[0]), taint(OURS[0]), taint(FOREIGN[1]), second, taint(FOREIGN[2])];
+            vec![taint(FOREIGN[0]), taint(OURS[0]), taint(FOREIGN[1]), second.clone(), taint(FOREIGN[2])];
         taints.rotate_left(turn);
-        world.fates().set(name, Fate::Hangs);
+        // The second attempt passes: from then on there is a record, and the version of the node guards nothing.
+        world.fates().set(name, Fate::Fails { first: 1 });
         world.join(Machine { taints, ..machine(name) }).await?;
     }
     let (stop, stopped) = watch::channel(false);
     let meddlers = names.map(|name| tokio::spawn(meddle(world.client(), name, stopped.clone())));
-    let _controller = controller(&world, "a");
-    for name in names {
-        // It ends while somebody else writes.
-        let pod = worker_on(&world, name).await?;
-        say(&world.client(), &pod, State::Passed).await?;
-    }
+    let line = Line::overtaken(overtake(world.client()));
+    let _controller = controller_with(&world, "a", line, |_| {});
     for name in names {
         let open = |node: &Node| !OURS.iter().any(|key| bears(node, key));
         let node = node_is(&world, name, "open", open).await?;
@@ -59,11 +54,41 @@ pub async fn f03_two_taints_go_and_no_foreign_one(world: impl World) -> Result<(
         // Those of Kubernetes come and go with the node's condition.
         let is = taints(&node).into_iter().map(|taint| taint.key);
         let is: BTreeSet<String> = is.filter(|key| !key.starts_with("node.kubernetes.io/")).collect();
-        let foreign: BTreeSet<String> = FOREIGN.map(str::to_owned).into_iter().chain(theirs).collect();
+        let foreign = FOREIGN.into_iter().chain(LATE).map(str::to_owned);
+        let foreign: BTreeSet<String> = foreign.chain(theirs).collect();
         ensure!(is == foreign, "{name} has {is:?}, and should have {foreign:?}");
         ensure!(writes > 0, "nobody meddled with {name}");
     }
     no_workers_left(&world).await
+}
+
+/// Gives a node one more taint, in front of all others, before each of our first patches to it: one for the record of
+/// the attempt that failed, and some for those that open the gate.
+fn overtake(client: Client) -> Before {
+    let nodes: Api<Node> = Api::all(client);
+    Box::new(move |path| {
+        let nodes = nodes.clone();
+        let name = path.strip_prefix("/api/v1/nodes/").map(str::to_owned);
+        Box::pin(async move {
+            let Some(name) = name else { return };
+            // Until it was not changed in between.
+            while let Ok(mut node) = nodes.get(&name).await {
+                let mut taints = taints(&node);
+                let has = |key: &&str| taints.iter().any(|taint| taint.key == *key);
+                let Some(key) = LATE.into_iter().find(|key| !has(key)) else { return };
+                taints.insert(0, mild(key));
+                node.spec.get_or_insert_default().taints = Some(taints);
+                if nodes.replace(&name, &PostParams::default(), &node).await.is_ok() {
+                    return;
+                }
+            }
+        })
+    })
+}
+
+/// A taint that keeps no worker away.
+fn mild(key: &str) -> Taint {
+    Taint { key: key.to_owned(), effect: "PreferNoSchedule".into(), ..Taint::default() }
 }
 
 fn taints(node: &Node) -> Vec<Taint> {

@@ -29,6 +29,9 @@ impl Cut {
     }
 }
 
+/// What happens just before a request is carried on, told by its path: others write at the worst of moments.
+pub type Before = Box<dyn Fn(String) -> BoxFuture<'static, ()> + Send + Sync>;
+
 /// One request and its answer.
 #[derive(Clone, Debug)]
 pub struct Asked {
@@ -43,6 +46,7 @@ pub struct Line(Arc<Inner>);
 #[derive(Default)]
 struct Inner {
     cut: Option<Cut>,
+    before_patch: Option<Before>,
     /// So many reads are answered with a 500 first.
     refused: AtomicUsize,
     writes: AtomicUsize,
@@ -53,6 +57,11 @@ struct Inner {
 impl Line {
     pub fn cut_at(cut: Cut) -> Self {
         Self(Arc::new(Inner { cut: Some(cut), ..Inner::default() }))
+    }
+
+    /// Somebody is faster with every patch.
+    pub fn overtaken(before_patch: Before) -> Self {
+        Self(Arc::new(Inner { before_patch: Some(before_patch), ..Inner::default() }))
     }
 
     /// The API server is in trouble at first.
@@ -92,6 +101,9 @@ impl Line {
         if is_read && self.refuses() {
             let trouble = Response::builder().status(StatusCode::INTERNAL_SERVER_ERROR).body(Body::empty());
             return trouble.map_err(kube::Error::HttpError);
+        }
+        if let Some(before) = self.0.before_patch.as_ref().filter(|_| request.method() == Method::PATCH) {
+            before(request.uri().path().to_owned()).await;
         }
         let write = if is_read { 0 } else { self.0.writes.fetch_add(1, Ordering::SeqCst) + 1 };
         if self.0.cut == Some(Cut::Before(write)) {
