@@ -1,6 +1,7 @@
 //! Many at once: nodes before the gate, and others who write to the same nodes.
 
 use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -40,7 +41,8 @@ pub async fn f03_two_taints_go_and_no_foreign_one(world: impl World) -> Result<(
     }
     let (stop, stopped) = watch::channel(false);
     let meddlers = names.map(|name| tokio::spawn(meddle(world.client(), name, stopped.clone())));
-    let line = Line::overtaken(overtake(world.client()));
+    let late = Late::default();
+    let line = Line::overtaken(overtake(world.client(), late.clone()));
     let _controller = controller_with(&world, "a", line, |_| {});
     for name in names {
         let open = |node: &Node| !OURS.iter().any(|key| bears(node, key));
@@ -54,7 +56,11 @@ pub async fn f03_two_taints_go_and_no_foreign_one(world: impl World) -> Result<(
         // Those of Kubernetes come and go with the node's condition.
         let is = taints(&node).into_iter().map(|taint| taint.key);
         let is: BTreeSet<String> = is.filter(|key| !key.starts_with("node.kubernetes.io/")).collect();
-        let foreign = FOREIGN.into_iter().chain(LATE).map(str::to_owned);
+        let late = late.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let late = late.into_iter().filter(|(node, _)| node == name).map(|(_, key)| key);
+        let late: BTreeSet<&str> = late.collect();
+        ensure!(!late.is_empty(), "nobody was faster with {name}");
+        let foreign = FOREIGN.into_iter().chain(late).map(str::to_owned);
         let foreign: BTreeSet<String> = foreign.chain(theirs).collect();
         ensure!(is == foreign, "{name} has {is:?}, and should have {foreign:?}");
         ensure!(writes > 0, "nobody meddled with {name}");
@@ -62,12 +68,15 @@ pub async fn f03_two_taints_go_and_no_foreign_one(world: impl World) -> Result<(
     no_workers_left(&world).await
 }
 
+/// Nodes, and the taints that they were given.
+type Late = Arc<Mutex<BTreeSet<(String, &'static str)>>>;
+
 /// Gives a node that has a record one more taint, in front of all others, before each of our next patches to it: those
 /// open the gate.
-fn overtake(client: Client) -> Before {
+fn overtake(client: Client, late: Late) -> Before {
     let nodes: Api<Node> = Api::all(client);
     Box::new(move |path| {
-        let nodes = nodes.clone();
+        let (nodes, late) = (nodes.clone(), late.clone());
         let name = path.strip_prefix("/api/v1/nodes/").map(str::to_owned);
         Box::pin(async move {
             let Some(name) = name else { return };
@@ -81,6 +90,7 @@ fn overtake(client: Client) -> Before {
                 taints.insert(0, mild(key));
                 node.spec.get_or_insert_default().taints = Some(taints);
                 if nodes.replace(&name, &PostParams::default(), &node).await.is_ok() {
+                    late.lock().unwrap_or_else(PoisonError::into_inner).insert((name, key));
                     return;
                 }
             }

@@ -193,7 +193,10 @@ impl World for Hollow {
     }
 
     async fn join(&self, machine: Machine) -> Result<()> {
-        let Machine { name, labels, taints, ready: is_ready } = machine;
+        let Machine { name, mut labels, taints, ready: is_ready } = machine;
+        // As every kubelet does: a node without a label is patched in another way.
+        labels.entry("kubernetes.io/hostname".into()).or_insert_with(|| name.clone());
+        labels.insert("kubernetes.io/os".into(), "linux".into());
         self.off.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
         let nodes: Api<Node> = Api::all(self.client.clone());
         let body = json!({"metadata": {"name": name, "labels": labels}, "spec": {"taints": taints}});
