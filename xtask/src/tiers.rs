@@ -136,6 +136,13 @@ pub const TIERS: &[Tier] = &[
         steps: &[Step::Tests("e2e", Which::Named(&["conformance"]))],
     },
     Tier {
+        name: "gate",
+        what: "scenarios of the gate, each on the embedded cluster and on a real control plane",
+        usually: "3 min",
+        needs: Some("kubernetes"),
+        steps: &[Step::Tests("e2e", Which::Named(&["gate"]))],
+    },
+    Tier {
         name: "nodes",
         what: "real nodes run pods, resolve names, fail, boot, and leave nothing behind",
         usually: "75 s",

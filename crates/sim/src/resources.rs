@@ -2,7 +2,9 @@
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet};
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{ConfigMap, Event, Namespace, Node, Pod, Secret, Service, ServiceAccount};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, Event, Namespace, Node, Pod, ResourceQuota, Secret, Service, ServiceAccount,
+};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::events::v1::Event as EventsEvent;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
@@ -22,6 +24,7 @@ pub fn builtin() -> Vec<Resource> {
         kind::<Service>(&["svc"]).status().returns_deleted().create_on_update().rules(&kinds::Services).fields(SERVICE_FIELDS).lists(SERVICE_LISTS),
         kind::<ConfigMap>(&["cm"]).rules(&kinds::ConfigMaps),
         kind::<Secret>(&[]).rules(&kinds::Secrets).fields(&["type"]),
+        kind::<ResourceQuota>(&["quota"]).status().returns_deleted(),
         kind::<ServiceAccount>(&["sa"]).returns_deleted().lists(&[("secrets", "name"), ("imagePullSecrets", "name")]),
         kind::<Event>(&["ev"]).create_on_update().rules(&kinds::Events).fields(EVENT_FIELDS),
         kind::<EventsEvent>(&["ev"]).create_on_update().rules(&kinds::NewEvents).fields(EVENTS_FIELDS).view_of("events", EVENT_NAMES),

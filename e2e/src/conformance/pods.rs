@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use super::check::{absent, condition, is, list, present, uid};
-use super::ctx::Ctx;
+use super::ctx::{Ctx, PATIENCE, eventually};
 use super::objects::{self, bare_pod, with};
 
 cases!["pods":
@@ -35,6 +35,7 @@ cases!["pods":
     binding_of_another_uid,
     unknown_fields_in_containers_are_dropped,
     status_of_containers,
+    quota_refuses_more,
 ];
 
 async fn are_defaulted(c: &Ctx) -> Result<()> {
@@ -101,10 +102,7 @@ async fn service_account_must_exist(c: &Ctx) -> Result<()> {
     is(&failed, "/details/kind", "pods")?;
     is(&failed, "/details/name", "a")?;
     c.create(&c.path("v1/serviceaccounts"), json!({"metadata": {"name": "nobody"}})).await?;
-    let pod = super::ctx::eventually(super::ctx::PATIENCE, || async {
-        c.post(&c.path("v1/pods"), &body).await?.ok(201)
-    })
-    .await?;
+    let pod = eventually(PATIENCE, || async { c.post(&c.path("v1/pods"), &body).await?.ok(201) }).await?;
     is(&pod, "/spec/serviceAccountName", "nobody")
 }
 
@@ -115,10 +113,7 @@ async fn priority_is_resolved(c: &Ctx) -> Result<()> {
         .await?;
     c.service_account().await?;
     let body = with(objects::pod("a"), json!({"spec": {"priorityClassName": c.name("p")}}));
-    let pod = super::ctx::eventually(super::ctx::PATIENCE, || async {
-        c.post(&c.path("v1/pods"), &body).await?.ok(201)
-    })
-    .await?;
+    let pod = eventually(PATIENCE, || async { c.post(&c.path("v1/pods"), &body).await?.ok(201) }).await?;
     is(&pod, "/spec/priority", 77)?;
     is(&pod, "/spec/preemptionPolicy", "Never")?;
     // The built-in ones are there, and a number given by the client must be the right one.
@@ -357,4 +352,21 @@ async fn status_of_containers(c: &Ctx) -> Result<()> {
     is(&patched, "/status/containerStatuses/0/state/terminated/message", "{\"ok\": false}")?;
     ensure!(list(&patched, "/status/containerStatuses")?.len() == 1);
     is(&patched, "/status/qosClass", "BestEffort")
+}
+
+async fn quota_refuses_more(c: &Ctx) -> Result<()> {
+    c.service_account().await?;
+    let quota = json!({"metadata": {"name": "one"}, "spec": {"hard": {"pods": "1"}}});
+    c.create(&c.path("v1/resourcequotas"), quota).await?;
+    let make = |name| async move { c.post(&c.path("v1/pods"), &objects::pod(name)).await };
+    // Where nobody has counted yet, everything is refused.
+    eventually(PATIENCE, || async { make("a").await?.ok(201) }).await?;
+    let refused = make("b").await?.fails(403, "Forbidden")?;
+    let message =
+        "pods \"b\" is forbidden: exceeded quota: one, requested: pods=1, used: pods=1, limited: pods=1";
+    is(&refused, "/message", message)?;
+    // A pod that has ended does not count.
+    let ended = json!({"status": {"phase": "Succeeded"}});
+    c.merge(&format!("{}/a/status", c.path("v1/pods")), ended).await?.ok(200)?;
+    eventually(PATIENCE, || async { make("b").await?.ok(201) }).await.map(drop)
 }

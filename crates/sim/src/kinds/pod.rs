@@ -24,6 +24,7 @@ impl Rules for Pods {
     fn admit(&self, pod: &mut Value, scene: &Scene<'_>) -> Result<(), ApiError> {
         admit_service_account(pod, scene)?;
         admit_priority(pod, scene)?;
+        admit_quota(pod, scene)?;
         mount_token(pod);
         let qos = qos_class(pod);
         set(pod, "status", json!({"phase": "Pending", "qosClass": qos}));
@@ -153,6 +154,25 @@ fn mount_token(pod: &mut Value) {
         {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
     ]}}));
     set(pod, "spec.volumes", Value::Array(volumes));
+}
+
+/// Of all that a quota can limit, the number of pods: those that have ended do not count.
+fn admit_quota(pod: &Value, scene: &Scene<'_>) -> Result<(), ApiError> {
+    let here = |object: &Value| namespace(object) == namespace(pod);
+    let counts = |pod: &Value| here(pod) && !matches!(text(pod, "status.phase"), "Succeeded" | "Failed");
+    for (_, quota) in scene.store.all("resourcequotas").filter(|(_, quota)| here(quota)) {
+        let hard = text(quota, "spec.hard.pods");
+        let Ok(limit) = hard.parse::<usize>() else { continue };
+        let used = scene.store.all("pods").filter(|(_, pod)| counts(pod)).count();
+        if used >= limit {
+            let quota = object::name(quota);
+            let detail = format!(
+                "exceeded quota: {quota}, requested: pods=1, used: pods={used}, limited: pods={hard}"
+            );
+            return Err(ApiError::forbidden(scene.resource, object::name(pod), &detail));
+        }
+    }
+    Ok(())
 }
 
 fn admit_priority(pod: &mut Value, scene: &Scene<'_>) -> Result<(), ApiError> {

@@ -1,0 +1,118 @@
+//! An eye on all workers: what it saw holds for every moment, because it reads the watch and misses nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{WatchEvent, WatchParams};
+use kube::{Api, Client, ResourceExt as _};
+use nodekeeper_core::worker::{NODE_UID, SELECTOR};
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+use crate::play::is_live;
+use crate::world::{NAMESPACE, World};
+
+/// What was seen.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// Names of workers, and the uids of the pods that bore them.
+    pub made: BTreeMap<String, BTreeSet<String>>,
+    /// Workers that had neither ended nor been deleted, at most, of all nodes and of one.
+    pub most: usize,
+    pub most_of_one: usize,
+    /// Those of now, with the uid of their node.
+    live: BTreeMap<String, String>,
+}
+
+impl Seen {
+    fn take(&mut self, event: &WatchEvent<Pod>) {
+        let (WatchEvent::Added(pod) | WatchEvent::Modified(pod) | WatchEvent::Deleted(pod)) = event else {
+            return;
+        };
+        let uid = pod.uid().unwrap_or_default();
+        self.made.entry(pod.name_any()).or_default().insert(uid.clone());
+        if is_live(pod) && !matches!(event, WatchEvent::Deleted(_)) {
+            let node = pod.labels().get(NODE_UID).cloned().unwrap_or_default();
+            self.live.insert(uid, node.clone());
+            self.most = self.most.max(self.live.len());
+            self.most_of_one = self.most_of_one.max(self.live.values().filter(|one| **one == node).count());
+        } else {
+            self.live.remove(&uid);
+        }
+    }
+
+    /// How many workers a node had.
+    pub fn of(&self, node_uid: &str) -> usize {
+        let names = self.made.iter().filter(|(name, _)| name.contains(node_uid));
+        names.map(|(_, uids)| uids.len()).sum()
+    }
+}
+
+/// An open eye. Dropping it closes it.
+pub struct Eye {
+    seen: Arc<Mutex<(Seen, Option<String>)>>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Eye {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Eye {
+    /// To be opened before there is a worker.
+    pub fn open(world: &impl World) -> Self {
+        let seen = Arc::<Mutex<(Seen, Option<String>)>>::default();
+        let task = tokio::spawn(look(world.client(), seen.clone()));
+        Self { seen, task }
+    }
+
+    /// What was seen so far; an error where something may have been missed.
+    pub fn seen(&self) -> Result<Seen> {
+        let (seen, lost) = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        ensure!(lost.is_none(), "the watch on workers has a gap: {lost:?}");
+        Ok(seen)
+    }
+
+    /// No two workers of a node at once, and no name used twice.
+    pub fn never_two(&self) -> Result<Seen> {
+        let seen = self.seen()?;
+        let twice: Vec<_> = seen.made.iter().filter(|(_, uids)| uids.len() > 1).collect();
+        ensure!(seen.most_of_one <= 1, "{} workers of one node at once", seen.most_of_one);
+        ensure!(twice.is_empty(), "made twice: {twice:?}");
+        Ok(seen)
+    }
+}
+
+async fn look(client: Client, seen: Arc<Mutex<(Seen, Option<String>)>>) {
+    let pods: Api<Pod> = Api::namespaced(client, NAMESPACE);
+    let mut version = String::new();
+    loop {
+        let params = WatchParams { timeout: Some(200), ..WatchParams::default().labels(SELECTOR) };
+        // From the first version on that is still known where it has not begun yet.
+        let from = if version.is_empty() { "0" } else { &version };
+        if let Ok(events) = pods.watch(&params, from).await {
+            let mut events = events.boxed();
+            while let Some(Ok(event)) = events.next().await {
+                match &event {
+                    WatchEvent::Bookmark(mark) => version.clone_from(&mark.metadata.resource_version),
+                    WatchEvent::Error(status) => {
+                        let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+                        seen.1 = Some(status.message.clone());
+                        return;
+                    }
+                    WatchEvent::Added(pod) | WatchEvent::Modified(pod) | WatchEvent::Deleted(pod) => {
+                        version = pod.resource_version().unwrap_or_default();
+                        seen.lock().unwrap_or_else(PoisonError::into_inner).0.take(&event);
+                    }
+                }
+            }
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+}

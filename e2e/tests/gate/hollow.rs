@@ -1,0 +1,231 @@
+//! A real control plane. All kubelets are one hollow one: it watches the workers of all nodes, and reports of each what
+//! the fate of its node says. (That the real worker comes to such reports is shown by the walk.)
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use futures::StreamExt as _;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ResourceQuota, ServiceAccount};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
+use kube::{Api, Client, CustomResourceExt as _, Resource, ResourceExt as _};
+use nodekeeper_core::api::NodeGate;
+use nodekeeper_e2e::Cluster;
+use nodekeeper_e2e::control_plane::Options;
+use nodekeeper_operator::clock::Clock;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::sync::OnceCell;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use crate::worker::{State, say, subject};
+use crate::world::{Fate, Fates, Machine, NAMESPACE, World};
+
+/// All scenarios share one control plane, one after the other; it is gone soon after the process is.
+static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
+/// No boot is like another.
+static BOOTS: AtomicU32 = AtomicU32::new(0);
+
+const PATIENCE: Duration = Duration::from_mins(2);
+/// How long a check may take before it gives up; as the gates of the scenarios say.
+const CHECK: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(50);
+
+pub struct Hollow {
+    cluster: &'static Cluster,
+    client: Client,
+    fates: Fates,
+    /// Machines without power.
+    off: Off,
+    _kubelet: JoinSet<()>,
+}
+
+type Off = Arc<Mutex<BTreeSet<String>>>;
+
+impl Hollow {
+    /// As it was before the first scenario, whatever became of the last one.
+    pub async fn start() -> Result<Self> {
+        let cluster = CLUSTER.get_or_try_init(begin).await?;
+        let client = cluster.client()?;
+        clean(&client).await?;
+        let (fates, off) = (Fates::default(), Off::default());
+        let mut tasks = JoinSet::new();
+        tasks.spawn(kubelet(client.clone(), fates.clone(), off.clone()));
+        Ok(Self { cluster, client, fates, off, _kubelet: tasks })
+    }
+}
+
+async fn begin() -> Result<Cluster> {
+    let mut options = Options::from_env()?;
+    // Nobody renews the leases of these nodes.
+    options.controller_manager_flags.push("--node-monitor-grace-period=1h".into());
+    let cluster = Cluster::start(options).await?;
+    let client = cluster.client()?;
+    make(&Api::<Namespace>::all(client.clone()), json!({"metadata": {"name": NAMESPACE}})).await?;
+    let account = json!({"metadata": {"name": "nodekeeper-worker"}});
+    make(&Api::<ServiceAccount>::namespaced(client.clone(), NAMESPACE), account).await?;
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    make(&definitions, serde_json::to_value(NodeGate::crd())?).await?;
+    let end = Instant::now() + PATIENCE;
+    while let Err(error) = Api::<NodeGate>::all(client.clone()).list(&ListParams::default()).await {
+        ensure!(Instant::now() < end, "the new kind is not served: {error}");
+        sleep(LOOK).await;
+    }
+    Ok(cluster)
+}
+
+async fn make<K>(api: &Api<K>, body: Value) -> Result<K>
+where
+    K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Serialize,
+{
+    Ok(api.create(&PostParams::default(), &serde_json::from_value(body)?).await?)
+}
+
+/// Removes what a scenario made. Gates first, so that nobody is about to make more.
+async fn clean(client: &Client) -> Result<()> {
+    let pods = Api::<Pod>::namespaced(client.clone(), NAMESPACE);
+    remove(&Api::<NodeGate>::all(client.clone())).await?;
+    remove(&Api::<Node>::all(client.clone())).await?;
+    remove(&Api::<ResourceQuota>::namespaced(client.clone(), NAMESPACE)).await?;
+    remove(&Api::<Lease>::namespaced(client.clone(), NAMESPACE)).await?;
+    remove(&pods).await
+}
+
+async fn remove<K>(api: &Api<K>) -> Result<()>
+where
+    K: Resource + Clone + std::fmt::Debug + DeserializeOwned,
+{
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let left = api.list_metadata(&ListParams::default()).await?.items;
+        if left.is_empty() {
+            return Ok(());
+        }
+        ensure!(Instant::now() < end, "{} of the last scenario do not go away", left.len());
+        api.delete_collection(&DeleteParams::default().grace_period(0), &ListParams::default()).await?;
+    }
+}
+
+/// Takes on what is bound to any node, and lets go what is deleted. Begins anew whenever its watch ends.
+async fn kubelet(client: Client, fates: Fates, off: Off) {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
+    let mut known = BTreeSet::new();
+    let mut reports = JoinSet::new();
+    loop {
+        let params = WatchParams::streaming_lists().fields("spec.nodeName!=").timeout(200);
+        if let Ok(events) = pods.watch(&params, "").await {
+            let mut events = events.boxed();
+            while let Some(Ok(event)) = events.next().await {
+                let (WatchEvent::Added(pod) | WatchEvent::Modified(pod)) = event else { continue };
+                let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
+                if off.lock().unwrap_or_else(PoisonError::into_inner).contains(&node) {
+                    continue;
+                }
+                let pods = pods.clone();
+                if pod.metadata.deletion_timestamp.is_some() {
+                    let gone = DeleteParams::default().grace_period(0);
+                    reports.spawn(async move { drop(pods.delete(&pod.name_any(), &gone).await) });
+                } else if known.insert(pod.uid()) {
+                    let (client, fate) = (client.clone(), fates.of(&node));
+                    reports.spawn(async move { report(&client, &pod, fate).await });
+                }
+                while reports.try_join_next().is_some() {}
+            }
+        }
+        sleep(LOOK).await;
+    }
+}
+
+async fn report(client: &Client, pod: &Pod, fate: Fate) {
+    let number = subject(pod).map(|subject| subject.number).unwrap_or_default();
+    let state = match fate {
+        Fate::Hangs => State::Runs,
+        Fate::TimesOut => {
+            sleep(CHECK).await;
+            State::Failed
+        }
+        Fate::Fails { first } if number <= first => State::Failed,
+        Fate::Fails { .. } => State::Passed,
+    };
+    // A pod that was deleted meanwhile has nobody to tell.
+    drop(say(client, pod, state).await);
+}
+
+fn ready(status: bool) -> Value {
+    json!({"type": "Ready", "status": if status { "True" } else { "False" }, "reason": "Hollow", "message": "",
+        "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z"})
+}
+
+impl Hollow {
+    async fn patch_status(&self, node: &str, status: Value) -> Result<()> {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let status = Patch::Merge(json!({"status": status}));
+        nodes.patch_status(node, &PatchParams::default(), &status).await?;
+        Ok(())
+    }
+}
+
+impl World for Hollow {
+    fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    fn clock(&self) -> Clock {
+        Clock::real()
+    }
+
+    fn patience(&self) -> Duration {
+        PATIENCE
+    }
+
+    fn about(&self, nodes: usize) -> usize {
+        nodes.div_ceil(3)
+    }
+
+    fn fates(&self) -> &Fates {
+        &self.fates
+    }
+
+    async fn join(&self, machine: Machine) -> Result<()> {
+        let Machine { name, mut labels, taints, ready: is_ready } = machine;
+        // As every kubelet does: a node without a label is patched in another way.
+        labels.entry("kubernetes.io/hostname".into()).or_insert_with(|| name.clone());
+        labels.insert("kubernetes.io/os".into(), "linux".into());
+        self.off.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let body = json!({"metadata": {"name": name, "labels": labels}, "spec": {"taints": taints}});
+        make(&nodes, body).await?;
+        let boot = format!("boot-{}", BOOTS.fetch_add(1, Ordering::Relaxed));
+        let room = json!({"cpu": "4", "memory": "8Gi", "pods": "110"});
+        let info = json!({"bootID": boot, "machineID": "", "systemUUID": "", "kernelVersion": "",
+            "osImage": "", "containerRuntimeVersion": "", "kubeletVersion": "v1.36.4", "kubeProxyVersion": "",
+            "operatingSystem": "linux", "architecture": "amd64"});
+        let status =
+            json!({"conditions": [ready(is_ready)], "capacity": room, "allocatable": room, "nodeInfo": info});
+        self.patch_status(&name, status).await
+    }
+
+    async fn say_ready(&self, node: &str, is_ready: bool) -> Result<()> {
+        self.patch_status(node, json!({"conditions": [ready(is_ready)]})).await
+    }
+
+    async fn reboot(&self, node: &str) -> Result<()> {
+        let boot = format!("boot-{}", BOOTS.fetch_add(1, Ordering::Relaxed));
+        self.patch_status(node, json!({"nodeInfo": {"bootID": boot}})).await
+    }
+
+    async fn power_off(&self, node: &str) -> Result<()> {
+        self.off.lock().unwrap_or_else(PoisonError::into_inner).insert(node.to_owned());
+        Ok(())
+    }
+
+    fn hint(&self) -> String {
+        format!("logs of the control plane are in {}", self.cluster.folder().display())
+    }
+}

@@ -1,0 +1,117 @@
+//! Workers that are lost: nobody is blamed, no attempt is used up, and the next one goes on.
+
+use anyhow::{Result, ensure};
+use k8s_openapi::api::core::v1::ResourceQuota;
+use kube::api::{DeleteParams, PostParams};
+use kube::{Api, ResourceExt as _};
+use serde_json::json;
+
+use crate::eye::Eye;
+use crate::line::{Asked, Line};
+use crate::play::{
+    controller, controller_with, delete_node, delete_pod, edit_gate, gate, is_gated, no_workers_left, node,
+    node_is, opens, record, until, worker_on,
+};
+use crate::worker::{State, say};
+use crate::world::{Fate, IMAGE, NAMESPACE, WORKS, World, machine};
+
+/// A worker comes to such an end; the next one passes, and its attempt is the first.
+async fn a_worker_is_lost(world: &impl World, name: &str, state: State, word: &str) -> Result<()> {
+    gate(world, "default", json!({})).await?;
+    let _controller = controller(world, "a");
+    world.fates().set(name, Fate::Hangs);
+    world.join(machine(name)).await?;
+    let pod = worker_on(world, name).await?;
+    world.fates().set(name, WORKS);
+    say(&world.client(), &pod, state).await?;
+    let lost = node_is(world, name, "recorded", |node| record(node).is_some()).await?;
+    let lost = record(&lost).unwrap_or_default();
+    ensure!(lost.attempts == 0 || lost.number > 1, "blamed: {lost:?}");
+    ensure!(lost.number > 1 || lost.why.contains(word), "the reason does not say what: {lost:?}");
+    let record = opens(world, name).await?;
+    ensure!(record.attempts == 1 && record.number == 2, "{record:?}");
+    no_workers_left(world).await
+}
+
+pub async fn a_worker_that_is_evicted_blames_nobody(world: impl World) -> Result<()> {
+    a_worker_is_lost(&world, "evicted", State::Evicted, "Evicted").await
+}
+
+pub async fn a_worker_without_memory_blames_nobody(world: impl World) -> Result<()> {
+    a_worker_is_lost(&world, "oom", State::OutOfMemory, "OOMKilled").await
+}
+
+/// A person deletes the worker. It is made again.
+pub async fn a_worker_that_is_deleted_is_made_again(world: impl World) -> Result<()> {
+    gate(&world, "default", json!({})).await?;
+    let _controller = controller(&world, "a");
+    world.fates().set("deleted", Fate::Hangs);
+    world.join(machine("deleted")).await?;
+    let pod = worker_on(&world, "deleted").await?;
+    world.fates().set("deleted", WORKS);
+    delete_pod(&world, &pod).await?;
+    let record = opens(&world, "deleted").await?;
+    ensure!(record.attempts == 1, "a deleted worker cost an attempt: {record:?}");
+    no_workers_left(&world).await
+}
+
+/// The image cannot be pulled: nobody is blamed, and as soon as the gate names one that can be, the node passes.
+pub async fn an_image_that_cannot_be_had_blames_nobody(world: impl World) -> Result<()> {
+    gate(&world, "default", json!({"worker": {"image": "nodekeeper.local/missing:1"}})).await?;
+    let _controller = controller(&world, "a");
+    world.fates().set("pulling", Fate::Hangs);
+    world.join(machine("pulling")).await?;
+    let pod = worker_on(&world, "pulling").await?;
+    say(&world.client(), &pod, State::NoImage).await?;
+    let waiting = node(&world, "pulling").await?;
+    ensure!(is_gated(&waiting) && record(&waiting).is_none_or(|record| record.attempts == 0), "{waiting:?}");
+    world.fates().set("pulling", WORKS);
+    edit_gate(&world, "default", json!({"worker": {"image": IMAGE}})).await?;
+    let record = opens(&world, "pulling").await?;
+    ensure!(record.attempts == 1, "{record:?}");
+    no_workers_left(&world).await
+}
+
+/// A node goes while its worker runs. Its slot, the only one, is free for the next.
+pub async fn a_node_that_goes_takes_its_worker_with_it(world: impl World) -> Result<()> {
+    let eye = Eye::open(&world);
+    gate(&world, "default", json!({})).await?;
+    let _controller = controller_with(&world, "a", Line::default(), |settings| settings.most_workers = 1);
+    world.fates().set("leaver", Fate::Hangs);
+    world.join(machine("leaver")).await?;
+    worker_on(&world, "leaver").await?;
+    world.join(machine("stayer")).await?;
+    world.power_off("leaver").await?;
+    delete_node(&world, "leaver").await?;
+    let record = opens(&world, "stayer").await?;
+    ensure!(record.attempts == 1, "{record:?}");
+    let seen = eye.never_two()?;
+    ensure!(seen.most == 1, "the only slot was given twice: {seen:?}");
+    Ok(())
+}
+
+/// A quota refuses every worker: nobody is blamed, nothing is opened, and it goes on when the quota is lifted.
+pub async fn a_quota_that_refuses_workers_blames_nobody(world: impl World) -> Result<()> {
+    let quotas: Api<ResourceQuota> = Api::namespaced(world.client(), NAMESPACE);
+    let none = json!({"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}});
+    quotas.create(&PostParams::default(), &serde_json::from_value(none)?).await?;
+    gate(&world, "default", json!({})).await?;
+    let controller = controller(&world, "a");
+    world.join(machine("refused")).await?;
+    // It is tried again and again, though nothing happens to the node.
+    until(&world, "workers are refused", async || {
+        let refused = |one: &&Asked| one.uri.contains("/pods") && one.status == 403;
+        Ok((controller.line.asked().iter().filter(refused).count() > 3).then_some(()))
+    })
+    .await?;
+    let waiting = node(&world, "refused").await?;
+    ensure!(
+        is_gated(&waiting) && record(&waiting).is_none(),
+        "blamed or let in: {:?}",
+        waiting.annotations()
+    );
+    quotas.delete("none", &DeleteParams::default()).await?;
+    let record = opens(&world, "refused").await?;
+    ensure!((record.number, record.attempts) == (1, 1), "{record:?}");
+    no_workers_left(&world).await
+}

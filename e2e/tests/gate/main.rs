@@ -1,0 +1,100 @@
+//! The gate, scenario by scenario: each told once, and run on the embedded cluster and on a real control plane. Names
+//! that begin with a number are about that flaw of the system that the gate takes after.
+
+mod crashing;
+mod crowding;
+mod editing;
+mod eye;
+mod hollow;
+mod line;
+mod losing;
+mod passing;
+mod play;
+mod rerunning;
+mod simulated;
+mod worker;
+mod world;
+
+/// Each scenario becomes one test in each world.
+macro_rules! scenarios {
+    ($($room:ident { $($name:ident,)+ })+) => {
+        mod on_the_embedded_cluster {
+            use anyhow::Result;
+
+            use crate::simulated::{Simulated, on_a_paused_clock};
+
+            $($(
+                #[test]
+                fn $name() -> Result<()> {
+                    on_a_paused_clock(async { crate::$room::$name(Simulated::start()?).await })
+                }
+            )+)+
+        }
+
+        mod on_a_real_control_plane {
+            use anyhow::Result;
+            use nodekeeper_e2e::or_skip;
+            use tokio::sync::Mutex;
+
+            use crate::hollow::Hollow;
+
+            /// They share it one after the other: each controller looks after every node that there is.
+            static TURN: Mutex<()> = Mutex::const_new(());
+
+            $($(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $name() -> Result<()> {
+                    let _turn = TURN.lock().await;
+                    let Some(world) = or_skip(Hollow::start().await)? else { return Ok(()) };
+                    crate::$room::$name(world).await
+                }
+            )+)+
+        }
+    };
+}
+
+scenarios! {
+    passing {
+        f01_a_finished_worker_opens_the_gate,
+        f04_node_names_may_be_as_long_as_they_are,
+        f05_a_worker_finds_its_node_by_name,
+        f07_a_node_that_is_tainted_again_is_verified_again,
+        f08_a_failed_attempt_is_followed_by_the_next,
+        f09_a_node_that_never_passes_is_told_and_heals,
+        f11_workers_do_not_stay,
+        f16_no_worker_before_the_node_is_ready,
+        a_forged_label_opens_nothing,
+        a_namesake_is_another_node,
+    }
+    losing {
+        a_worker_that_is_deleted_is_made_again,
+        a_worker_that_is_evicted_blames_nobody,
+        a_worker_without_memory_blames_nobody,
+        an_image_that_cannot_be_had_blames_nobody,
+        a_node_that_goes_takes_its_worker_with_it,
+        a_quota_that_refuses_workers_blames_nobody,
+    }
+    crashing {
+        f06_a_controller_that_is_killed_at_any_write_loses_nothing,
+        f06_the_next_leader_goes_on_with_the_same_worker,
+        f10_a_read_that_fails_is_no_lost_worker,
+        f12_only_workers_are_read,
+    }
+    crowding {
+        f03_two_taints_go_and_no_foreign_one,
+        f15_hopeless_nodes_do_not_starve_the_healthy,
+        f15_a_thousand_nodes_at_once_stay_within_the_cap,
+    }
+    editing {
+        a_gate_that_is_edited_begins_anew,
+        a_gate_that_is_deleted_leaves_the_node_alone,
+        a_gate_that_is_paused_opens_nothing,
+    }
+    rerunning {
+        f07_a_label_that_is_removed_comes_back_by_a_worker,
+        f07_a_verified_node_is_looked_at_when_asked_for,
+        f07_a_failed_node_is_looked_at_when_asked_for,
+        f07_a_verified_node_that_boots_is_looked_at,
+        f07_only_a_failure_taints_a_verified_node,
+    }
+}

@@ -1,0 +1,133 @@
+//! The embedded cluster on a paused clock: the checks run in process, and minutes pass in no time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use futures::future::BoxFuture;
+use kube::{Client, CustomResourceExt as _};
+use nodekeeper_core::api::NodeGate;
+use nodekeeper_core::checks::Assignment;
+use nodekeeper_operator::clock::Clock;
+use nodekeeper_sim::actors::kubelet::{End, Job, Kubelets, Lie, NodeSpec, Runner};
+use nodekeeper_sim::actors::{self, Actors, Timing};
+use nodekeeper_sim::network::{self, Outage};
+use nodekeeper_sim::worker::{Workers, assignment};
+use nodekeeper_sim::{Cluster, Options};
+use serde_json::{Value, json};
+
+use crate::world::{Fate, Fates, Machine, NAMESPACE, World};
+
+pub fn on_a_paused_clock(scenario: impl Future<Output = Result<()>>) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
+    runtime.block_on(scenario)
+}
+
+pub struct Simulated {
+    cluster: Cluster,
+    _actors: Actors,
+    kubelets: Kubelets,
+    fates: Fates,
+}
+
+impl Simulated {
+    pub fn start() -> Result<Self> {
+        let cluster = Cluster::new(Options::simulated(7));
+        let actors = actors::start(&cluster, Timing::default());
+        network::furnish(&cluster)?;
+        let somebody = cluster.local("admin");
+        let create = |version: &str, kind: &str, namespace: &str, mut body: Value| {
+            body["apiVersion"] = json!(version);
+            body["kind"] = json!(kind);
+            somebody.create(version, kind, namespace, body)
+        };
+        let definition = serde_json::to_value(NodeGate::crd())?;
+        create("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", definition)?;
+        create("v1", "Namespace", "", json!({"metadata": {"name": NAMESPACE}}))?;
+        let account = json!({"metadata": {"name": "nodekeeper-worker", "namespace": NAMESPACE}});
+        create("v1", "ServiceAccount", NAMESPACE, account)?;
+        let fates = Fates::default();
+        let kubelets = Kubelets::start(&cluster, 7, Arc::new(Fated(fates.clone())));
+        Ok(Self { cluster, _actors: actors, kubelets, fates })
+    }
+}
+
+/// Runs the real checks, in a network that is as the fate of the node says; or lets workers hang.
+struct Fated(Fates);
+
+impl Runner for Fated {
+    fn run(&self, job: Job) -> BoxFuture<'static, End> {
+        let first = match self.0.of(&job.node) {
+            Fate::Fails { first } => first,
+            // No answer comes to any question.
+            Fate::TimesOut => u32::MAX,
+            Fate::Hangs => return Box::pin(std::future::pending()),
+        };
+        let outage = Outage::Node(job.node.clone());
+        if number(&job.container) <= first {
+            job.cluster.network().fail(outage);
+        } else {
+            job.cluster.network().heal(&outage);
+        }
+        Workers.run(job)
+    }
+}
+
+fn number(container: &Value) -> u32 {
+    let assignment = assignment(container).and_then(|text| serde_json::from_str::<Assignment>(text).ok());
+    assignment.map(|assignment| assignment.subject.number).unwrap_or_default()
+}
+
+impl World for Simulated {
+    fn client(&self) -> Client {
+        self.cluster.client("scenario")
+    }
+
+    fn clock(&self) -> Clock {
+        let clock = self.cluster.clock().clone();
+        Clock::new(move || clock.now())
+    }
+
+    fn patience(&self) -> Duration {
+        Duration::from_mins(10)
+    }
+
+    fn about(&self, nodes: usize) -> usize {
+        nodes
+    }
+
+    fn fates(&self) -> &Fates {
+        &self.fates
+    }
+
+    async fn join(&self, machine: Machine) -> Result<()> {
+        let Machine { name, labels, taints, ready } = machine;
+        self.kubelets.join(NodeSpec { name: name.clone(), labels, taints, ..NodeSpec::default() });
+        if !ready {
+            self.say_ready(&name, false).await?;
+        }
+        // The kubelets are a task of their own; they register at once when it is their turn.
+        tokio::task::yield_now().await;
+        Ok(())
+    }
+
+    async fn say_ready(&self, node: &str, ready: bool) -> Result<()> {
+        let lie = if ready { None } else { Some(false) };
+        self.kubelets.lie(node, Lie { ready: lie, ..Lie::default() });
+        Ok(())
+    }
+
+    async fn reboot(&self, node: &str) -> Result<()> {
+        self.kubelets.reboot(node, Duration::from_secs(5));
+        Ok(())
+    }
+
+    async fn power_off(&self, node: &str) -> Result<()> {
+        self.kubelets.power_off(node);
+        Ok(())
+    }
+
+    fn hint(&self) -> String {
+        "the run is the same each time: print its trace with `cluster.trace().keep()`".into()
+    }
+}
