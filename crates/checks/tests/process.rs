@@ -10,7 +10,7 @@ use nodekeeper_core::checks::Assignment;
 use nodekeeper_core::report::{Report, Verdict, parse, reason};
 use nodekeeper_sim::actors::kubelet::{End, Job, Runner as _};
 use nodekeeper_sim::bind::{Bound, bind};
-use nodekeeper_sim::loopback::{Api, Dns};
+use nodekeeper_sim::loopback::{Api, Dns, Pods};
 use nodekeeper_sim::process::{Processes, Setup};
 use nodekeeper_sim::worker::service_account;
 use nodekeeper_sim::{Cluster, Options, network};
@@ -102,6 +102,28 @@ async fn each_fault_is_told_and_concerns_one_node_only() {
     broken.set_api(Api::Healthy);
     let healed = async { while bench.work("n1").await.0 != 0 {} };
     tokio::time::timeout(Duration::from_mins(1), healed).await.expect("a healed node passes");
+}
+
+#[tokio::test]
+async fn f23_pods_that_cannot_be_reached_fail_one_node_only() {
+    let bench = Bench::new().await;
+    let broken = bench.processes.endpoints("n1").await.unwrap();
+    broken.set_pods(Pods::Refuse);
+    let failed = async {
+        loop {
+            // The switch is turned by a task of its own, so the first worker may come through.
+            let (code, report) = bench.work("n1").await;
+            if code != 0 {
+                return report;
+            }
+        }
+    };
+    let report = tokio::time::timeout(Duration::from_mins(1), failed).await.expect("it fails");
+    let peers = report.checks.iter().find(|check| check.name == "peers").unwrap();
+    assert_eq!((report.verdict, peers.reason.as_str()), (Verdict::Failed, reason::REFUSED), "{report:?}");
+    assert!(peers.message.contains("10.244.0.2:53 on system-1 in a"), "{peers:?}");
+    assert_eq!(report.summary().split(' ').next(), Some("peers"), "nothing else fails");
+    assert_eq!(bench.work("n2").await.0, 0);
 }
 
 #[tokio::test]
