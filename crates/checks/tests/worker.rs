@@ -233,7 +233,7 @@ async fn a_laptop_with_a_kubeconfig() {
     assert!(told.contains("SKIP  peers") && told.contains("\nPassed: 4 checks passed"), "{told}");
     let tried = output(config("{exec: {command: aws, args: [eks]}}")).await;
     assert_eq!(tried.status.code(), Some(3));
-    assert_eq!(text(&tried.stdout).matches("plugins are not run").count(), 5, "{}", text(&tried.stdout));
+    assert_eq!(text(&tried.stdout).matches("plugins are not run").count(), 6, "{}", text(&tried.stdout));
     assert!(text(&tried.stderr).contains("nothing was checked: api"), "{}", text(&tried.stderr));
 }
 

@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 
 use super::tls::{self, Identity};
-use super::{Credentials, Options};
+use super::{Credentials, Options, yaml};
 use crate::url::Url;
 
 /// All that it takes.
@@ -117,7 +117,9 @@ struct Plugin {
 }
 
 fn of_kubeconfig(text: &str, folder: &Path, options: &Options) -> Result<Access, String> {
-    let config: Kubeconfig = serde_saphyr::from_str(text).map_err(|e| format!("it is no kubeconfig: {e}"))?;
+    let wrong = |error: &dyn std::fmt::Display| format!("it is no kubeconfig: {error}");
+    let document = yaml::read(text).map_err(|e| wrong(&e))?;
+    let config: Kubeconfig = serde_json::from_value(document).map_err(|e| wrong(&e))?;
     let context = config.current_context.as_str();
     if context.is_empty() {
         return Err("it has no current-context: choose one with kubectl config use-context".into());

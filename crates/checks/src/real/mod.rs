@@ -6,6 +6,7 @@ mod dns;
 mod http;
 mod tls;
 mod udp;
+mod yaml;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
