@@ -53,7 +53,9 @@ pub(crate) async fn check(net: &impl Net, peers: &Peers, end: Instant) -> Findin
     let own = net.place().node;
     let mut found = Found::default();
     let read = slices::read(net, &peers.namespace, &peers.name, |page| {
-        page.into_iter().for_each(|slice| found.add(slice, &own));
+        for slice in page {
+            found.add(slice, &own);
+        }
         found.elsewhere.len() >= CANDIDATES
     });
     if let Err(finding) = read.await {

@@ -133,13 +133,14 @@ async fn look(
     let place = net.place();
     let described = target.describe(place.api_server.as_ref().ok());
     tell(Progress::Started { name: target.name(), target: &described });
-    let mut finding = match out_of_reach(target, &place, limits.by_hand) {
-        Some(finding) => finding,
-        None => tokio::select! {
+    let mut finding = if let Some(finding) = out_of_reach(target, &place, limits.by_hand) {
+        finding
+    } else {
+        tokio::select! {
             biased;
             finding = limits.bound(target, ask(net, target, place, limits.end())) => finding,
             finding = given_up(target, all_done, limits.grace()) => finding,
-        },
+        }
     };
     if target.is_optional() && matches!(finding.outcome, Outcome::Failed | Outcome::Inconclusive) {
         finding.outcome = Outcome::Warned;
