@@ -10,27 +10,34 @@ use nodekeeper_core::checks::Assignment;
 /// What `--help` prints.
 pub const HELP: &str = "\
 Proves the network of the node it runs on: names resolve, the API server knows us, connections can be made, Services
-have ready endpoints. All at once, in a second or so, and then it ends.
+have ready endpoints, pods on other nodes answer. All at once, in a second or so, and then it ends.
 
 Usage: nodekeeper-worker [FLAGS]
 
 What to do:
-  --assignment FILE      what to check, as JSON [env: NODEKEEPER_ASSIGNMENT holds the JSON itself] [default: all checks]
-  --only CHECKS          only these of them, as in dns,api; there are dns, api, tcp, services
+  --assignment FILE      what to check, as JSON [env: NODEKEEPER_ASSIGNMENT holds the JSON itself] [default: dns, api,
+                         tcp, services, peers]
+  --only CHECKS          only these of them, as in dns,api; there are dns, api, tcp, services, peers, http, clock, mtu
   --list                 say what would be checked, and end
 
 Where things are:
   --dns-server IP[:PORT] ask this DNS server, not those in /etc/resolv.conf; may be given several times
                          [env: NODEKEEPER_DNS_SERVERS, with commas]
-  --token-file FILE      token for the API server [env: NODEKEEPER_TOKEN_FILE] [default: the pod's]
-  --ca-file FILE         authority of the API server's certificate [env: NODEKEEPER_CA_FILE] [default: the pod's]
+  --kubeconfig FILE      how to find the API server from outside a cluster; plugins for credentials are not run
+                         [env: KUBECONFIG, of several the first that is there] [default: ~/.kube/config]
+  --token-file FILE      token for the API server [env: NODEKEEPER_TOKEN_FILE] [default: the pod's, or the kubeconfig's]
+  --ca-file FILE         authority of the API server's certificate [env: NODEKEEPER_CA_FILE] [default: the pod's, or the
+                         kubeconfig's]
+  --pods-at IP:PORT      connect there whenever a pod is to be connected to; for trials on one machine
   KUBERNETES_SERVICE_HOST, KUBERNETES_SERVICE_PORT
-                         the API server; every pod has them. Without them what needs a cluster is skipped, and is
-                         inconclusive where the assignment is for a node
-  NODE_NAME              the node, for the heading
+                         the API server; every pod has them. Without them, and without a kubeconfig, what needs a
+                         cluster is skipped, and is inconclusive where the assignment is for a node
+  NODE_NAME              the node, to tell others from it
+  SSL_CERT_FILE          authorities that URLs may be signed by [default: /etc/ssl/certs/ca-certificates.crt]
 
 What to say:
-  --format FORMAT        console (one line a check) or json (the report) [default: console]
+  --format FORMAT        console (one line a check) or json (a log of what is done; the last line has the report)
+                         [env: NODEKEEPER_FORMAT] [default: json where the assignment is for a node, else console]
   --termination-log FILE where the report goes, in at most 4096 bytes
                          [default: /dev/termination-log, where there is one]
   --version, --help
@@ -38,18 +45,20 @@ What to say:
 Exit codes: 0 passed; 1 a check failed; 2 the configuration is wrong; 3 nothing can be said (no token, API server in
 trouble, nothing was checked); 10 the report could not be left, or a bug.
 
-Try it on any machine that knows a DNS server; outside a cluster the default name does not exist:
+Try it on any machine that knows a DNS server:
   NODEKEEPER_ASSIGNMENT='{\"checkTimeoutSeconds\":5,\"deadlineSeconds\":20,\"checks\":{\"dns\":{\"names\":[\"example.com.\"]}}}' \\
     nodekeeper-worker
 Ask cluster DNS for the default name:
   nodekeeper-worker --only dns --dns-server 10.96.0.10
 ";
 
+/// Where most distributions keep the authorities that they trust.
+const TRUSTED: &str = "/etc/ssl/certs/ca-certificates.crt";
+
 /// How the result is told.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// For people.
-    #[default]
     Console,
     /// For programs.
     Json,
@@ -68,8 +77,13 @@ pub struct Args {
     pub list: bool,
     /// Where things are.
     pub options: Options,
+}
+
+impl Args {
     /// The node, if its name is known.
-    pub node: Option<String>,
+    pub fn node(&self) -> Option<&str> {
+        Some(self.options.node.as_str()).filter(|node| !node.is_empty())
+    }
 }
 
 /// What was typed.
@@ -88,8 +102,8 @@ pub enum Command {
 pub struct Typed {
     /// Where the report goes, if that was said.
     pub termination_log: Option<PathBuf>,
-    /// How to tell.
-    pub format: Format,
+    /// How to tell, if that was said.
+    pub format: Option<Format>,
     /// What to do, or the first mistake.
     pub command: Result<Command, String>,
 }
@@ -97,8 +111,8 @@ pub struct Typed {
 /// Reads what was typed, to its end even after a mistake.
 pub fn parse(words: impl Iterator<Item = OsString>, environment: impl Fn(&str) -> Option<OsString>) -> Typed {
     let mut args = Args::default();
-    let environment = read_environment(environment, &mut args);
-    let mut typed = Typed { termination_log: None, format: Format::default(), command: Ok(Command::Help) };
+    let mut typed = Typed { termination_log: None, format: None, command: Ok(Command::Help) };
+    let environment = read_environment(environment, &mut args, &mut typed.format);
     let mut typed_servers = Vec::new();
     let mut mistake = None;
     let mut words =
@@ -147,30 +161,40 @@ fn read_word(
         "--list" => args.list = alone.map(|()| true)?,
         "--assignment" => args.assignment_file = Some(value()?.into()),
         "--only" => args.only = read_only(&value()?)?,
-        "--format" => typed.format = read_format(&value()?)?,
+        "--format" => typed.format = Some(read_format(flag, &value()?)?),
         "--dns-server" => servers.push(read_server(&value()?)?),
-        "--token-file" => args.options.token_file = value()?.into(),
-        "--ca-file" => args.options.ca_file = value()?.into(),
+        "--kubeconfig" => {
+            // Whoever names it does not mean the cluster that the pod is in.
+            args.options.api_server = None;
+            args.options.kubeconfig = Some(value()?.into());
+        }
+        "--token-file" => args.options.token_file = Some(value()?.into()),
+        "--ca-file" => args.options.ca_file = Some(value()?.into()),
+        "--pods-at" => args.options.pods_at = Some(read_pods_at(&value()?)?),
         "--termination-log" => typed.termination_log = Some(value()?.into()),
         other => return Err(format!("{other:?} is not understood; --help lists what is")),
     }
     Ok(None)
 }
 
-fn read_environment(environment: impl Fn(&str) -> Option<OsString>, args: &mut Args) -> Result<(), String> {
+fn read_environment(
+    environment: impl Fn(&str) -> Option<OsString>,
+    args: &mut Args,
+    format: &mut Option<Format>,
+) -> Result<(), String> {
     let set = |name: &str| match environment(name).map(OsString::into_string).transpose() {
         Ok(value) => Ok(value.filter(|value| !value.is_empty())),
         Err(value) => Err(format!("{name}: {} is not UTF-8", value.display())),
     };
     args.assignment = set(Assignment::ENV)?;
-    args.node = set("NODE_NAME")?;
     let options = &mut args.options;
-    for (name, file) in
-        [("NODEKEEPER_TOKEN_FILE", &mut options.token_file), ("NODEKEEPER_CA_FILE", &mut options.ca_file)]
-    {
-        if let Some(path) = set(name)? {
-            *file = path.into();
-        }
+    options.node = set("NODE_NAME")?.unwrap_or_default();
+    options.token_file = set("NODEKEEPER_TOKEN_FILE")?.map(PathBuf::from);
+    options.ca_file = set("NODEKEEPER_CA_FILE")?.map(PathBuf::from);
+    options.trusted_file = Some(set("SSL_CERT_FILE")?.map_or_else(|| TRUSTED.into(), PathBuf::from));
+    options.kubeconfig = find_kubeconfig(set("KUBECONFIG")?, set("HOME")?);
+    if let Some(word) = set("NODEKEEPER_FORMAT")? {
+        *format = Some(read_format("NODEKEEPER_FORMAT", &word)?);
     }
     if let Some(host) = set("KUBERNETES_SERVICE_HOST")? {
         let port = set("KUBERNETES_SERVICE_PORT")?.unwrap_or_else(|| "443".into());
@@ -183,6 +207,16 @@ fn read_environment(environment: impl Fn(&str) -> Option<OsString>, args: &mut A
     Ok(())
 }
 
+/// Of several files the first that is there. One that was named and is not there is an error for whoever needs it.
+fn find_kubeconfig(named: Option<String>, home: Option<String>) -> Option<PathBuf> {
+    if let Some(named) = named {
+        let mut files = named.split(':').filter(|file| !file.is_empty()).map(PathBuf::from);
+        let first = files.clone().next();
+        return files.find(|file| file.exists()).or(first);
+    }
+    home.map(|home| PathBuf::from(home).join(".kube/config")).filter(|file| file.exists())
+}
+
 fn read_only(list: &str) -> Result<Vec<String>, String> {
     let names = split(list);
     let none = || format!("--only: {list:?} names no check; write --only={}", example("--only"));
@@ -193,12 +227,16 @@ fn split(list: &str) -> Vec<String> {
     list.split(',').map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }
 
-fn read_format(word: &str) -> Result<Format, String> {
+fn read_format(flag: &str, word: &str) -> Result<Format, String> {
     match word {
         "console" => Ok(Format::Console),
         "json" => Ok(Format::Json),
-        other => Err(format!("--format: {other:?} is neither console nor json")),
+        other => Err(format!("{flag}: {other:?} is neither console nor json")),
     }
+}
+
+fn read_pods_at(word: &str) -> Result<SocketAddr, String> {
+    word.parse().map_err(|_| format!("--pods-at: {word:?} is no address with a port; write 127.0.0.1:5353"))
 }
 
 fn read_server(word: &str) -> Result<SocketAddr, String> {
@@ -213,6 +251,7 @@ fn example(flag: &str) -> &'static str {
         "--only" => "dns,api",
         "--format" => "json",
         "--dns-server" => "10.96.0.10:53",
+        "--pods-at" => "127.0.0.1:5353",
         _ => "FILE",
     }
 }
@@ -244,8 +283,8 @@ mod tests {
         ];
         let args = work(&["--token-file", "t2", "--only=dns,api"], &environment);
         assert_eq!(args.options.api_server, Some(("10.96.0.1".into(), 443)));
-        assert_eq!(args.options.token_file.to_str(), Some("t2"));
-        assert_eq!(args.options.ca_file.to_str(), Some("c1"));
+        assert_eq!(args.options.token_file, Some("t2".into()));
+        assert_eq!(args.options.ca_file, Some("c1".into()));
         assert_eq!(
             args.options.dns_servers.iter().map(ToString::to_string).collect::<Vec<_>>(),
             ["10.0.0.1:53", "10.0.0.2:54"]
@@ -261,6 +300,7 @@ mod tests {
             (&["--dns-sever", "x"][..], "--help"),
             (&["stray"], "--help"),
             (&["--format", "yaml"], "json"),
+            (&["--pods-at", "10.0.0.1"], "127.0.0.1:5353"),
             (&["--dns-server", "dns.example"], "10.96.0.10"),
             (&["--only"], "--only=dns,api"),
             (&["--only="], "--only=dns,api"),
@@ -274,6 +314,23 @@ mod tests {
         }
         let port = [("KUBERNETES_SERVICE_HOST", "h"), ("KUBERNETES_SERVICE_PORT", "tcp://x")];
         assert!(typed(&[], &port).is_err_and(|said| said.contains("KUBERNETES_SERVICE_PORT")));
+    }
+
+    #[test]
+    fn a_kubeconfig_is_looked_for_where_kubectl_does() {
+        let folder = tempfile::tempdir().expect("there is room");
+        let home = folder.path().to_str().expect("it is text");
+        let found = |environment: &[(&str, &str)]| work(&[], environment).options.kubeconfig;
+        assert_eq!(found(&[("HOME", home)]), None, "there is none");
+        std::fs::create_dir(folder.path().join(".kube")).expect("there is room");
+        let file = folder.path().join(".kube/config");
+        std::fs::write(&file, "").expect("there is room");
+        assert_eq!(found(&[("HOME", home)]), Some(file.clone()));
+        let several = format!("/nowhere:{}", file.display());
+        assert_eq!(found(&[("KUBECONFIG", &several)]), Some(file));
+        assert_eq!(found(&[("KUBECONFIG", "/nowhere"), ("HOME", home)]), Some("/nowhere".into()));
+        let pod = [("KUBERNETES_SERVICE_HOST", "10.96.0.1")];
+        assert_eq!(work(&["--kubeconfig=x"], &pod).options.api_server, None, "it was named");
     }
 
     #[test]
@@ -299,7 +356,7 @@ mod tests {
             assert!(typed.command.is_err(), "{typed:?}");
             (typed.termination_log, typed.format)
         };
-        let expected = (Some("here".into()), Format::Json);
+        let expected = (Some("here".into()), Some(Format::Json));
         assert_eq!(told(&[&flags[..], &["--nonsense"]].concat(), |_| None), expected);
         assert_eq!(told(&[&["--nonsense"], &flags[..]].concat(), |_| None), expected);
         let wrong = |name: &str| (name == "NODEKEEPER_DNS_SERVERS").then(|| "what?".into());

@@ -23,6 +23,7 @@ pub fn render(report: &Report, node: Option<&str>, colours: bool) -> String {
             Outcome::Failed => (RED, "FAIL"),
             Outcome::Inconclusive => (YELLOW, "?   "),
             Outcome::Skipped => (YELLOW, "SKIP"),
+            Outcome::Warned => (YELLOW, "warn"),
         };
         let why = match (check.reason.as_str(), check.message.as_str()) {
             ("", message) => message.to_owned(),

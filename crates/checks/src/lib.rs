@@ -7,16 +7,25 @@
 
 mod api;
 mod assignment;
+mod clock;
+mod date;
 mod dns;
+mod http;
+mod mtu;
 pub mod net;
+mod peers;
 mod plan;
 #[cfg(feature = "real")]
 pub mod real;
 mod run;
 mod services;
+mod slices;
 mod tcp;
+mod url;
 
 pub use assignment::read as read_assignment;
-pub use net::{Answer, Net, Trouble};
-pub use plan::{ConfigError, Target, list, only};
-pub use run::{misconfigured, run};
+pub use date::rfc3339;
+pub use net::{Answer, Net, Packets, Place, Server, Trouble};
+pub use plan::{ConfigError, Need, Target, list, only};
+pub use run::{Progress, misconfigured, run, run_and_tell};
+pub use url::Url;

@@ -4,6 +4,7 @@
 
 mod args;
 mod console;
+mod log;
 mod worker;
 
 use std::env;

@@ -2,7 +2,12 @@
 
 use std::net::IpAddr;
 
-use nodekeeper_core::checks::{Assignment, Checks, ServiceTarget};
+use nodekeeper_core::checks::{
+    Assignment, CLUSTER_NAME, Checks, Dns, HttpTarget, Peers, Replicas, ServiceTarget, StatusRange,
+};
+use nodekeeper_core::report::CLUSTER_DNS;
+
+use crate::url::Url;
 
 /// A target longer than any name or address can be.
 const LONGEST: usize = 260;
@@ -12,14 +17,17 @@ const LONGEST: usize = 260;
 pub enum ConfigError {
     /// A name that is none.
     #[error(
-        "checks.dns.names: {0:?} is an IP address, which needs no DNS: list names, or move it to checks.tcp.targets with a port"
+        "checks.dns.{0}: {1:?} is an IP address, which needs no DNS: list names; a DNS server that has to answer belongs in checks.dns.servers, anything else in checks.tcp.targets with a port"
     )]
-    AddressForName(String),
+    AddressForName(&'static str, String),
     /// Something that cannot be a name.
     #[error(
-        "checks.dns.names: {0:?} is no DNS name: 1 to 253 characters, labels of 1 to 63 letters, digits, `-` or `_`, with dots between"
+        "checks.dns.{0}: {1:?} is no DNS name: 1 to 253 characters, labels of 1 to 63 letters, digits, `-` or `_`, with dots between"
     )]
-    BadName(String),
+    BadName(&'static str, String),
+    /// Something that is no address.
+    #[error("checks.dns.servers: {0:?} is no IP address, as in 10.96.0.10 or fd00::a")]
+    BadServer(String),
     /// Something that cannot be connected to.
     #[error("checks.tcp.targets: {0:?} is not host:port, as in registry.example.com:443 or [fd00::1]:443")]
     BadTarget(String),
@@ -28,6 +36,22 @@ pub enum ConfigError {
         "checks.services.targets: {0:?} is no Service: a namespace and a name are needed, and minReady of 1 or more"
     )]
     BadService(String),
+    /// A Service whose pods cannot be found.
+    #[error("checks.peers: {0:?} is no Service: a namespace and a name are needed, and perZone of 1 to 5")]
+    BadPeers(String),
+    /// Something that cannot be asked for by HTTP.
+    #[error(
+        "checks.http.targets: {0:?} is no URL, as in https://registry.example.com/v2/: http or https, a host, and no credentials in it"
+    )]
+    BadUrl(String),
+    /// A range without a number in it.
+    #[error(
+        "checks.http.targets: expectStatus of {0:?} goes from {1} to {2}: give it 100 to 599, the lower first"
+    )]
+    BadStatus(String, i32, i32),
+    /// A number that makes no sense.
+    #[error("{0} is {1}: give it {2}")]
+    BadNumber(&'static str, i32, &'static str),
     /// A list that is there and says nothing.
     #[error("checks.{0} is an empty list: leave it out for the default, or leave the check out")]
     Empty(&'static str),
@@ -35,7 +59,7 @@ pub enum ConfigError {
     #[error("{0} is 0: give it at least 1 second")]
     NoTime(&'static str),
     /// A check that nobody knows.
-    #[error("there is no check {0:?}; there are: dns, api, tcp, services")]
+    #[error("there is no check {0:?}; there are: {all}", all = Checks::OF_WORKER.join(", "))]
     UnknownCheck(String),
     /// A check that is known and not assigned.
     #[error("check {0:?} is not in the assignment: add it there, or leave it out of --only")]
@@ -47,12 +71,37 @@ pub enum ConfigError {
 pub enum Target {
     /// Resolve a name.
     Dns(String),
+    /// Resolve a name, and hold nobody for it.
+    OptionalDns(String),
+    /// Have a name answered by the DNS server at an address.
+    DnsServer(IpAddr, String),
+    /// Resolve a name at every server of cluster DNS.
+    EachDns(String),
     /// Ask the API server who we are.
     Api,
     /// Connect to host and port; none is the API server's.
     Tcp(Option<(String, u16)>),
     /// Count the ready endpoints of a Service.
     Service(ServiceTarget),
+    /// Connect to pods of a Service on other nodes.
+    Peers(Peers),
+    /// Get a URL.
+    Http(Url, StatusRange, Option<String>),
+    /// Compare clocks, which may be so many seconds apart.
+    Clock(u32),
+    /// Send so many bytes at once.
+    Mtu(usize),
+}
+
+/// What has to be there before something can be looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Nothing.
+    Nothing,
+    /// The API server.
+    ApiServer,
+    /// The names and pods of a cluster.
+    Inside,
 }
 
 impl Target {
@@ -60,10 +109,14 @@ impl Target {
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
-            Self::Dns(_) => "dns",
+            Self::Dns(_) | Self::OptionalDns(_) | Self::DnsServer(..) | Self::EachDns(_) => "dns",
             Self::Api => "api",
             Self::Tcp(_) => "tcp",
             Self::Service(_) => "services",
+            Self::Peers(_) => "peers",
+            Self::Http(..) => "http",
+            Self::Clock(_) => "clock",
+            Self::Mtu(_) => "mtu",
         }
     }
 
@@ -71,20 +124,54 @@ impl Target {
     #[must_use]
     pub fn describe(&self, api_server: Option<&(String, u16)>) -> String {
         match self {
-            Self::Dns(name) => name.clone(),
+            Self::Dns(name) | Self::OptionalDns(name) => name.clone(),
+            Self::DnsServer(server, name) => format!("{name} @{server}"),
+            Self::EachDns(name) => format!("{name} @{CLUSTER_DNS}"),
             Self::Tcp(Some((host, port))) => join(host, *port),
-            Self::Api | Self::Tcp(None) => {
+            Self::Api | Self::Tcp(None) | Self::Clock(_) | Self::Mtu(_) => {
                 api_server.map_or("the API server".into(), |(host, port)| join(host, *port))
             }
             Self::Service(service) => format!("{}/{}", service.namespace, service.name),
+            Self::Peers(peers) => format!("{}/{}", peers.namespace, peers.name),
+            Self::Http(url, ..) => url.to_string(),
         }
     }
 
-    /// Whether it makes no sense outside a cluster.
+    /// What it makes no sense without.
     #[must_use]
-    pub fn needs_cluster(&self) -> bool {
-        !matches!(self, Self::Dns(_) | Self::Tcp(Some(_)))
+    pub fn need(&self) -> Need {
+        match self {
+            Self::Dns(name) if is_of_cluster(name) => Need::Inside,
+            Self::EachDns(_) | Self::Peers(_) => Need::Inside,
+            Self::Api | Self::Tcp(None) | Self::Service(_) | Self::Clock(_) | Self::Mtu(_) => Need::ApiServer,
+            Self::Dns(_)
+            | Self::OptionalDns(_)
+            | Self::DnsServer(..)
+            | Self::Tcp(Some(_))
+            | Self::Http(..) => Need::Nothing,
+        }
     }
+
+    /// Whether the API server is asked something before anything else can be.
+    pub(crate) fn asks_api(&self) -> bool {
+        self.need() == Need::ApiServer || matches!(self, Self::EachDns(_) | Self::Peers(_))
+    }
+
+    /// Whether no answer in time speaks against the node. Where the API server has to be asked first it does not: that
+    /// is for `api` to say.
+    pub(crate) fn fails_by_silence(&self) -> bool {
+        !matches!(self, Self::EachDns(_) | Self::Peers(_) | Self::Clock(_) | Self::Mtu(_))
+    }
+
+    /// Whether it is only told.
+    pub(crate) fn is_optional(&self) -> bool {
+        matches!(self, Self::OptionalDns(_))
+    }
+}
+
+/// Whether only cluster DNS knows it, where the cluster's domain is the usual one.
+fn is_of_cluster(name: &str) -> bool {
+    name.trim_end_matches('.').ends_with(".cluster.local")
 }
 
 /// `host:port`, with brackets where the host has colons.
@@ -105,10 +192,7 @@ pub fn list(assignment: &Assignment) -> Result<Vec<Target>, ConfigError> {
     let checks = &assignment.checks;
     let mut targets = Vec::new();
     if let Some(dns) = &checks.dns {
-        not_empty(&dns.names, "dns.names")?;
-        for name in &dns.names {
-            targets.push(Target::Dns(read_name(name)?));
-        }
+        targets.extend(list_dns(dns)?);
     }
     if checks.api.is_some() {
         targets.push(Target::Api);
@@ -128,48 +212,75 @@ pub fn list(assignment: &Assignment) -> Result<Vec<Target>, ConfigError> {
             targets.push(Target::Service(read_service(service)?));
         }
     }
+    if let Some(peers) = &checks.peers {
+        targets.push(Target::Peers(read_peers(peers)?));
+    }
+    if let Some(http) = &checks.http {
+        not_empty(&http.targets, "http.targets")?;
+        for target in &http.targets {
+            targets.push(read_http(target)?);
+        }
+    }
+    if let Some(clock) = &checks.clock {
+        let wrong =
+            ConfigError::BadNumber("checks.clock.maxSkewSeconds", clock.max_skew_seconds, "1 or more");
+        let skew = u32::try_from(clock.max_skew_seconds).ok().filter(|skew| *skew > 0);
+        targets.push(Target::Clock(skew.ok_or(wrong)?));
+    }
+    if let Some(mtu) = &checks.mtu {
+        let wrong = ConfigError::BadNumber("checks.mtu.payloadBytes", mtu.payload_bytes, "1500 to 262144");
+        let bytes = usize::try_from(mtu.payload_bytes).ok().filter(|bytes| (1_500..=262_144).contains(bytes));
+        targets.push(Target::Mtu(bytes.ok_or(wrong)?));
+    }
+    // What holds nobody comes last.
+    for name in checks.dns.iter().flat_map(|dns| &dns.optional) {
+        targets.push(Target::OptionalDns(read_name("optional", name)?));
+    }
     Ok(targets)
 }
 
 /// Takes all checks out of an assignment but these.
 pub fn only(assignment: &mut Assignment, names: &[String]) -> Result<(), ConfigError> {
-    let all = std::mem::take(&mut assignment.checks);
-    let mut kept = Checks::default();
+    let assigned = assignment.checks.assigned();
     for name in names {
-        let is_assigned = match name.as_str() {
-            "dns" => {
-                kept.dns.clone_from(&all.dns);
-                kept.dns.is_some()
-            }
-            "api" => {
-                kept.api.clone_from(&all.api);
-                kept.api.is_some()
-            }
-            "tcp" => {
-                kept.tcp.clone_from(&all.tcp);
-                kept.tcp.is_some()
-            }
-            "services" => {
-                kept.services.clone_from(&all.services);
-                kept.services.is_some()
-            }
-            other => return Err(ConfigError::UnknownCheck(other.to_owned())),
-        };
-        if !is_assigned {
+        if !Checks::OF_WORKER.contains(&name.as_str()) {
+            return Err(ConfigError::UnknownCheck(name.clone()));
+        }
+        if !assigned.contains(&name.as_str()) {
             return Err(ConfigError::NotAssigned(name.clone()));
         }
     }
-    assignment.checks = kept;
+    let all = std::mem::take(&mut assignment.checks);
+    assignment.checks = all.only(|check| names.iter().any(|name| name == check));
     Ok(())
+}
+
+fn list_dns(dns: &Dns) -> Result<Vec<Target>, ConfigError> {
+    if dns.servers.is_empty() {
+        not_empty(&dns.names, "dns.names")?;
+    }
+    let mut targets = Vec::new();
+    for name in &dns.names {
+        targets.push(Target::Dns(read_name("names", name)?));
+    }
+    let first = dns.names.first().map_or(CLUSTER_NAME, String::as_str);
+    for server in &dns.servers {
+        let address = server.parse().map_err(|_| ConfigError::BadServer(server.clone()))?;
+        targets.push(Target::DnsServer(address, first.to_owned()));
+    }
+    if dns.replicas == Replicas::Each {
+        targets.push(Target::EachDns(first.to_owned()));
+    }
+    Ok(targets)
 }
 
 fn not_empty<T>(list: &[T], what: &'static str) -> Result<(), ConfigError> {
     if list.is_empty() { Err(ConfigError::Empty(what)) } else { Ok(()) }
 }
 
-fn read_name(name: &str) -> Result<String, ConfigError> {
+fn read_name(list: &'static str, name: &str) -> Result<String, ConfigError> {
     if name.trim_end_matches('.').parse::<IpAddr>().is_ok() {
-        return Err(ConfigError::AddressForName(name.to_owned()));
+        return Err(ConfigError::AddressForName(list, name.to_owned()));
     }
     let bare = name.strip_suffix('.').unwrap_or(name);
     let fits = |label: &str| {
@@ -177,7 +288,7 @@ fn read_name(name: &str) -> Result<String, ConfigError> {
             && label.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'))
     };
     if bare.len() > 253 || !bare.split('.').all(fits) {
-        return Err(ConfigError::BadName(name.to_owned()));
+        return Err(ConfigError::BadName(list, name.to_owned()));
     }
     Ok(name.to_owned())
 }
@@ -198,23 +309,41 @@ fn read_target(target: &str) -> Result<(String, u16), ConfigError> {
 }
 
 fn read_service(service: &ServiceTarget) -> Result<ServiceTarget, ConfigError> {
-    // They become part of a URL, so nothing may be in them that means something there.
-    let fits = |part: &str| {
-        (1..=63).contains(&part.len()) && part.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
-    };
     if !fits(&service.namespace) || !fits(&service.name) || service.min_ready < 1 {
         return Err(ConfigError::BadService(format!("{}/{}", service.namespace, service.name)));
     }
     Ok(service.clone())
 }
 
+fn read_peers(peers: &Peers) -> Result<Peers, ConfigError> {
+    if !fits(&peers.namespace) || !fits(&peers.name) || !(1..=5).contains(&peers.per_zone) {
+        return Err(ConfigError::BadPeers(format!("{}/{}", peers.namespace, peers.name)));
+    }
+    Ok(peers.clone())
+}
+
+/// They become part of a URL, so nothing may be in them that means something there.
+fn fits(part: &str) -> bool {
+    (1..=63).contains(&part.len()) && part.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
+}
+
+fn read_http(target: &HttpTarget) -> Result<Target, ConfigError> {
+    let HttpTarget { url, expect_status, ca_file } = target;
+    let read = Url::read(url).ok_or_else(|| ConfigError::BadUrl(url.clone()))?;
+    let StatusRange { min, max } = *expect_status;
+    if min < 100 || max > 599 || max < min {
+        return Err(ConfigError::BadStatus(url.clone(), min, max));
+    }
+    Ok(Target::Http(read, *expect_status, ca_file.clone()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nodekeeper_core::checks::{Dns, Tcp};
+    use nodekeeper_core::checks::{Clock, Http, Mtu, Tcp};
 
     #[test]
-    fn the_default_asks_for_five_things() {
+    fn the_default_asks_for_seven_things() {
         let targets = list(&Assignment::default()).expect("it is valid");
         let told: Vec<_> = targets.iter().map(|t| format!("{} {}", t.name(), t.describe(None))).collect();
         assert_eq!(
@@ -224,7 +353,9 @@ mod tests {
                 "api the API server",
                 "tcp the API server",
                 "services default/kubernetes",
-                "services kube-system/kube-dns"
+                "services kube-system/kube-dns",
+                "peers kube-system/kube-dns",
+                "dns google.com."
             ]
         );
     }
@@ -232,13 +363,13 @@ mod tests {
     #[test]
     fn names() {
         for good in ["a", "a.b.", "_sip.example.com", "kubernetes.default.svc.cluster.local."] {
-            assert_eq!(read_name(good).as_deref(), Ok(good));
+            assert_eq!(read_name("names", good).as_deref(), Ok(good));
         }
         for address in ["10.0.0.1", "10.0.0.1.", "fd00::1"] {
-            assert!(matches!(read_name(address), Err(ConfigError::AddressForName(_))), "{address}");
+            assert!(matches!(read_name("names", address), Err(ConfigError::AddressForName(..))), "{address}");
         }
         for bad in ["", ".", "a..b", "a b", "a/b", &"x".repeat(64), &"a.".repeat(128)] {
-            assert!(matches!(read_name(bad), Err(ConfigError::BadName(_))), "{bad}");
+            assert!(matches!(read_name("names", bad), Err(ConfigError::BadName(..))), "{bad}");
         }
     }
 
@@ -261,13 +392,52 @@ mod tests {
             list(&assignment).expect_err("it makes no sense")
         };
         assert_eq!(with(|a| a.deadline_seconds = 0), ConfigError::NoTime("deadlineSeconds"));
-        assert_eq!(with(|a| a.checks.dns = Some(Dns { names: vec![] })), ConfigError::Empty("dns.names"));
+        assert_eq!(
+            with(|a| a.checks.dns = Some(Dns { names: vec![], ..Dns::default() })),
+            ConfigError::Empty("dns.names")
+        );
         let bad_port = |a: &mut Assignment| a.checks.tcp = Some(Tcp { targets: vec!["x".into()] });
         assert_eq!(with(bad_port), ConfigError::BadTarget("x".into()));
         let sly = |a: &mut Assignment| {
             a.checks.services.as_mut().expect("it is there").targets[0].name = "../x".into();
         };
         assert!(matches!(with(sly), ConfigError::BadService(_)));
+        let sly = |a: &mut Assignment| a.checks.peers.as_mut().expect("it is there").namespace = "a/b".into();
+        assert!(matches!(with(sly), ConfigError::BadPeers(_)));
+        let named =
+            |a: &mut Assignment| a.checks.dns.as_mut().expect("it is there").servers = vec!["dns.".into()];
+        assert_eq!(with(named), ConfigError::BadServer("dns.".into()));
+        let literal = |a: &mut Assignment| {
+            a.checks.dns.as_mut().expect("it is there").optional = vec!["8.8.8.8".into()]
+        };
+        assert!(with(literal).to_string().contains("checks.dns.optional: \"8.8.8.8\""));
+        let late = |a: &mut Assignment| a.checks.clock = Some(Clock { max_skew_seconds: 0 });
+        assert!(with(late).to_string().contains("maxSkewSeconds is 0"));
+        let tiny = |a: &mut Assignment| a.checks.mtu = Some(Mtu { payload_bytes: 10 });
+        assert!(with(tiny).to_string().contains("payloadBytes is 10"));
+    }
+
+    #[test]
+    fn urls_and_their_statuses() {
+        let list_of = |url: &str, min, max| {
+            let target =
+                HttpTarget { url: url.into(), expect_status: StatusRange { min, max }, ca_file: None };
+            let checks = Checks { http: Some(Http { targets: vec![target] }), ..Checks::default() };
+            list(&Assignment { checks, ..Assignment::default() })
+        };
+        assert_eq!(list_of("http://a.example/x", 200, 399).expect("it is valid")[0].name(), "http");
+        assert!(matches!(list_of("a.example", 200, 399), Err(ConfigError::BadUrl(_))));
+        for (min, max) in [(99, 200), (200, 600), (300, 200)] {
+            assert!(matches!(list_of("http://a.example/x", min, max), Err(ConfigError::BadStatus(..))));
+        }
+    }
+
+    #[test]
+    fn a_server_alone_is_asked_for_the_clusters_name() {
+        let dns = Dns { names: vec![], servers: vec!["10.96.0.10".into()], ..Dns::default() };
+        let checks = Checks { dns: Some(dns), ..Checks::default() };
+        let targets = list(&Assignment { checks, ..Assignment::default() }).expect("it is valid");
+        assert_eq!(targets[0].describe(None), format!("{CLUSTER_NAME} @10.96.0.10"));
     }
 
     #[test]
@@ -275,7 +445,7 @@ mod tests {
         let mut assignment = Assignment::default();
         only(&mut assignment, &["tcp".into(), "dns".into()]).expect("both are assigned");
         let names: Vec<_> = list(&assignment).expect("it is valid").iter().map(super::Target::name).collect();
-        assert_eq!(names, ["dns", "tcp"]);
+        assert_eq!(names, ["dns", "tcp", "dns"]);
         let missing = only(&mut assignment, &["api".into()]);
         assert_eq!(missing, Err(ConfigError::NotAssigned("api".into())));
         let unknown = only(&mut Assignment::default(), &["ping".into()]);

@@ -1,26 +1,34 @@
 //! All checks at once, each with its own time and all with one.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use futures::future::join_all;
 use nodekeeper_core::checks::{Assignment, Subject};
 use nodekeeper_core::report::{CheckResult, Outcome, Report, reason};
-use tokio::time::{Instant, timeout_at};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::net::{Net, Trouble};
-use crate::plan::{self, Target};
-use crate::{api, dns, services, tcp};
+use crate::net::{Net, Place, Trouble};
+use crate::plan::{self, Need, Target};
+use crate::{api, clock, dns, http, mtu, peers, services, tcp};
+
+/// How long what is optional is waited for when all else is done; and where a person waits for it.
+const GRACE: Duration = Duration::from_millis(200);
+const GRACE_BY_HAND: Duration = Duration::from_secs(2);
 
 /// What one check found, before it is known how long it took.
 pub(crate) struct Finding {
-    outcome: Outcome,
-    reason: &'static str,
-    message: String,
+    pub(crate) outcome: Outcome,
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+    /// What a name resolved to.
+    pub(crate) addresses: Vec<IpAddr>,
 }
 
 impl Finding {
     pub(crate) fn new(outcome: Outcome, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { outcome, reason, message: message.into() }
+        Self { outcome, reason, message: message.into(), addresses: Vec::new() }
     }
 
     pub(crate) fn passed(message: String) -> Self {
@@ -30,26 +38,72 @@ impl Finding {
     pub(crate) fn trouble(trouble: &Trouble) -> Self {
         Self::new(trouble.outcome(), trouble.reason(), trouble.to_string())
     }
+
+    /// The same, where it says nothing about what was to be found out.
+    pub(crate) fn unsure(self) -> Self {
+        Self { outcome: Outcome::Inconclusive, ..self }
+    }
+}
+
+/// What a worker does, as it does it.
+#[derive(Debug)]
+pub enum Progress<'a> {
+    /// It begins to look at something.
+    Started {
+        /// The check.
+        name: &'a str,
+        /// What it looks at.
+        target: &'a str,
+    },
+    /// It has looked. What it means for the node is said when all is known.
+    Ended {
+        /// What it found.
+        result: &'a CheckResult,
+        /// What a name resolved to.
+        addresses: &'a [IpAddr],
+    },
 }
 
 /// Does all checks of an assignment at once. One that takes longer than a check may has failed; one that the overall
 /// deadline cuts off is inconclusive, and so is an assignment that makes no sense. What needs a cluster where there is
 /// none is skipped when it is run by hand; somebody who is waiting for a verdict must not take it for one.
 pub async fn run(net: &impl Net, assignment: &Assignment) -> Report {
+    run_and_tell(net, assignment, &|_| {}).await
+}
+
+/// The same, and tells somebody what it does.
+pub async fn run_and_tell(
+    net: &impl Net,
+    assignment: &Assignment,
+    tell: &(impl Fn(Progress<'_>) + Sync),
+) -> Report {
     let subject = assignment.subject.clone();
     let targets = match plan::list(assignment) {
         Ok(targets) => targets,
         Err(error) => return misconfigured(subject, &error),
     };
-    let start = Instant::now();
-    let by_hand = subject == Subject::default();
     let limits = Limits {
         check: Duration::from_secs(assignment.check_timeout_seconds.into()),
         all: Duration::from_secs(assignment.deadline_seconds.into()),
-        start,
+        start: Instant::now(),
+        by_hand: subject == Subject::default(),
     };
-    let results = join_all(targets.iter().map(|target| look(net, target, &limits, by_hand))).await;
-    Report::judge(subject, results, millis(start))
+    // Closed when the last of those that have to pass is done.
+    let (required, all_done) = watch::channel(());
+    let looks: Vec<_> = targets
+        .iter()
+        .map(|target| {
+            let (held, all_done) = ((!target.is_optional()).then(|| required.clone()), all_done.clone());
+            async move {
+                let result = look(net, target, &limits, all_done, tell).await;
+                drop(held);
+                result
+            }
+        })
+        .collect();
+    drop(required);
+    let results = join_all(looks).await;
+    Report::judge(subject, results, millis(limits.start))
 }
 
 /// The report of a worker that was told something that makes no sense.
@@ -61,55 +115,111 @@ pub fn misconfigured(subject: Subject, error: &impl ToString) -> Report {
     Report::judge(subject, vec![result], 0)
 }
 
+#[derive(Clone, Copy)]
 struct Limits {
     check: Duration,
     all: Duration,
     start: Instant,
+    by_hand: bool,
 }
 
-async fn look(net: &impl Net, target: &Target, limits: &Limits, by_hand: bool) -> CheckResult {
-    let api_server = net.api_server();
-    let described = target.describe(api_server.as_ref());
-    let finding = if target.needs_cluster() && api_server.is_none() {
-        let (outcome, reason) = if by_hand {
-            (Outcome::Skipped, "NotInCluster")
-        } else {
-            (Outcome::Inconclusive, reason::NO_CLIENT)
-        };
-        Finding::new(outcome, reason, "KUBERNETES_SERVICE_HOST is not set: not inside a cluster")
+async fn look(
+    net: &impl Net,
+    target: &Target,
+    limits: &Limits,
+    all_done: watch::Receiver<()>,
+    tell: &(impl Fn(Progress<'_>) + Sync),
+) -> CheckResult {
+    let place = net.place();
+    let described = target.describe(place.api_server.as_ref().ok());
+    tell(Progress::Started { name: target.name(), target: &described });
+    let mut finding = if let Some(finding) = out_of_reach(target, &place, limits.by_hand) {
+        finding
     } else {
-        let end = limits.start + limits.check.min(limits.all);
-        match timeout_at(end, ask(net, target, api_server)).await {
-            Ok(finding) => finding,
-            Err(_) => limits.cut_off(),
+        tokio::select! {
+            biased;
+            finding = limits.bound(target, ask(net, target, place, limits.end())) => finding,
+            finding = given_up(target, all_done, limits.grace()) => finding,
         }
     };
-    CheckResult {
+    if target.is_optional() && matches!(finding.outcome, Outcome::Failed | Outcome::Inconclusive) {
+        finding.outcome = Outcome::Warned;
+    }
+    let result = CheckResult {
         ms: millis(limits.start),
         ..CheckResult::new(target.name(), &described, finding.outcome, finding.reason, &finding.message)
+    };
+    tell(Progress::Ended { result: &result, addresses: &finding.addresses });
+    result
+}
+
+/// What cannot be looked at from here.
+fn out_of_reach(target: &Target, place: &Place, by_hand: bool) -> Option<Finding> {
+    let why = match (&place.api_server, target.need()) {
+        (Err(why), _) if target.asks_api() => why.clone(),
+        (_, Need::Inside) if by_hand && !place.inside => {
+            "not inside a cluster, where its names and pods would be; --dns-server names one of its DNS servers".into()
+        }
+        _ => return None,
+    };
+    let (outcome, reason) = if by_hand {
+        (Outcome::Skipped, reason::NOT_IN_CLUSTER)
+    } else {
+        (Outcome::Inconclusive, reason::NO_CLIENT)
+    };
+    Some(Finding::new(outcome, reason, why))
+}
+
+/// Ends for what is optional, a moment after all else has ended.
+async fn given_up(target: &Target, mut all_done: watch::Receiver<()>, grace: Duration) -> Finding {
+    if !target.is_optional() {
+        std::future::pending::<()>().await;
     }
+    while all_done.changed().await.is_ok() {}
+    sleep(grace).await;
+    Finding::new(Outcome::Failed, reason::TIMEOUT, "no answer before all else was done")
 }
 
 impl Limits {
-    fn cut_off(&self) -> Finding {
+    fn end(&self) -> Instant {
+        self.start + self.check.min(self.all)
+    }
+
+    fn grace(&self) -> Duration {
+        if self.by_hand { GRACE_BY_HAND } else { GRACE }
+    }
+
+    async fn bound(&self, target: &Target, finding: impl Future<Output = Finding>) -> Finding {
+        timeout_at(self.end(), finding).await.unwrap_or_else(|_| self.cut_off(target))
+    }
+
+    fn cut_off(&self, target: &Target) -> Finding {
         if self.all < self.check {
             let message = format!("not done when the {} s of the worker were over", self.all.as_secs());
-            Finding::new(Outcome::Inconclusive, reason::DEADLINE_EXCEEDED, message)
-        } else {
-            let message = format!("no answer within {} s", self.check.as_secs());
-            Finding::new(Outcome::Failed, reason::TIMEOUT, message)
+            return Finding::new(Outcome::Inconclusive, reason::DEADLINE_EXCEEDED, message);
         }
+        let message = format!("no answer within {} s", self.check.as_secs());
+        let finding = Finding::new(Outcome::Failed, reason::TIMEOUT, message);
+        if target.fails_by_silence() { finding } else { finding.unsure() }
     }
 }
 
-async fn ask(net: &impl Net, target: &Target, api_server: Option<(String, u16)>) -> Finding {
-    match (target, api_server) {
-        (Target::Dns(name), _) => dns::check(net, name).await,
+async fn ask(net: &impl Net, target: &Target, place: Place, end: Instant) -> Finding {
+    match (target, place.api_server) {
+        (Target::Dns(name) | Target::OptionalDns(name), _) => dns::check(net, name).await,
+        (Target::DnsServer(server, name), _) => dns::check_server(net, *server, name).await,
+        (Target::EachDns(name), _) => dns::check_each(net, name, end).await,
         (Target::Api, _) => api::check(net).await,
         (Target::Tcp(Some((host, port))), _) => tcp::check(net, host, *port).await,
-        (Target::Tcp(None), Some((host, port))) => tcp::check(net, &host, port).await,
-        (Target::Tcp(None), None) => Finding::trouble(&Trouble::Unreachable("no API server".into())),
+        (Target::Tcp(None), Ok((host, port))) => tcp::check(net, &host, port).await,
+        (Target::Tcp(None), Err(why)) => Finding::trouble(&Trouble::NoClient(why)),
         (Target::Service(service), _) => services::check(net, service).await,
+        (Target::Peers(peers), _) => peers::check(net, peers, end).await,
+        (Target::Http(url, expected, ca_file), _) => {
+            http::check(net, url, *expected, ca_file.as_deref()).await
+        }
+        (Target::Clock(max_skew), _) => clock::check(net, *max_skew).await,
+        (Target::Mtu(bytes), _) => mtu::check(net, *bytes, end).await,
     }
 }
 
@@ -118,189 +228,4 @@ fn millis(since: Instant) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::net::Answer;
-    use nodekeeper_core::checks::{Checks, Dns, Services, Tcp};
-    use nodekeeper_core::report::Verdict;
-    use serde_json::{Value, json};
-    use std::net::{IpAddr, Ipv4Addr};
-    use tokio::time::sleep;
-
-    /// A network where everything takes a second, names that begin with `slow` a minute.
-    struct Fake {
-        in_cluster: bool,
-        status: u16,
-        ready: usize,
-    }
-
-    const GOOD: Fake = Fake { in_cluster: true, status: 200, ready: 1 };
-
-    impl Net for Fake {
-        async fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, Trouble> {
-            sleep(Duration::from_secs(if name.starts_with("slow") { 60 } else { 1 })).await;
-            match name {
-                "none." => Ok(vec![]),
-                "missing." => Err(Trouble::NxDomain),
-                _ => Ok(vec![Ipv4Addr::LOCALHOST.into()]),
-            }
-        }
-
-        async fn connect(&self, _: &str, port: u16) -> Result<(), Trouble> {
-            sleep(Duration::from_secs(1)).await;
-            if port == 81 { Err(Trouble::Refused) } else { Ok(()) }
-        }
-
-        async fn api(&self, path: &str, body: Option<&Value>) -> Result<Answer, Trouble> {
-            sleep(Duration::from_millis(500)).await;
-            assert_eq!(body.is_some(), path.ends_with("selfsubjectreviews"), "{path}");
-            let endpoints: Vec<_> = (0..self.ready).map(|n| json!({"addresses": [n.to_string()]})).collect();
-            let body =
-                json!({"status": {"userInfo": {"username": "worker"}}, "items": [{"endpoints": endpoints}]});
-            Ok(Answer { status: self.status, body: body.to_string().into_bytes() })
-        }
-
-        fn api_server(&self) -> Option<(String, u16)> {
-            self.in_cluster.then(|| ("10.96.0.1".into(), 443))
-        }
-    }
-
-    fn dns(names: &[&str]) -> Assignment {
-        let names = names.iter().map(ToString::to_string).collect();
-        Assignment {
-            checks: Checks { dns: Some(Dns { names }), ..Checks::default() },
-            ..Assignment::default()
-        }
-    }
-
-    fn told(report: &Report) -> Vec<(&str, Outcome, &str)> {
-        report.checks.iter().map(|c| (c.target.as_str(), c.outcome, c.reason.as_str())).collect()
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn all_checks_run_at_once() {
-        let names: Vec<String> = (0..16).map(|n| format!("name-{n}.")).collect();
-        let report = run(&GOOD, &dns(&names.iter().map(String::as_str).collect::<Vec<_>>())).await;
-        assert_eq!((report.verdict, report.checks.len()), (Verdict::Passed, 16));
-        assert!(report.ms >= 1000 && report.ms < 1010, "16 checks of a second took {} ms", report.ms);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_default_assignment_passes_where_all_is_well() {
-        let report = run(&GOOD, &Assignment::default()).await;
-        assert_eq!(report.verdict, Verdict::Passed, "{report:?}");
-        assert_eq!(report.checks[2].target, "10.96.0.1:443");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_check_that_takes_too_long_fails_and_holds_up_no_other() {
-        let report = run(&GOOD, &dns(&["slow.", "fast."])).await;
-        assert_eq!(
-            told(&report),
-            [("slow.", Outcome::Failed, reason::TIMEOUT), ("fast.", Outcome::Passed, "")]
-        );
-        assert_eq!((report.checks[0].ms / 1000, report.checks[1].ms / 1000), (10, 1));
-        assert_eq!(report.summary(), "dns slow.: Timeout (no answer within 10 s)");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_the_deadline_cuts_off_is_inconclusive() {
-        let assignment = Assignment { deadline_seconds: 5, ..dns(&["slow.", "fast."]) };
-        let report = run(&GOOD, &assignment).await;
-        assert_eq!(told(&report)[0], ("slow.", Outcome::Inconclusive, reason::DEADLINE_EXCEEDED));
-        assert_eq!((report.verdict, report.ms / 1000), (Verdict::Inconclusive, 5));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn names_without_addresses_fail() {
-        let report = run(&GOOD, &dns(&["none.", "missing."])).await;
-        let failed = |target, reason| (target, Outcome::Failed, reason);
-        assert_eq!(
-            told(&report),
-            [failed("none.", reason::NO_ADDRESS), failed("missing.", reason::NX_DOMAIN)]
-        );
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_refused_connection_fails() {
-        let tcp = Some(Tcp { targets: vec!["[fd00::1]:81".into(), "a.test:80".into()] });
-        let assignment = Assignment { checks: Checks { tcp, ..Checks::default() }, ..Assignment::default() };
-        let report = run(&GOOD, &assignment).await;
-        assert_eq!(
-            told(&report),
-            [("[fd00::1]:81", Outcome::Failed, reason::REFUSED), ("a.test:80", Outcome::Passed, "")]
-        );
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn outside_a_cluster_what_needs_one_is_skipped() {
-        use Outcome::{Passed, Skipped};
-        let report = run(&Fake { in_cluster: false, ..GOOD }, &Assignment::default()).await;
-        let outcomes: Vec<_> = report.checks.iter().map(|c| c.outcome).collect();
-        assert_eq!(outcomes, [Passed, Skipped, Skipped, Skipped, Skipped]);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_node_does_not_pass_by_names_alone() {
-        let mut assignment = Assignment::default();
-        assignment.subject.node_uid = "a-uid".into();
-        let report = run(&Fake { in_cluster: false, ..GOOD }, &assignment).await;
-        assert_eq!(report.verdict, Verdict::Inconclusive);
-        let told = report.checks[1..].iter().map(|c| (c.outcome, c.reason.as_str()));
-        assert!(told.eq([(Outcome::Inconclusive, reason::NO_CLIENT); 4]), "{report:?}");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_answers_of_the_api_server_mean() {
-        use Outcome::{Failed, Inconclusive};
-        let checks = Checks {
-            api: Some(nodekeeper_core::checks::Api {}),
-            services: Some(Services::default()),
-            ..Checks::default()
-        };
-        let assignment = Assignment { checks, ..Assignment::default() };
-        for (status, api, service, reason) in [
-            (401, Failed, Failed, reason::UNAUTHORIZED),
-            (403, Inconclusive, Inconclusive, reason::FORBIDDEN),
-            (404, Inconclusive, Failed, reason::NOT_FOUND),
-            (429, Inconclusive, Inconclusive, reason::SERVER_ERROR),
-            (503, Inconclusive, Inconclusive, reason::SERVER_ERROR),
-            (418, Inconclusive, Inconclusive, reason::BAD_ANSWER),
-        ] {
-            let report = run(&Fake { status, ..GOOD }, &assignment).await;
-            assert_eq!(told(&report)[0], ("10.96.0.1:443", api, reason), "{status}");
-            assert_eq!(told(&report)[1], ("default/kubernetes", service, reason), "{status}");
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn ready_endpoints_are_needed() {
-        let mut services = Services::default();
-        services.targets[0].min_ready = 2;
-        let checks = Checks { services: Some(services), ..Checks::default() };
-        let assignment = Assignment { checks, ..Assignment::default() };
-        let one = run(&GOOD, &assignment).await;
-        assert_eq!(
-            told(&one),
-            [
-                ("default/kubernetes", Outcome::Failed, reason::TOO_FEW_READY_ENDPOINTS),
-                ("kube-system/kube-dns", Outcome::Passed, "")
-            ]
-        );
-        let none = run(&Fake { ready: 0, ..GOOD }, &assignment).await;
-        assert_eq!(
-            told(&none),
-            [
-                ("default/kubernetes", Outcome::Failed, reason::NO_READY_ENDPOINTS),
-                ("kube-system/kube-dns", Outcome::Inconclusive, reason::CLUSTER_DNS_NOT_RUNNING)
-            ]
-        );
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn an_assignment_that_makes_no_sense_says_nothing_about_the_node() {
-        let report = run(&GOOD, &dns(&["10.0.0.1"])).await;
-        assert_eq!((report.verdict, report.exit_code()), (Verdict::Inconclusive, 2));
-        assert!(report.summary().contains("10.0.0.1"), "{}", report.summary());
-    }
-}
+mod tests;

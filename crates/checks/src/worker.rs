@@ -3,13 +3,13 @@
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::Path;
 
-use nodekeeper_checks::real::Real;
-use nodekeeper_checks::{list, misconfigured, only, read_assignment};
+use nodekeeper_checks::real::{Options, Real};
+use nodekeeper_checks::{Need, Net as _, Progress, Target, list, misconfigured, only, read_assignment};
 use nodekeeper_core::checks::{Assignment, Subject};
 use nodekeeper_core::report::{MESSAGE_LIMIT, Report, reason};
 
 use crate::args::{Args, Command, Format, HELP, Typed};
-use crate::console;
+use crate::{console, log};
 
 /// Where the kubelet expects the last words of a container.
 const TERMINATION_LOG: &str = "/dev/termination-log";
@@ -19,41 +19,59 @@ pub const UNEXPECTED: u8 = 10;
 /// Does what was typed; the exit code.
 pub fn obey(typed: Typed, colours: bool) -> u8 {
     let Typed { termination_log, format, command } = typed;
-    let log = termination_log.or_else(|| Path::new(TERMINATION_LOG).exists().then(|| TERMINATION_LOG.into()));
-    let refuse = |report: &Report| {
-        if format == Format::Json {
-            say_json(report);
-        }
-        leave(report, log.as_deref())
-    };
+    let left =
+        termination_log.or_else(|| Path::new(TERMINATION_LOG).exists().then(|| TERMINATION_LOG.into()));
     let args = match command {
         Ok(Command::Help) => return say(HELP),
         Ok(Command::Version) => return say(&version()),
-        Ok(Command::Work(args)) => *args,
-        Err(mistake) => return refuse(&misconfigured(Subject::default(), &mistake)),
+        Ok(Command::Work(args)) => Ok(*args),
+        Err(mistake) => Err(Box::new(misconfigured(Subject::default(), &mistake))),
     };
-    let assignment = match read(&args) {
-        Ok(assignment) => assignment,
-        Err(report) => return refuse(&report),
-    };
-    if args.list {
-        return enumerate(&assignment, &args);
+    let work = args.and_then(|args| read(&args).map(|assignment| (args, assignment)));
+    if let Ok((args, assignment)) = &work
+        && args.list
+    {
+        return enumerate(assignment, args);
     }
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
         complain("cannot start: the system gives no event queue");
         return UNEXPECTED;
     };
-    let report =
-        runtime.block_on(async { nodekeeper_checks::run(&Real::new(&args.options), &assignment).await });
-    let code = leave(&report, log.as_deref());
-    match format {
-        Format::Json => say_json(&report),
-        Format::Console => {
-            let colours = colours && io::stdout().is_terminal();
-            say(&console::render(&report, args.node.as_deref(), colours))
+    let (args, assignment) = match work {
+        Ok(work) => work,
+        Err(report) => {
+            if format == Some(Format::Json) {
+                let net = runtime.block_on(async { Real::new(&Options::default()) });
+                say(&log::verdict(&report, None, net.clock()));
+            }
+            return leave(&report, left.as_deref());
         }
     };
-    code
+    // Who works for a node is read by programs first; by hand it is the other way round.
+    let by_hand = assignment.subject == Subject::default();
+    let format = format.unwrap_or(if by_hand { Format::Console } else { Format::Json });
+    let report = runtime.block_on(work_and_tell(&args, &assignment, format, colours));
+    leave(&report, left.as_deref())
+}
+
+async fn work_and_tell(args: &Args, assignment: &Assignment, format: Format, colours: bool) -> Report {
+    let net = Real::new(&args.options);
+    let node = args.node();
+    match format {
+        Format::Json => {
+            let tell = |progress: Progress<'_>| {
+                say(&log::step(&progress, net.clock()));
+            };
+            let report = nodekeeper_checks::run_and_tell(&net, assignment, &tell).await;
+            say(&log::verdict(&report, node, net.clock()));
+            report
+        }
+        Format::Console => {
+            let report = nodekeeper_checks::run(&net, assignment).await;
+            say(&console::render(&report, node, colours && io::stdout().is_terminal()));
+            report
+        }
+    }
 }
 
 fn read(args: &Args) -> Result<Assignment, Box<Report>> {
@@ -81,11 +99,12 @@ fn read(args: &Args) -> Result<Assignment, Box<Report>> {
 
 fn enumerate(assignment: &Assignment, args: &Args) -> u8 {
     let targets = list(assignment).unwrap_or_default();
-    let line = |target: &nodekeeper_checks::Target| {
-        let lacks_cluster = target.needs_cluster() && args.options.api_server.is_none();
-        let why = if lacks_cluster { "  (cannot be done: not inside a cluster)" } else { "" };
-        let described = target.describe(args.options.api_server.as_ref());
-        format!("{:8}  {described}{why}\n", target.name())
+    let api_server = args.options.api_server.as_ref();
+    let line = |target: &Target| {
+        let lacks =
+            target.need() != Need::Nothing && api_server.is_none() && args.options.kubeconfig.is_none();
+        let why = if lacks { "  (needs a cluster)" } else { "" };
+        format!("{:8}  {}{why}\n", target.name(), target.describe(api_server))
     };
     say(&targets.iter().map(line).collect::<String>())
 }
@@ -104,10 +123,6 @@ fn leave(report: &Report, log: Option<&Path>) -> u8 {
         return UNEXPECTED;
     }
     code
-}
-
-fn say_json(report: &Report) -> u8 {
-    say(&format!("{}\n", serde_json::to_string(report).unwrap_or_default()))
 }
 
 /// Prints; a reader that went away changes nothing.

@@ -10,7 +10,7 @@ use nodekeeper_core::checks::Assignment;
 use nodekeeper_core::report::{Report, Verdict, parse, reason};
 use nodekeeper_sim::actors::kubelet::{End, Job, Runner as _};
 use nodekeeper_sim::bind::{Bound, bind};
-use nodekeeper_sim::loopback::{Api, Dns};
+use nodekeeper_sim::loopback::{Api, Dns, Pods};
 use nodekeeper_sim::process::{Processes, Setup};
 use nodekeeper_sim::worker::service_account;
 use nodekeeper_sim::{Cluster, Options, network};
@@ -61,6 +61,20 @@ impl Bench {
         }
     }
 
+    /// Runs workers on `n1` until one says this: a switch is turned by a task of its own, so a worker that starts at the
+    /// same time may still come through, or half through.
+    async fn work_until(&self, is_told: impl Fn(&Report) -> bool) -> Report {
+        let told = async {
+            loop {
+                let (_, report) = self.work("n1").await;
+                if is_told(&report) {
+                    return report;
+                }
+            }
+        };
+        tokio::time::timeout(Duration::from_mins(1), told).await.expect("it is told in the end")
+    }
+
     fn files(&self) -> usize {
         std::fs::read_dir(self.folder.path()).unwrap().count()
     }
@@ -93,15 +107,26 @@ async fn each_fault_is_told_and_concerns_one_node_only() {
         (Api::WrongCertificate, reason::TLS_ERROR),
     ] {
         broken.set_api(api);
-        let (code, report) = bench.work("n1").await;
-        // The switch is turned by a task of its own, so the first worker may come through.
-        let (code, report) = if code == 0 { bench.work("n1").await } else { (code, report) };
-        assert_eq!((code, report.checks[1].reason.as_str()), (1, told), "{report:?}");
+        let report = bench.work_until(|report| report.checks[1].reason == told).await;
+        assert_eq!(report.verdict, Verdict::Failed, "{report:?}");
         assert_eq!(bench.work("n2").await.0, 0);
     }
     broken.set_api(Api::Healthy);
     let healed = async { while bench.work("n1").await.0 != 0 {} };
     tokio::time::timeout(Duration::from_mins(1), healed).await.expect("a healed node passes");
+}
+
+#[tokio::test]
+async fn f23_pods_that_cannot_be_reached_fail_one_node_only() {
+    let bench = Bench::new().await;
+    let broken = bench.processes.endpoints("n1").await.unwrap();
+    broken.set_pods(Pods::Refuse);
+    let report = bench.work_until(|report| report.verdict != Verdict::Passed).await;
+    let peers = report.checks.iter().find(|check| check.name == "peers").unwrap();
+    assert_eq!((report.verdict, peers.reason.as_str()), (Verdict::Failed, reason::REFUSED), "{report:?}");
+    assert!(peers.message.contains("10.244.0.2:53 on system-1 in a"), "{peers:?}");
+    assert_eq!(report.summary().split(' ').next(), Some("peers"), "nothing else fails");
+    assert_eq!(bench.work("n2").await.0, 0);
 }
 
 #[tokio::test]

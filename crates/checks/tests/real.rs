@@ -4,8 +4,10 @@ mod servers;
 
 use nodekeeper_checks::net::Trouble;
 use nodekeeper_checks::real::{Options, Real};
-use nodekeeper_checks::{Net as _, run};
-use nodekeeper_core::checks::{Api, Assignment, Checks, Dns, Services};
+use nodekeeper_checks::{Net as _, Server, run};
+use nodekeeper_core::checks::{
+    Api, Assignment, Checks, Clock, Dns, Http, HttpTarget, Mtu, Peers, Services, StatusRange,
+};
 use nodekeeper_core::report::{Outcome, Report, Verdict, reason};
 use servers::Certificate::{Good, OtherAuthority, OtherName};
 use servers::Dns as Way;
@@ -41,7 +43,7 @@ async fn a_name_has_its_addresses() {
 async fn what_dns_servers_answer_is_told_apart() {
     assert_eq!(resolve(Way::Code(3)).await, Err(Trouble::NxDomain));
     assert_eq!(resolve(Way::Code(2)).await, Err(Trouble::ServFail));
-    assert_eq!(resolve(Way::Code(5)).await, Err(Trouble::Refused));
+    assert_eq!(resolve(Way::Code(5)).await, Err(Trouble::Declined));
     assert_eq!(resolve(Way::Code(0)).await, Err(Trouble::NoAddress));
 }
 
@@ -111,7 +113,7 @@ async fn a_certificate_for_another_name_is_not_trusted() {
 #[tokio::test]
 async fn a_token_that_nobody_knows() {
     let api = servers::api(200, Good).await;
-    std::fs::write(&api.options.token_file, "another").unwrap();
+    std::fs::write(api.options.token_file.as_ref().unwrap(), "another").unwrap();
     assert_eq!(first(&check(&api.options, only_api()).await), (Outcome::Failed, reason::UNAUTHORIZED));
 }
 
@@ -133,7 +135,7 @@ async fn no_token_and_no_authority_blame_nobody() {
 #[tokio::test]
 async fn an_authority_that_is_none_blames_nobody() {
     let api = servers::api(200, Good).await;
-    std::fs::write(&api.options.ca_file, "not a certificate").unwrap();
+    std::fs::write(api.options.ca_file.as_ref().unwrap(), "not a certificate").unwrap();
     let report = check(&api.options, only_api()).await;
     assert_eq!(first(&report), (Outcome::Inconclusive, reason::NO_CLIENT));
 }
@@ -157,4 +159,114 @@ async fn one_connection_serves_many_requests() {
         let answer = net.api("/api/v1/namespaces/default/services/kubernetes", None).await.unwrap();
         assert_eq!(answer.status, 200);
     }
+}
+
+fn http(url: String, ca_file: Option<String>) -> Checks {
+    let target = HttpTarget { url, expect_status: StatusRange::default(), ca_file };
+    Checks { http: Some(Http { targets: vec![target] }), ..Checks::default() }
+}
+
+#[tokio::test]
+async fn a_url_answers_or_does_not() {
+    let server = servers::http().await;
+    let options = Options::default();
+    let found = check(&options, http(format!("http://{server}/"), None)).await;
+    assert_eq!((first(&found), found.checks[0].message.as_str()), ((Outcome::Passed, ""), "status 204"));
+    let missing = check(&options, http(format!("http://{server}/missing"), None)).await;
+    assert_eq!(first(&missing), (Outcome::Failed, reason::UNEXPECTED_STATUS));
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let refused = check(&options, http(format!("http://{closed}/"), None)).await;
+    assert_eq!(first(&refused), (Outcome::Failed, reason::REFUSED));
+    let options = Options { dns_servers: vec![servers::dns(Way::Code(3)).await], ..options };
+    let name = check(&options, http("http://a.test/".into(), None));
+    assert_eq!(first(&name.await), (Outcome::Failed, reason::NX_DOMAIN));
+}
+
+#[tokio::test]
+async fn a_url_is_trusted_by_the_clusters_authority_or_one_in_a_file() {
+    let api = servers::api(200, Good).await;
+    let port = api.options.api_server.as_ref().unwrap().1;
+    let url = || format!("https://127.0.0.1:{port}/");
+    let any = |ca_file: Option<String>| {
+        let mut checks = http(url(), ca_file);
+        checks.http.as_mut().unwrap().targets[0].expect_status = StatusRange { min: 401, max: 401 };
+        checks
+    };
+    assert_eq!(first(&check(&api.options, any(None)).await), (Outcome::Passed, ""));
+    let file = api.options.ca_file.clone().unwrap().display().to_string();
+    let outside = Options::default();
+    assert_eq!(first(&check(&outside, any(Some(file))).await), (Outcome::Passed, ""));
+    let none = check(&outside, any(None)).await;
+    assert_eq!(first(&none), (Outcome::Inconclusive, reason::NO_CLIENT), "nobody is trusted");
+    let missing = check(&outside, any(Some("/nowhere/ca".into()))).await;
+    assert_eq!(first(&missing), (Outcome::Inconclusive, reason::NO_CLIENT));
+    assert!(missing.summary().contains("/nowhere/ca"), "{}", missing.summary());
+    let other = servers::api(200, OtherAuthority).await;
+    let stranger = http(format!("https://127.0.0.1:{}/", other.options.api_server.as_ref().unwrap().1), None);
+    assert_eq!(first(&check(&api.options, stranger).await), (Outcome::Failed, reason::TLS_ERROR));
+}
+
+#[tokio::test]
+async fn f23_clocks_are_compared() {
+    let api = servers::api(200, Good).await;
+    let checks = Checks { clock: Some(Clock::default()), ..Checks::default() };
+    let report = check(&api.options, checks).await;
+    assert_eq!(first(&report), (Outcome::Passed, ""), "{report:?}");
+}
+
+#[tokio::test]
+async fn f23_large_packets_that_get_lost_are_told_from_a_server_that_is_silent() {
+    let mut api = servers::api(200, Good).await;
+    let mtu = || Checks { mtu: Some(Mtu::default()), ..Checks::default() };
+    assert_eq!(first(&check(&api.options, mtu()).await), (Outcome::Passed, ""));
+    let port = api.options.api_server.as_ref().unwrap().1;
+    let hole = servers::black_hole(std::net::SocketAddr::from(([127, 0, 0, 1], port))).await;
+    api.options.api_server = Some(("127.0.0.1".into(), hole.port()));
+    let report = check(&api.options, mtu()).await;
+    assert_eq!(first(&report), (Outcome::Failed, reason::MTU_BLACK_HOLE), "{report:?}");
+    assert!(report.summary().contains("small packets pass, 32768 bytes"), "{}", report.summary());
+    let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    api.options.api_server = Some(("127.0.0.1".into(), mute.local_addr().unwrap().port()));
+    assert_eq!(first(&check(&api.options, mtu()).await), (Outcome::Inconclusive, reason::TIMEOUT));
+}
+
+#[tokio::test]
+async fn f23_pods_of_other_nodes_are_connected_to() {
+    let mut api = servers::api(200, Good).await;
+    let peers = || Checks {
+        peers: Some(Peers { name: "kube-peers".into(), ..Peers::default() }),
+        ..Checks::default()
+    };
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    api.options.pods_at = Some(listener.local_addr().unwrap());
+    let report = check(&api.options, peers()).await;
+    assert_eq!(first(&report), (Outcome::Passed, ""), "{report:?}");
+    assert_eq!(report.checks[0].message, "10.0.0.7:5353 on node-2 in zone-a");
+    drop(listener);
+    let report = check(&api.options, peers()).await;
+    assert_eq!(first(&report), (Outcome::Failed, reason::REFUSED), "{report:?}");
+    api.options.node = "node-2".into();
+    assert_eq!(first(&check(&api.options, peers()).await), (Outcome::Skipped, reason::NO_PEERS));
+}
+
+#[tokio::test]
+async fn one_dns_server_is_asked_by_its_address() {
+    let server = servers::dns(Way::Code(3)).await;
+    let net = Real::new(&Options::default());
+    assert_eq!(net.resolve_at(Server::At(server), NAME).await, Err(Trouble::NxDomain));
+    let answering = servers::dns(Way::Answers).await;
+    let pods = Real::new(&Options { pods_at: Some(answering), ..Options::default() });
+    assert!(pods.resolve_at(Server::Pod(server), NAME).await.is_ok(), "it is asked where the pods are");
+}
+
+/// Names with a dot at their end are asked for once, as they are; others go through the search list.
+#[tokio::test]
+async fn f22_a_name_with_a_dot_at_its_end_is_one_question() {
+    let (server, asked) = servers::counting_dns().await;
+    let options = Options { dns_servers: vec![server], ..Options::default() };
+    Real::new(&options).resolve("google.com.").await.unwrap();
+    assert_eq!(
+        asked.lock().unwrap().iter().collect::<std::collections::BTreeSet<_>>(),
+        [&"google.com".to_owned()].into()
+    );
 }

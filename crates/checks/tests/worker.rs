@@ -8,6 +8,7 @@ use std::process::{Command, Output};
 
 use nodekeeper_core::checks::Assignment;
 use nodekeeper_core::report::{Report, Verdict, parse};
+use serde_json::Value;
 use servers::Certificate::{Good, OtherAuthority};
 use servers::{Api, Dns};
 
@@ -33,7 +34,8 @@ fn in_cluster(api: &Api) -> Command {
     command.env("KUBERNETES_SERVICE_HOST", host).env("KUBERNETES_SERVICE_PORT", port.to_string());
     command.env("NODE_NAME", "node-1");
     command.arg("--dns-server").arg(api.options.dns_servers[0].to_string());
-    command.arg("--token-file").arg(&api.options.token_file).arg("--ca-file").arg(&api.options.ca_file);
+    command.arg("--token-file").arg(api.options.token_file.as_ref().unwrap());
+    command.arg("--ca-file").arg(api.options.ca_file.as_ref().unwrap());
     command.arg("--termination-log").arg(api.folder.path().join("log"));
     command
 }
@@ -41,6 +43,16 @@ fn in_cluster(api: &Api) -> Command {
 fn left(api: &Api) -> Report {
     let message = std::fs::read_to_string(api.folder.path().join("log")).unwrap();
     parse(&message).unwrap()
+}
+
+/// The lines of a log.
+fn lines(output: &Output) -> Vec<Value> {
+    text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// The report in the last line of a log.
+fn last_of(output: &Output) -> Report {
+    serde_json::from_value(lines(output).pop().unwrap()["report"].take()).unwrap()
 }
 
 fn assignment() -> Assignment {
@@ -58,11 +70,12 @@ fn json(assignment: &Assignment) -> String {
 async fn a_node_that_works_passes() {
     let api = servers::api(200, Good).await;
     let mut worker = in_cluster(&api);
-    worker.env(Assignment::ENV, json(&assignment()));
+    worker.env(Assignment::ENV, json(&assignment())).arg("--format=console");
     let output = output(worker).await;
     let told = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{told}{}", text(&output.stderr));
-    assert!(told.starts_with("node node-1\n") && told.contains("\nPassed: 5 checks passed in "), "{told}");
+    assert!(told.starts_with("node node-1\n") && told.contains("\nPassed: 6 checks passed in "), "{told}");
+    assert!(told.contains("SKIP  peers"), "{told}");
     assert!(!told.contains('\x1b'), "colours without a terminal");
     let report = left(&api);
     assert_eq!((report.verdict, report.subject), (Verdict::Passed, assignment().subject));
@@ -76,7 +89,7 @@ async fn a_node_without_dns_fails() {
     worker.env(Assignment::ENV, json(&assignment())).args(["--format", "json"]);
     let output = output(worker).await;
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
-    let printed: Report = serde_json::from_slice(&output.stdout).unwrap();
+    let printed = last_of(&output);
     assert_eq!(printed, left(&api));
     assert!(printed.summary().contains("Timeout (no answer within 1 s)"), "{}", printed.summary());
 }
@@ -102,7 +115,7 @@ async fn bad_configuration_is_reported_and_exits_2() {
     let told = "nodekeeper-worker: \"--nonsense\" is not understood; --help lists what is\n";
     assert_eq!(text(&output.stderr), told);
     assert!(left(&api).summary().contains("--nonsense"));
-    let printed: Report = serde_json::from_slice(&output.stdout).unwrap();
+    let printed = last_of(&output);
     assert_eq!(printed, left(&api), "programs that read it get it in any case");
 }
 
@@ -139,7 +152,7 @@ async fn a_node_does_not_pass_where_its_cluster_is_not_found() {
 #[tokio::test]
 async fn without_a_token_nothing_can_be_said() {
     let api = servers::api(200, Good).await;
-    std::fs::remove_file(&api.options.token_file).unwrap();
+    std::fs::remove_file(api.options.token_file.as_ref().unwrap()).unwrap();
     let output = output(in_cluster(&api)).await;
     assert_eq!(output.status.code(), Some(3));
     assert_eq!(left(&api).verdict, Verdict::Inconclusive);
@@ -153,7 +166,7 @@ async fn only_what_is_asked_for_is_checked() {
     worker.args(["--only", "dns,tcp"]);
     let output = output(worker).await;
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
-    assert_eq!(left(&api).checks.iter().map(|c| c.name.as_str()).collect::<Vec<_>>(), ["dns", "tcp"]);
+    assert_eq!(left(&api).checks.iter().map(|c| c.name.as_str()).collect::<Vec<_>>(), ["dns", "tcp", "dns"]);
     let mut worker = in_cluster(&api);
     worker.args(["--only", "ping"]);
     let output = self::output(worker).await;
@@ -169,12 +182,59 @@ async fn by_hand_without_a_cluster() {
     let output = output(worker).await;
     let told = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{told}");
-    assert_eq!(told.matches("SKIP").count(), 4, "{told}");
+    assert_eq!(told.matches("SKIP").count(), 5, "{told}");
     let mut worker = command();
     worker.args(["--only", "api"]);
     let output = self::output(worker).await;
     assert_eq!(output.status.code(), Some(3));
     assert!(text(&output.stderr).contains("nothing was checked"), "{}", text(&output.stderr));
+}
+
+#[tokio::test]
+async fn who_works_for_a_node_logs_what_it_does() {
+    let api = servers::api(200, Good).await;
+    let mut worker = in_cluster(&api);
+    worker.env(Assignment::ENV, json(&assignment()));
+    let output = output(worker).await;
+    let lines = lines(&output);
+    let find = |said: &str| {
+        lines.iter().find(|line| line["msg"] == said).unwrap_or_else(|| panic!("{said}: {lines:?}"))
+    };
+    assert_eq!(find("Starting DNS check")["domain"], "kubernetes.default.svc.cluster.local.");
+    let passed = find("DNS check passed");
+    assert_eq!((&passed["level"], &passed["addresses"][0]), (&"info".into(), &"10.96.0.1".into()));
+    assert!(passed["duration"].as_str().unwrap().ends_with('s') && passed["timestamp"].is_string());
+    assert_eq!(find("API check passed")["result"], "system:serviceaccount:ns:worker");
+    assert_eq!(find("Peer check skipped")["reason"], "NoPeers");
+    let last = lines.last().unwrap();
+    assert_eq!((&last["msg"], &last["node"]), (&"All checks passed".into(), &"node-1".into()));
+    assert!(last["total_duration"].is_string());
+}
+
+#[tokio::test]
+async fn a_laptop_with_a_kubeconfig() {
+    let api = servers::api(200, Good).await;
+    let port = api.options.api_server.as_ref().unwrap().1;
+    let config = |user: &str| {
+        let text = format!(
+            "current-context: x\ncontexts: [{{name: x, context: {{cluster: c, user: u}}}}]\n\
+             clusters: [{{name: c, cluster: {{server: 'https://127.0.0.1:{port}', certificate-authority: ca.crt}}}}]\n\
+             users: [{{name: u, user: {user}}}]\n"
+        );
+        let file = api.folder.path().join("config");
+        std::fs::write(&file, text).unwrap();
+        let mut worker = command();
+        worker.env("KUBECONFIG", &file).args(["--only", "api,tcp,services,peers"]);
+        worker
+    };
+    let tried = output(config(&format!("{{token: {}}}", servers::TOKEN))).await;
+    let told = text(&tried.stdout);
+    assert_eq!(tried.status.code(), Some(0), "{told}{}", text(&tried.stderr));
+    assert!(told.contains("SKIP  peers") && told.contains("\nPassed: 4 checks passed"), "{told}");
+    let tried = output(config("{exec: {command: aws, args: [eks]}}")).await;
+    assert_eq!(tried.status.code(), Some(3));
+    assert_eq!(text(&tried.stdout).matches("plugins are not run").count(), 6, "{}", text(&tried.stdout));
+    assert!(text(&tried.stderr).contains("nothing was checked: api"), "{}", text(&tried.stderr));
 }
 
 #[tokio::test]
@@ -186,8 +246,9 @@ async fn an_assignment_in_a_file_and_a_list() {
     worker.arg("--assignment").arg(&file).arg("--list");
     let output = output(worker).await;
     let told = text(&output.stdout);
-    assert_eq!((output.status.code(), told.lines().count()), (Some(0), 5), "{told}");
-    assert!(told.contains("dns       kubernetes.default.svc.cluster.local.\n"), "{told}");
+    assert_eq!((output.status.code(), told.lines().count()), (Some(0), 7), "{told}");
+    assert!(told.contains("dns       google.com.\n"), "{told}");
+    assert!(told.contains("peers     kube-system/kube-dns  (needs a cluster)\n"), "{told}");
     let mut worker = command();
     worker.arg("--assignment").arg(folder.path().join("none"));
     let output = self::output(worker).await;

@@ -52,6 +52,16 @@ pub mod reason {
     pub const NO_READY_ENDPOINTS: &str = "NoReadyEndpoints";
     /// A Service with fewer ready endpoints than are asked for.
     pub const TOO_FEW_READY_ENDPOINTS: &str = "TooFewReadyEndpoints";
+    /// There is no pod on another node to connect to.
+    pub const NO_PEERS: &str = "NoPeers";
+    /// The node's clock and the API server's are too far apart.
+    pub const CLOCK_SKEW: &str = "ClockSkew";
+    /// Small packets get through and large ones do not.
+    pub const MTU_BLACK_HOLE: &str = "MtuBlackHole";
+    /// An HTTP status that was not expected.
+    pub const UNEXPECTED_STATUS: &str = "UnexpectedStatus";
+    /// It needs a cluster, and there is none.
+    pub const NOT_IN_CLUSTER: &str = "NotInCluster";
     /// Cluster DNS does not run, so nothing can be said about a node's way to it.
     pub const CLUSTER_DNS_NOT_RUNNING: &str = "ClusterDNSNotRunning";
     /// The worker was told something that makes no sense.
@@ -60,7 +70,7 @@ pub mod reason {
     pub const NO_CLIENT: &str = "NoClient";
 }
 
-/// The Service of the cluster's DNS, as the target of a `services` check.
+/// The Service of the cluster's DNS, as the target of a `services` or `peers` check.
 pub const CLUSTER_DNS: &str = "kube-system/kube-dns";
 
 /// What a connection to a host that has to be resolved first fails for when it is not resolved.
@@ -69,6 +79,7 @@ const NAME_FAILS: [&str; 5] =
 
 /// How one check ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(from = "String")]
 pub enum Outcome {
     /// What should work does.
     Passed,
@@ -78,16 +89,33 @@ pub enum Outcome {
     Inconclusive,
     /// It was not tried.
     Skipped,
+    /// It does not work, and no node is held for it.
+    Warned,
 }
 
-impl fmt::Display for Outcome {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.pad(match self {
+/// What a newer worker calls by a name that we do not know cannot count for the node.
+impl From<String> for Outcome {
+    fn from(name: String) -> Self {
+        let known = [Self::Passed, Self::Failed, Self::Skipped, Self::Warned];
+        known.into_iter().find(|outcome| outcome.as_str() == name).unwrap_or(Self::Inconclusive)
+    }
+}
+
+impl Outcome {
+    fn as_str(self) -> &'static str {
+        match self {
             Self::Passed => "Passed",
             Self::Failed => "Failed",
             Self::Inconclusive => "Inconclusive",
             Self::Skipped => "Skipped",
-        })
+            Self::Warned => "Warned",
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.pad(self.as_str())
     }
 }
 
@@ -310,9 +338,11 @@ impl Report {
     fn least_grave(&self) -> Option<usize> {
         let rank = |check: &CheckResult| match check.outcome {
             Outcome::Skipped => 0,
-            Outcome::Passed => 1,
-            Outcome::Inconclusive => 2,
-            Outcome::Failed => 3,
+            // Less than what passed: a verdict rests on that.
+            Outcome::Warned => 1,
+            Outcome::Passed => 2,
+            Outcome::Inconclusive => 3,
+            Outcome::Failed => 4,
         };
         // The last of them, so that the first failures are what a reader gets to see.
         let least = self.checks.iter().enumerate().rev().min_by_key(|(_, check)| rank(check))?;
@@ -322,21 +352,32 @@ impl Report {
     /// One line for people: what failed, or else what could not be found out, or how much passed.
     #[must_use]
     pub fn summary(&self) -> String {
-        let culprit = match self.verdict {
-            Verdict::Passed => return format!("{} passed in {} ms", self.count_passed(), self.ms),
-            Verdict::Failed => Outcome::Failed,
-            Verdict::Inconclusive => Outcome::Inconclusive,
-        };
-        let mut culprits = self.checks.iter().filter(|check| check.is(culprit)).map(CheckResult::describe);
-        let Some(first) = culprits.next() else { return "nothing was checked".to_owned() };
-        let more = match culprits.count() {
+        match self.verdict {
+            Verdict::Passed => {
+                let passed = format!("{} passed in {} ms", self.count_passed(), self.ms);
+                self.first_of(Outcome::Warned, &format!("{passed}; warning: ")).unwrap_or(passed)
+            }
+            Verdict::Failed => self.first_of(Outcome::Failed, "").unwrap_or_default(),
+            Verdict::Inconclusive => {
+                let nothing = || self.first_of(Outcome::Skipped, "nothing was checked: ");
+                let unsure = self.first_of(Outcome::Inconclusive, "").or_else(nothing);
+                unsure.unwrap_or_else(|| "nothing was checked".to_owned())
+            }
+        }
+    }
+
+    /// The first result that ended so, and how many more there are.
+    fn first_of(&self, outcome: Outcome, lead: &str) -> Option<String> {
+        let mut all = self.checks.iter().filter(|check| check.is(outcome)).map(CheckResult::describe);
+        let first = lead.to_owned() + &all.next()?;
+        let more = match all.count() {
             0 => String::new(),
             n => format!("; and {n} more"),
         };
         // What a worker wrote goes into Events and terminals: nothing in it may move a cursor.
         let mut line: String = first.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         cut(&mut line, SUMMARY_LIMIT - more.len());
-        line + &more
+        Some(line + &more)
     }
 
     fn count_passed(&self) -> String {
@@ -373,12 +414,16 @@ pub fn parse(message: &str) -> Result<Report, ParseError> {
     Ok(report)
 }
 
-/// A node answers for names only where cluster DNS is known to run. Where that was asked and not affirmed, what failed
-/// for want of a name is inconclusive; and no node is to blame for how many endpoints cluster DNS has.
+/// A node answers for names, and for its way to the pods of cluster DNS, only where cluster DNS is known to run. Where
+/// that was asked and not affirmed, what failed for want of a name is inconclusive; and no node is to blame for how many
+/// endpoints cluster DNS has.
 fn excuse(results: &mut [CheckResult]) {
     let is_cluster_dns = |check: &CheckResult| check.name == "services" && check.target == CLUSTER_DNS;
-    let names_resolve = results.iter().any(|check| check.name == "dns" && check.is(Outcome::Passed))
-        && !results.iter().any(is_failed_name);
+    // A server that was asked by its address says nothing about the pod's resolver.
+    let is_resolved =
+        |check: &CheckResult| check.name == "dns" && check.is(Outcome::Passed) && !check.target.contains('@');
+    let names_resolve = results.iter().any(is_resolved) && !results.iter().any(is_failed_name);
+    excuse_peers(results);
     let Some(service) = results.iter_mut().find(|check| is_cluster_dns(check)) else { return };
     if matches!(service.outcome, Outcome::Passed | Outcome::Skipped) {
         return;
@@ -402,15 +447,43 @@ fn excuse(results: &mut [CheckResult]) {
     }
 }
 
+/// Its pods are the usual peers. Where none of them is ready nobody can be connected to, whatever one that was ready a
+/// moment ago did.
+fn excuse_peers(results: &mut [CheckResult]) {
+    let none_ready = |check: &CheckResult| {
+        check.target == CLUSTER_DNS
+            && [reason::NO_READY_ENDPOINTS, reason::CLUSTER_DNS_NOT_RUNNING].contains(&check.reason.as_str())
+    };
+    if !results.iter().any(none_ready) {
+        return;
+    }
+    let peers = results.iter_mut().filter(|check| check.name == "peers" && check.target == CLUSTER_DNS);
+    for check in peers.filter(|check| matches!(check.outcome, Outcome::Failed | Outcome::Inconclusive)) {
+        if check.reason != reason::CLUSTER_DNS_NOT_RUNNING {
+            check.excuse_by(reason::CLUSTER_DNS_NOT_RUNNING);
+        }
+    }
+}
+
 /// Whether a check failed in a way that cluster DNS can be the cause of.
 fn is_failed_name(check: &CheckResult) -> bool {
-    let host = check.target.rsplit_once(':').map_or("", |(host, _)| host.trim_matches(['[', ']']));
     let needs_name = match check.name.as_str() {
         "dns" => true,
-        "tcp" => host.parse::<IpAddr>().is_err() && NAME_FAILS.contains(&check.reason.as_str()),
+        "tcp" | "http" => {
+            host_of(&check.target).parse::<IpAddr>().is_err() && NAME_FAILS.contains(&check.reason.as_str())
+        }
         _ => false,
     };
     needs_name && check.is(Outcome::Failed)
+}
+
+/// The host of `host:port` or of a URL, without brackets.
+fn host_of(target: &str) -> &str {
+    let place = target.split_once("://").map_or(target, |(_, rest)| rest.split('/').next().unwrap_or(rest));
+    if let Some(inner) = place.strip_prefix('[') {
+        return inner.split(']').next().unwrap_or(inner);
+    }
+    place.rsplit_once(':').map_or(place, |(host, _)| host)
 }
 
 /// Keeps so many characters.

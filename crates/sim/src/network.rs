@@ -1,8 +1,8 @@
-//! The network as the nodes have it: who can resolve names, who cannot, and since when.
+//! The network as the nodes have it: what works, what does not, and where.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use crate::api::status::ApiError;
 use crate::cluster::Cluster;
 use crate::object::text;
 
-/// Where DNS is down.
+/// Where something is down.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outage {
     /// On one node.
@@ -21,51 +21,80 @@ pub enum Outage {
     All,
 }
 
+/// What is down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fault {
+    /// Questions to DNS servers get lost.
+    Dns,
+    /// Packets to the addresses of Services get lost, the API server's among them; not those to DNS servers.
+    Services,
+    /// Packets to pods on other nodes get lost.
+    Pods,
+    /// Large packets get lost.
+    LargePackets,
+}
+
 /// The outages there are now. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct Network(Arc<Mutex<BTreeSet<Outage>>>);
+pub struct Network(Arc<Mutex<BTreeSet<(Fault, Outage)>>>);
 
 impl Network {
-    /// Begins an outage.
+    /// Begins an outage of DNS.
     pub fn fail(&self, outage: Outage) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(outage);
+        self.break_at(Fault::Dns, outage);
+    }
+
+    /// Ends an outage of DNS.
+    pub fn heal(&self, outage: &Outage) {
+        self.mend_at(Fault::Dns, outage);
+    }
+
+    /// Begins an outage.
+    pub fn break_at(&self, fault: Fault, outage: Outage) {
+        self.lock().insert((fault, outage));
     }
 
     /// Ends an outage.
-    pub fn heal(&self, outage: &Outage) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(outage);
+    pub fn mend_at(&self, fault: Fault, outage: &Outage) {
+        self.lock().retain(|(what, place)| (*what, place) != (fault, outage));
     }
 
     /// Whether names resolve on a node in a zone.
     #[must_use]
     pub fn resolves(&self, node: &str, zone: &str) -> bool {
-        let outages = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        !outages.iter().any(|outage| match outage {
+        self.works(Fault::Dns, node, zone)
+    }
+
+    /// Whether all is well in one respect on a node in a zone.
+    #[must_use]
+    pub fn works(&self, fault: Fault, node: &str, zone: &str) -> bool {
+        !self.lock().iter().filter(|(what, _)| *what == fault).any(|(_, outage)| match outage {
             Outage::Node(name) => name == node,
             Outage::Zone(name) => name == zone,
             Outage::All => true,
         })
     }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<(Fault, Outage)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Gives a cluster what its network has in a real one: the endpoints of the API server, and cluster DNS with its
-/// Service and two servers. A bare control plane, which the conformance cases compare with, has no DNS.
+/// Service and two servers, on nodes that nobody else is on. A bare control plane, which the conformance cases compare with, has no DNS.
 pub fn furnish(cluster: &Cluster) -> Result<(), ApiError> {
     let local = cluster.local("kube-controller-manager");
     let ports = json!([{"name": "https", "port": 6443}]);
-    let slice = slice("kubernetes", "kubernetes", &[API_SERVER_ADDRESS], &ports);
+    let slice = slice("kubernetes", "kubernetes", &[json!({"addresses": [API_SERVER_ADDRESS]})], &ports);
     local.create(SLICES.0, SLICES.1, "default", slice)?;
     let service = json!({"metadata": {"name": "kube-dns", "labels": {"k8s-app": "kube-dns"}},
         "spec": {"clusterIP": DNS_SERVICE, "selector": {"k8s-app": "kube-dns"},
             "ports": [{"name": "dns", "port": 53, "protocol": "UDP"}, {"name": "dns-tcp", "port": 53}]}});
     local.create("v1", "Service", "kube-system", service)?;
     let ports = json!([{"name": "dns", "port": 53, "protocol": "UDP"}, {"name": "dns-tcp", "port": 53}]);
-    local.create(
-        SLICES.0,
-        SLICES.1,
-        "kube-system",
-        self::slice(DNS_SLICE, "kube-dns", &DNS_SERVERS, &ports),
-    )?;
+    let server = |(address, node, zone): (&str, &str, &str)| json!({"addresses": [address], "nodeName": node, "zone": zone});
+    let servers = DNS_SERVERS.map(server);
+    local.create(SLICES.0, SLICES.1, "kube-system", self::slice(DNS_SLICE, "kube-dns", &servers, &ports))?;
     Ok(())
 }
 
@@ -100,11 +129,17 @@ pub fn lookup(cluster: &Cluster, name: &str) -> Option<IpAddr> {
 const SLICES: (&str, &str) = ("discovery.k8s.io/v1", "EndpointSlice");
 const API_SERVER_ADDRESS: &str = "172.18.0.2";
 const DNS_SERVICE: &str = "10.96.0.10";
-const DNS_SERVERS: [&str; 2] = ["10.244.0.2", "10.244.0.3"];
+/// Address, node and zone of each.
+const DNS_SERVERS: [(&str, &str, &str); 2] =
+    [("10.244.0.2", "system-1", "a"), ("10.244.1.2", "system-2", "b")];
 const DNS_SLICE: &str = "kube-dns-x7b2k";
 
-fn slice(name: &str, service: &str, addresses: &[&str], ports: &Value) -> Value {
-    let endpoint = |address: &&str| json!({"addresses": [address], "conditions": {"ready": true}});
+fn slice(name: &str, service: &str, endpoints: &[Value], ports: &Value) -> Value {
+    let ready = |endpoint: &Value| {
+        let mut endpoint = endpoint.clone();
+        endpoint["conditions"] = json!({"ready": true});
+        endpoint
+    };
     json!({"metadata": {"name": name, "labels": {"kubernetes.io/service-name": service}}, "addressType": "IPv4",
-        "endpoints": addresses.iter().map(endpoint).collect::<Vec<_>>(), "ports": ports})
+        "endpoints": endpoints.iter().map(ready).collect::<Vec<_>>(), "ports": ports})
 }

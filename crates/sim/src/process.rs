@@ -105,6 +105,7 @@ impl Processes {
         command.env("KUBERNETES_SERVICE_HOST", network.api.ip().to_string());
         command.env("KUBERNETES_SERVICE_PORT", network.api.port().to_string());
         command.arg("--dns-server").arg(network.dns.to_string());
+        command.arg("--pods-at").arg(network.pods.to_string());
         command.arg("--token-file").arg(&files.token).arg("--ca-file").arg(&self.0.ca_file);
         command.arg("--termination-log").arg(&files.log);
         command.kill_on_drop(true);

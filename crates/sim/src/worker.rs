@@ -1,12 +1,12 @@
 //! Workers in process: the real checks, in the cluster's own network and on its clock.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::header::CONTENT_TYPE;
-use nodekeeper_checks::{Answer, Net, Trouble};
+use nodekeeper_checks::{Answer, Net, Packets, Place, Server, Trouble, Url};
 use nodekeeper_core::checks::Assignment;
 use nodekeeper_core::report::{MESSAGE_LIMIT, Report};
 use serde_json::Value;
@@ -15,7 +15,7 @@ use tokio::time::sleep;
 use crate::actors::kubelet::{End, Job, Runner, Shell};
 use crate::api;
 use crate::cluster::Cluster;
-use crate::network;
+use crate::network::{self, Fault};
 use crate::object::{items, name, namespace, text, uid};
 use crate::server;
 
@@ -97,39 +97,89 @@ struct Inside {
     latency: Duration,
 }
 
-impl Net for Inside {
-    async fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, Trouble> {
-        if !self.cluster.network().resolves(&self.node, &self.zone) {
-            // Questions are lost, not refused: whoever waits gives up.
-            return std::future::pending().await;
+impl Inside {
+    /// A way through the network. What is lost is lost, not refused: whoever waits gives up.
+    async fn pass(&self, fault: Fault) {
+        if !self.cluster.network().works(fault, &self.node, &self.zone) {
+            std::future::pending().await
         }
         sleep(self.latency).await;
+    }
+
+    fn lookup(&self, name: &str) -> Result<Vec<IpAddr>, Trouble> {
         network::lookup(&self.cluster, name).map(|address| vec![address]).ok_or(Trouble::NxDomain)
+    }
+}
+
+impl Net for Inside {
+    fn place(&self) -> Place {
+        let address = network::lookup(&self.cluster, "kubernetes.default.svc.cluster.local");
+        let api_server = address.map(|address| (address.to_string(), 443));
+        Place {
+            api_server: api_server.ok_or_else(|| "there is no Service of the API server".to_owned()),
+            node: self.node.clone(),
+            inside: true,
+        }
+    }
+
+    fn clock(&self) -> Duration {
+        Duration::from_millis(u64::try_from(self.cluster.clock().now().as_millisecond()).unwrap_or_default())
+    }
+
+    async fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, Trouble> {
+        self.pass(Fault::Dns).await;
+        self.lookup(name)
+    }
+
+    async fn resolve_at(&self, server: Server, name: &str) -> Result<Vec<IpAddr>, Trouble> {
+        if matches!(server, Server::Pod(_)) {
+            self.pass(Fault::Pods).await;
+        }
+        self.resolve(name).await
     }
 
     async fn connect(&self, _: &str, _: u16) -> Result<(), Trouble> {
-        sleep(self.latency).await;
+        self.pass(Fault::Services).await;
+        Ok(())
+    }
+
+    async fn connect_pod(&self, _: SocketAddr) -> Result<(), Trouble> {
+        self.pass(Fault::Pods).await;
         Ok(())
     }
 
     async fn api(&self, path: &str, body: Option<&Value>) -> Result<Answer, Trouble> {
-        sleep(self.latency).await;
+        self.pass(Fault::Services).await;
         let method = if body.is_some() { "POST" } else { "GET" };
         let request =
             http::Request::builder().method(method).uri(path).header(CONTENT_TYPE, "application/json");
         let body = body.map(|b| Bytes::from(b.to_string())).unwrap_or_default();
         let request = request.body(body).map_err(|e| Trouble::BadAnswer(e.to_string()))?;
-        match server::answer(&self.cluster, &self.user, &request, None) {
-            api::Answer::Document(status, body) => {
-                Ok(Answer { status: status.as_u16(), body: body.to_string().into_bytes() })
+        let (status, body) = match server::answer(&self.cluster, &self.user, &request, None) {
+            api::Answer::Document(status, body) => (status, body.to_string().into_bytes()),
+            api::Answer::Plain(status, _) => (status, Vec::new()),
+            api::Answer::Events(..) => {
+                return Err(Trouble::BadAnswer("a watch where none was asked for".into()));
             }
-            api::Answer::Plain(status, _) => Ok(Answer { status: status.as_u16(), body: Vec::new() }),
-            api::Answer::Events(..) => Err(Trouble::BadAnswer("a watch where none was asked for".into())),
-        }
+        };
+        let date = self.cluster.clock().now().strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
+        Ok(Answer { status: status.as_u16(), date: Some(date), body })
     }
 
-    fn api_server(&self) -> Option<(String, u16)> {
-        network::lookup(&self.cluster, "kubernetes.default.svc.cluster.local")
-            .map(|address| (address.to_string(), 443))
+    async fn bulk(&self, packets: Packets, _: usize) -> Result<(), Trouble> {
+        if packets == Packets::Full {
+            self.pass(Fault::LargePackets).await;
+        }
+        self.pass(Fault::Services).await;
+        Ok(())
+    }
+
+    /// Only what is in the cluster has an address, and nobody serves HTTP there.
+    async fn get(&self, url: &Url, _: Option<&str>) -> Result<u16, Trouble> {
+        if url.host.parse::<IpAddr>().is_err() {
+            self.resolve(&url.host).await?;
+        }
+        self.pass(Fault::Services).await;
+        Err(Trouble::Refused)
     }
 }

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodekeeper_core::checks::Assignment;
+use nodekeeper_core::checks::{Assignment, Checks, Clock, Dns, Mtu, Replicas};
 use nodekeeper_core::report::{Outcome, Report, Verdict, parse, reason};
 use nodekeeper_sim::actors::kubelet::{Kubelets, NodeSpec};
 use nodekeeper_sim::actors::{self, Actors, Timing};
-use nodekeeper_sim::network::{self, Outage};
+use nodekeeper_sim::network::{self, Fault, Outage};
 use nodekeeper_sim::object::{items, text};
 use nodekeeper_sim::worker::Workers;
 use nodekeeper_sim::{Cluster, Options};
@@ -72,7 +72,7 @@ fn standard() -> String {
 async fn a_node_whose_network_works_passes() {
     let (code, report) = Bench::new().standard("w", "n1").await;
     assert_eq!((code, report.verdict), (0, Verdict::Passed), "{report:?}");
-    assert_eq!((report.checks.len(), report.subject.node_uid.as_str()), (5, "a-uid"));
+    assert_eq!((report.checks.len(), report.subject.node_uid.as_str()), (7, "a-uid"));
     assert_eq!(report.checks[0].message, "10.96.0.1");
     assert_eq!(report.checks[1].message, "system:serviceaccount:default:default");
 }
@@ -112,9 +112,52 @@ async fn nobody_is_blamed_for_cluster_dns_that_does_not_run() {
         .filter(|c| c.outcome == Outcome::Inconclusive)
         .map(|c| c.reason.as_str())
         .collect();
-    assert_eq!(reasons, [reason::CLUSTER_DNS_NOT_RUNNING; 2]);
+    assert_eq!(reasons, [reason::CLUSTER_DNS_NOT_RUNNING; 3], "names, the Service and its pods");
     network::run_cluster_dns(&bench.cluster, true).expect("it is there");
     assert_eq!(bench.standard("w2", "n1").await.1.verdict, Verdict::Passed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn f23_each_fault_of_a_network_fails_its_own_check_on_its_own_node() {
+    let bench = Bench::new();
+    let mut assignment = Assignment::default();
+    assignment.subject.node_uid = "a-uid".into();
+    assignment.checks =
+        Checks { mtu: Some(Mtu::default()), clock: Some(Clock::default()), ..Checks::standard() };
+    let text = serde_json::to_string(&assignment).expect("it is JSON");
+    for (fault, told) in [
+        (Fault::Services, "api 10.96.0.1:443: Timeout (no answer within 10 s); and 3 more"),
+        (
+            Fault::Pods,
+            "peers kube-system/kube-dns: Timeout (10.244.0.2:53 on system-1 in a: no answer; 10.244.1.2:53 on system-2 in b: no answer)",
+        ),
+        (
+            Fault::LargePackets,
+            "mtu 10.96.0.1:443: MtuBlackHole (small packets pass, 32768 bytes in full-size packets do not: MTU black hole?)",
+        ),
+    ] {
+        let outage = Outage::Node("n1".into());
+        bench.cluster.network().break_at(fault, outage.clone());
+        let (code, report) = bench.work(&format!("n1-{fault:?}").to_lowercase(), "n1", &text).await;
+        assert_eq!((code, report.summary().as_str()), (1, told), "{report:?}");
+        let (code, report) = bench.work(&format!("n2-{fault:?}").to_lowercase(), "n2", &text).await;
+        assert_eq!(code, 0, "{report:?}");
+        bench.cluster.network().mend_at(fault, &outage);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_server_of_cluster_dns_is_asked_by_its_address() {
+    let bench = Bench::new();
+    let dns = Dns { replicas: Replicas::Each, ..Dns::default() };
+    let assignment =
+        Assignment { checks: Checks { dns: Some(dns), ..Checks::default() }, ..Assignment::default() };
+    let text = serde_json::to_string(&assignment).expect("it is JSON");
+    let (code, report) = bench.work("w1", "n1", &text).await;
+    assert_eq!((code, report.checks[1].message.as_str()), (0, "2 of 2 know it"), "{report:?}");
+    bench.cluster.network().break_at(Fault::Pods, Outage::All);
+    let (code, report) = bench.work("w2", "n1", &text).await;
+    assert_eq!((code, report.checks[1].outcome), (1, Outcome::Failed), "{report:?}");
 }
 
 #[tokio::test(start_paused = true)]

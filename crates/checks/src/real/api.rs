@@ -1,62 +1,59 @@
 //! The API server over HTTP/1 and TLS, with the token of the pod; a connection is used again where one is free.
 
 use std::future::Future;
-use std::io;
 use std::net::IpAddr;
-use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, USER_AGENT};
+use hyper::client::conn::http1::SendRequest;
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, DATE, HOST, HeaderValue, USER_AGENT};
 use hyper::{Request, Response, body::Incoming};
-use hyper_util::rt::TokioIo;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
-use serde_json::Value;
+use rustls::pki_types::ServerName;
+use serde_json::{Value, json};
 use tokio_rustls::TlsConnector;
 
-use crate::net::{Answer, Trouble};
+use super::access::Access;
+use super::http::{self, Connection, WHO, broken};
+use super::tls;
+use crate::api::WHO_AM_I;
+use crate::net::{Answer, Packets, Trouble};
 use crate::plan::join;
 
 /// More than a page of the largest `EndpointSlices`; past it something else is answering.
 const LARGEST_ANSWER: usize = 8 * 1024 * 1024;
-const WHO: &str = concat!("nodekeeper-worker/", env!("CARGO_PKG_VERSION"));
-
-type Connection = SendRequest<Full<Bytes>>;
+/// What every client may read and is some ten kilobytes: more than one packet, jumbo or not.
+const LARGE: &str = "/openapi/v3";
 
 /// A client of one API server.
 pub(super) struct Client {
     host: String,
     port: u16,
+    prefix: String,
     name: ServerName<'static>,
     tls: TlsConnector,
-    bearer: HeaderValue,
+    bearer: Option<HeaderValue>,
     idle: Mutex<Vec<Connection>>,
 }
 
 impl Client {
-    pub(super) fn new(host: &str, port: u16, token: &Path, authority: &Path) -> Result<Self, String> {
-        let read = |file: &Path, what: &str, flag: &str| {
-            std::fs::read(file).map_err(|e| {
-                format!("cannot read {what} in {}: {e}; {flag} says where it is", file.display())
-            })
-        };
-        let token = read(token, "the token", "--token-file")?;
-        let token = String::from_utf8_lossy(&token);
-        let mut bearer = HeaderValue::try_from(format!("Bearer {}", token.trim()))
-            .map_err(|_| "the token has characters that no token has".to_owned())?;
-        bearer.set_sensitive(true);
-        let authority = read(authority, "the cluster's certificate authority", "--ca-file")?;
+    pub(super) fn new(access: Access) -> Result<Self, String> {
+        let bearer = access.token?.map(|token| {
+            let token = String::from_utf8_lossy(&token);
+            let mut bearer = HeaderValue::try_from(format!("Bearer {}", token.trim()))
+                .map_err(|_| "the token has characters that no token has".to_owned())?;
+            bearer.set_sensitive(true);
+            Ok::<_, String>(bearer)
+        });
         Ok(Self {
-            host: host.to_owned(),
-            port,
-            name: ServerName::try_from(host.to_owned())
-                .map_err(|_| format!("KUBERNETES_SERVICE_HOST: {host:?} is neither a name nor an address"))?,
-            tls: TlsConnector::from(Arc::new(trusting(&authority)?)),
-            bearer,
+            bearer: bearer.transpose()?,
+            tls: tls::connector(&[&access.authority?], access.identity.as_ref())?,
+            name: ServerName::try_from(access.server_name).map_err(|_| {
+                format!("the host of the API server, {:?}, is neither a name nor an address", access.host)
+            })?,
+            host: access.host,
+            port: access.port,
+            prefix: access.prefix,
             idle: Mutex::default(),
         })
     }
@@ -78,7 +75,7 @@ impl Client {
         let request = self.request(path, body).map_err(|e| Trouble::NoClient(e.to_string()))?;
         let mut connection = match self.free_connection() {
             Some(connection) => connection,
-            None => self.open(&addresses().await?).await?,
+            None => self.open(&addresses().await?, Packets::Full).await?,
         };
         let response = connection.send_request(request).await.map_err(|e| broken(&e))?;
         let answer = read(response).await?;
@@ -86,15 +83,37 @@ impl Client {
         Ok(answer)
     }
 
+    /// A question that is much larger than it has to be, and one with a large answer. What is answered does not matter.
+    pub(super) async fn bulk(
+        &self,
+        addresses: &[IpAddr],
+        packets: Packets,
+        bytes: usize,
+    ) -> Result<(), Trouble> {
+        let padding = json!({"nodekeeper.dev/padding": "x".repeat(bytes)});
+        let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview",
+            "metadata": {"annotations": padding}});
+        let mut connection = self.open(addresses, packets).await?;
+        for (path, body) in [(WHO_AM_I, Some(&review)), (LARGE, None)] {
+            let request = self.request(path, body).map_err(|e| Trouble::NoClient(e.to_string()))?;
+            let response = connection.send_request(request).await.map_err(|e| broken(&e))?;
+            read(response).await?;
+            connection.ready().await.map_err(|e| broken(&e))?;
+        }
+        Ok(())
+    }
+
     fn request(&self, path: &str, body: Option<&Value>) -> Result<Request<Full<Bytes>>, hyper::http::Error> {
-        let request = Request::builder()
+        let mut request = Request::builder()
             .method(if body.is_some() { "POST" } else { "GET" })
-            .uri(path)
+            .uri(format!("{}{path}", self.prefix))
             .header(HOST, join(&self.host, self.port))
-            .header(AUTHORIZATION, self.bearer.clone())
             .header(ACCEPT, "application/json")
             .header(CONTENT_TYPE, "application/json")
             .header(USER_AGENT, WHO);
+        if let Some(bearer) = &self.bearer {
+            request = request.header(AUTHORIZATION, bearer);
+        }
         request.body(Full::new(body.map_or_else(Bytes::new, |body| Bytes::from(body.to_string()))))
     }
 
@@ -105,55 +124,16 @@ impl Client {
         Some(idle.swap_remove(ready))
     }
 
-    async fn open(&self, addresses: &[IpAddr]) -> Result<Connection, Trouble> {
-        let stream = super::dial(addresses, self.port).await?;
-        // Requests are small and waited for; without it they might wait for a timer.
-        let _ = stream.set_nodelay(true);
-        let stream = self.tls.connect(self.name.clone(), stream).await.map_err(|e| not_trusted(&e))?;
-        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|e| broken(&e))?;
-        // Its errors reach whoever waits for an answer on it.
-        tokio::spawn(connection);
-        Ok(sender)
+    async fn open(&self, addresses: &[IpAddr], packets: Packets) -> Result<Connection, Trouble> {
+        let stream = super::dial(addresses, self.port, packets).await?;
+        http::over_tls(stream, &self.tls, self.name.clone()).await
     }
-}
-
-fn trusting(authority: &[u8]) -> Result<ClientConfig, String> {
-    let bad =
-        |error: &dyn std::fmt::Display| format!("the cluster's certificate authority is unusable: {error}");
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(authority) {
-        roots.add(certificate.map_err(|e| bad(&e))?).map_err(|e| bad(&e))?;
-    }
-    if roots.is_empty() {
-        return Err(bad(&"there is no certificate in it"));
-    }
-    let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|e| bad(&e))?;
-    Ok(config.with_root_certificates(roots).with_no_client_auth())
 }
 
 async fn read(response: Response<Incoming>) -> Result<Answer, Trouble> {
     let status = response.status().as_u16();
+    let date = response.headers().get(DATE).and_then(|date| date.to_str().ok()).map(str::to_owned);
     let body = Limited::new(response.into_body(), LARGEST_ANSWER).collect().await;
     let body = body.map_err(|e| Trouble::BadAnswer(format!("the answer broke off: {e}")))?.to_bytes();
-    Ok(Answer { status, body: body.into() })
-}
-
-fn not_trusted(error: &io::Error) -> Trouble {
-    match error.kind() {
-        io::ErrorKind::InvalidData => Trouble::Tls(error.to_string()),
-        io::ErrorKind::UnexpectedEof => {
-            Trouble::Tls("the other side hung up during the TLS handshake".into())
-        }
-        _ => super::trouble(error),
-    }
-}
-
-fn broken(error: &hyper::Error) -> Trouble {
-    if error.is_parse() {
-        Trouble::BadAnswer(format!("that is no API server: {error}"))
-    } else {
-        Trouble::Unreachable(format!("the connection broke: {error}"))
-    }
+    Ok(Answer { status, date, body: body.into() })
 }

@@ -96,7 +96,7 @@ fn of_code(code: ResponseCode) -> Trouble {
     match code {
         ResponseCode::NXDomain => Trouble::NxDomain,
         ResponseCode::ServFail => Trouble::ServFail,
-        ResponseCode::Refused => Trouble::Refused,
+        ResponseCode::Refused => Trouble::Declined,
         other => Trouble::BadAnswer(format!("the DNS server answers {other}")),
     }
 }

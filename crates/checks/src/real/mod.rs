@@ -1,40 +1,61 @@
-//! Edge: the network of the pod, with sockets, its resolver and its token.
+//! Edge: the network of the pod, with sockets, its resolver, its clock and its token.
 
+mod access;
 mod api;
 mod dns;
+mod http;
+mod tls;
 mod udp;
+mod yaml;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use rustls::pki_types::ServerName;
 use serde_json::Value;
-use tokio::net::TcpStream;
+use socket2::SockRef;
+use tokio::net::{TcpSocket, TcpStream};
 
-use crate::net::{Answer, Net, Trouble};
+use self::access::Access;
+use crate::net::{Answer, Net, Packets, Place, Server, Trouble};
+use crate::url::Url;
+
+/// Segments of this size are small enough for every path; so RFC 9293 has it where nobody says anything.
+const SMALL_SEGMENT: u32 = 536;
 
 /// Where things are. The defaults are a pod's.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Options {
     /// DNS servers to ask instead of those in `/etc/resolv.conf`; names are then asked for as they are.
     pub dns_servers: Vec<SocketAddr>,
-    /// Host and port of the API server; none outside a cluster.
+    /// Host and port of the API server, as a pod knows it; none outside a cluster.
     pub api_server: Option<(String, u16)>,
-    /// The worker's token.
-    pub token_file: PathBuf,
-    /// The authority that signed the API server's certificate.
-    pub ca_file: PathBuf,
+    /// How to find it outside a cluster.
+    pub kubeconfig: Option<PathBuf>,
+    /// The worker's token; none is the pod's, or that of the kubeconfig.
+    pub token_file: Option<PathBuf>,
+    /// The authority that signed the API server's certificate; none is the pod's, or that of the kubeconfig.
+    pub ca_file: Option<PathBuf>,
+    /// Authorities that the machine trusts, for URLs; none where there is no such file.
+    pub trusted_file: Option<PathBuf>,
+    /// The node that we are on.
+    pub node: String,
+    /// Where all pods are, for trials on one machine.
+    pub pods_at: Option<SocketAddr>,
 }
 
-impl Default for Options {
-    fn default() -> Self {
+/// What the kubelet gives to every pod.
+struct Credentials {
+    token_file: PathBuf,
+    ca_file: PathBuf,
+}
+
+impl Credentials {
+    fn of_pod() -> Self {
         let secrets = PathBuf::from("/var/run/secrets/kubernetes.io/serviceaccount");
-        Self {
-            dns_servers: Vec::new(),
-            api_server: None,
-            token_file: secrets.join("token"),
-            ca_file: secrets.join("ca.crt"),
-        }
+        Self { token_file: secrets.join("token"), ca_file: secrets.join("ca.crt") }
     }
 }
 
@@ -42,22 +63,29 @@ impl Default for Options {
 pub struct Real {
     resolver: Result<dns::Resolver, Trouble>,
     client: Result<api::Client, Trouble>,
-    api_server: Option<(String, u16)>,
+    place: Place,
+    authority: Option<Vec<u8>>,
+    trusted_file: Option<PathBuf>,
+    pods_at: Option<SocketAddr>,
 }
 
 impl Real {
     /// Reads `/etc/resolv.conf`, token and authority. To be called inside a tokio runtime.
     #[must_use]
     pub fn new(options: &Options) -> Self {
-        let client = match &options.api_server {
-            Some((host, port)) => api::Client::new(host, *port, &options.token_file, &options.ca_file)
-                .map_err(Trouble::NoClient),
-            None => Err(Trouble::NoClient("there is no API server outside a cluster".into())),
+        let access = Access::find(options);
+        let place = Place {
+            api_server: access.as_ref().map(|it| (it.host.clone(), it.port)).map_err(Clone::clone),
+            node: options.node.clone(),
+            inside: options.api_server.is_some() || !options.dns_servers.is_empty(),
         };
         Self {
             resolver: dns::Resolver::new(&options.dns_servers),
-            client,
-            api_server: options.api_server.clone(),
+            authority: access.as_ref().ok().and_then(|it| it.authority.clone().ok()),
+            client: access.and_then(api::Client::new).map_err(Trouble::NoClient),
+            place,
+            trusted_file: options.trusted_file.clone(),
+            pods_at: options.pods_at,
         }
     }
 
@@ -67,16 +95,48 @@ impl Real {
             Err(_) => self.resolve(host).await,
         }
     }
+
+    /// Trusts the cluster's authority, those of the machine and those in a file. Read when they are needed: most
+    /// workers have no URL to get.
+    fn trusting(&self, ca_file: Option<&str>) -> Result<tokio_rustls::TlsConnector, Trouble> {
+        let named = ca_file.map(|file| tls::read(file.as_ref(), "the authorities", "caFile")).transpose();
+        let named = named.map_err(Trouble::NoClient)?;
+        let trusted = self.trusted_file.as_ref().and_then(|file| std::fs::read(file).ok());
+        let all: Vec<&[u8]> =
+            [&self.authority, &trusted, &named].into_iter().flatten().map(Vec::as_slice).collect();
+        tls::connector(&all, None).map_err(Trouble::NoClient)
+    }
 }
 
 impl Net for Real {
+    fn place(&self) -> Place {
+        self.place.clone()
+    }
+
+    fn clock(&self) -> Duration {
+        SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+    }
+
     async fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, Trouble> {
         self.resolver.as_ref().map_err(Clone::clone)?.resolve(name).await
     }
 
+    async fn resolve_at(&self, server: Server, name: &str) -> Result<Vec<IpAddr>, Trouble> {
+        let server = match server {
+            Server::At(server) => server,
+            Server::Pod(pod) => self.pods_at.unwrap_or(pod),
+        };
+        dns::Resolver::new(&[server])?.resolve(name).await
+    }
+
     async fn connect(&self, host: &str, port: u16) -> Result<(), Trouble> {
         let addresses = self.addresses(host).await?;
-        dial(&addresses, port).await.map(drop)
+        dial(&addresses, port, Packets::Full).await.map(drop)
+    }
+
+    async fn connect_pod(&self, pod: SocketAddr) -> Result<(), Trouble> {
+        let pod = self.pods_at.unwrap_or(pod);
+        dial(&[pod.ip()], pod.port(), Packets::Full).await.map(drop)
     }
 
     async fn api(&self, path: &str, body: Option<&Value>) -> Result<Answer, Trouble> {
@@ -84,21 +144,49 @@ impl Net for Real {
         client.send(path, body, || async { self.addresses(client.host()).await }).await
     }
 
-    fn api_server(&self) -> Option<(String, u16)> {
-        self.api_server.clone()
+    async fn bulk(&self, packets: Packets, bytes: usize) -> Result<(), Trouble> {
+        let client = self.client.as_ref().map_err(Clone::clone)?;
+        let addresses = self.addresses(client.host()).await?;
+        client.bulk(&addresses, packets, bytes).await
+    }
+
+    async fn get(&self, url: &Url, ca_file: Option<&str>) -> Result<u16, Trouble> {
+        let tls = if url.tls { Some(self.trusting(ca_file)?) } else { None };
+        let addresses = self.addresses(&url.host).await?;
+        let stream = dial(&addresses, url.port, Packets::Full).await?;
+        let connection = match tls {
+            Some(tls) => {
+                let name = ServerName::try_from(url.host.clone());
+                let name = name.map_err(|e| Trouble::Tls(format!("{:?}: {e}", url.host)))?;
+                http::over_tls(stream, &tls, name).await?
+            }
+            None => http::speak(stream).await?,
+        };
+        http::get(connection, url).await
     }
 }
 
 /// Connects to the first address that takes it.
-async fn dial(addresses: &[IpAddr], port: u16) -> Result<TcpStream, Trouble> {
+async fn dial(addresses: &[IpAddr], port: u16, packets: Packets) -> Result<TcpStream, Trouble> {
     let mut last = Trouble::NoAddress;
     for address in addresses {
-        match TcpStream::connect((*address, port)).await {
+        match open(SocketAddr::new(*address, port), packets).await {
             Ok(stream) => return Ok(stream),
             Err(error) => last = trouble(&error),
         }
     }
     Err(last)
+}
+
+async fn open(address: SocketAddr, packets: Packets) -> io::Result<TcpStream> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    if packets == Packets::Small {
+        // Both sides keep to it: the other is told when the connection is made.
+        SockRef::from(&socket).set_tcp_mss(SMALL_SEGMENT)?;
+    }
+    // Requests are small and waited for; without it they might wait for a timer.
+    socket.set_nodelay(true)?;
+    socket.connect(address).await
 }
 
 fn trouble(error: &io::Error) -> Trouble {

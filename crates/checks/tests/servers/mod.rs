@@ -6,7 +6,7 @@
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
@@ -17,7 +17,8 @@ use hyper_util::rt::TokioIo;
 use nodekeeper_checks::real::Options;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
-use tokio::net::{TcpListener, UdpSocket};
+use tokio::io::AsyncReadExt as _;
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio_rustls::TlsAcceptor;
 
 pub const TOKEN: &str = "a-token";
@@ -35,6 +36,52 @@ pub enum Dns {
     Code(u8),
 }
 
+/// An HTTP server without TLS; it answers `/missing` with 404 and all else with 204.
+pub async fn http() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(
+                TokioIo::new(stream),
+                service_fn(|request: Request<Incoming>| async move {
+                    let mut response = Response::new(Full::<Bytes>::default());
+                    let is_missing = request.uri().path() == "/missing";
+                    *response.status_mut() =
+                        hyper::StatusCode::from_u16(if is_missing { 404 } else { 204 }).unwrap();
+                    Ok::<_, Infallible>(response)
+                }),
+            ));
+        }
+    });
+    address
+}
+
+/// A way to a server on which large packets get lost: whoever makes connections with segments of full size gets nothing
+/// past the first few bytes.
+pub async fn black_hole(server: SocketAddr) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        loop {
+            let (mut client, _) = listener.accept().await.unwrap();
+            let is_small = socket2::SockRef::from(&client).tcp_mss().unwrap() <= 1000;
+            tokio::spawn(async move {
+                let mut server = TcpStream::connect(server).await.unwrap();
+                if is_small {
+                    let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+                } else {
+                    let (mut up, _down) = client.split();
+                    let _ = tokio::io::copy(&mut (&mut up).take(300), &mut server).await;
+                    std::future::pending::<()>().await;
+                }
+            });
+        }
+    });
+    address
+}
+
 pub async fn dns(way: Dns) -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let address = socket.local_addr().unwrap();
@@ -47,6 +94,29 @@ pub async fn dns(way: Dns) -> SocketAddr {
         }
     });
     address
+}
+
+/// A DNS server that answers, and the names that it was asked for.
+pub async fn counting_dns() -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
+    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let address = socket.local_addr().unwrap();
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let names = asked.clone();
+    tokio::spawn(async move {
+        let mut packet = [0; 512];
+        loop {
+            let (length, from) = socket.recv_from(&mut packet).await.unwrap();
+            let (mut labels, mut at) = (Vec::new(), 12);
+            while packet[at] != 0 {
+                let end = at + 1 + usize::from(packet[at]);
+                labels.push(String::from_utf8_lossy(&packet[at + 1..end]).into_owned());
+                at = end;
+            }
+            names.lock().unwrap().push(labels.join("."));
+            socket.send_to(&reply(&packet[..length], Dns::Answers).unwrap(), from).await.unwrap();
+        }
+    });
+    (address, asked)
 }
 
 fn reply(question: &[u8], way: Dns) -> Option<Vec<u8>> {
@@ -121,8 +191,10 @@ pub async fn api(status: u16, certificate: Certificate) -> Api {
     let options = Options {
         dns_servers: vec![dns(Dns::Answers).await],
         api_server: Some(("127.0.0.1".into(), address.port())),
-        token_file: write("token", &format!("{TOKEN}\n")),
-        ca_file: write("ca.crt", &pem),
+        token_file: Some(write("token", &format!("{TOKEN}\n"))),
+        ca_file: Some(write("ca.crt", &pem)),
+        node: "node-1".into(),
+        ..Options::default()
     };
     Api { options, folder }
 }
@@ -161,6 +233,11 @@ async fn answer(request: Request<Incoming>, status: u16) -> Result<Response<Full
         }
         "/api/v1/namespaces/default/services/kubernetes"
         | "/api/v1/namespaces/kube-system/services/kube-dns" => (200, "{}"),
+        p if p.contains("service-name%3Dkube-peers") => (
+            200,
+            r#"{"items":[{"ports":[{"port":5353,"protocol":"TCP"}],
+                "endpoints":[{"addresses":["10.0.0.7"],"nodeName":"node-2","zone":"zone-a"}]}]}"#,
+        ),
         p if p.contains("/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3Dkube") => {
             (200, r#"{"items":[{"endpoints":[{"addresses":["10.0.0.1"],"conditions":{"ready":true}}]}]}"#)
         }

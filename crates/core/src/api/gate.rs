@@ -55,7 +55,7 @@ use crate::checks::Checks;
     )
     .message("`spec.verifiedLabel.key` must not be a label of Kubernetes: it would be overwritten on every node"),
     validation = Rule::new(
-        "has(self.spec.checks.dns) || has(self.spec.checks.api) || has(self.spec.checks.tcp) || has(self.spec.checks.services)"
+        "has(self.spec.checks.dns) || has(self.spec.checks.api) || has(self.spec.checks.tcp) || has(self.spec.checks.services) || has(self.spec.checks.peers) || has(self.spec.checks.http) || has(self.spec.checks.clock) || has(self.spec.checks.mtu) || has(self.spec.checks.exec)"
     )
     .message("`spec.checks` must name at least one check; leave it out for the default set"),
     validation = Rule::new("self.spec.onFailure == 'KeepTainted' && self.spec.onStuck == 'KeepTainted'")

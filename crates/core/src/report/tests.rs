@@ -11,8 +11,8 @@ fn judged(results: Vec<CheckResult>) -> Report {
 
 #[test]
 fn verdicts() {
-    use Outcome::{Failed, Inconclusive, Passed, Skipped};
-    let table: [(&[Outcome], Verdict); 8] = [
+    use Outcome::{Failed, Inconclusive, Passed, Skipped, Warned};
+    let table: [(&[Outcome], Verdict); 11] = [
         (&[], Verdict::Inconclusive),
         (&[Skipped], Verdict::Inconclusive),
         (&[Passed], Verdict::Passed),
@@ -21,6 +21,9 @@ fn verdicts() {
         (&[Inconclusive, Failed], Verdict::Failed),
         (&[Passed, Failed], Verdict::Failed),
         (&[Skipped, Inconclusive], Verdict::Inconclusive),
+        (&[Warned, Passed], Verdict::Passed),
+        (&[Warned], Verdict::Inconclusive),
+        (&[Warned, Failed], Verdict::Failed),
     ];
     for (outcomes, verdict) in table {
         let results = outcomes.iter().map(|o| result("x", "y", *o, "")).collect();
@@ -92,6 +95,73 @@ fn a_connection_to_a_host_name_is_excused_as_a_name_is() {
 }
 
 #[test]
+fn a_url_with_a_host_name_is_excused_as_a_name_is() {
+    let verdict = |target| {
+        let down = result("services", CLUSTER_DNS, Outcome::Failed, reason::NO_READY_ENDPOINTS);
+        judged(vec![result("http", target, Outcome::Failed, reason::NX_DOMAIN), down]).verdict
+    };
+    for name in ["http://a.example/x:1", "https://a.example:8443/", "https://a.example"] {
+        assert_eq!(verdict(name), Verdict::Inconclusive, "{name}");
+    }
+    for address in
+        ["http://10.0.0.1/", "https://[fd00::1]/x", "https://[fd00::1]:8443/", "http://10.0.0.1:80"]
+    {
+        assert_eq!(verdict(address), Verdict::Failed, "{address}");
+    }
+}
+
+#[test]
+fn peers_are_not_missed_where_cluster_dns_does_not_run() {
+    let down = || result("services", CLUSTER_DNS, Outcome::Failed, reason::NO_READY_ENDPOINTS);
+    let peers = |target, outcome, why| result("peers", target, outcome, why);
+    for peer in [
+        peers(CLUSTER_DNS, Outcome::Failed, reason::TIMEOUT),
+        peers(CLUSTER_DNS, Outcome::Inconclusive, reason::NO_READY_ENDPOINTS),
+    ] {
+        let report = judged(vec![peer, down()]);
+        let excused = |c: &CheckResult| c.reason == reason::CLUSTER_DNS_NOT_RUNNING;
+        assert_eq!(report.verdict, Verdict::Inconclusive);
+        assert!(report.checks.iter().all(excused), "{report:?}");
+    }
+    let alone = judged(vec![peers(CLUSTER_DNS, Outcome::Inconclusive, reason::NO_READY_ENDPOINTS)]);
+    assert_eq!(alone.checks[0].reason, reason::CLUSTER_DNS_NOT_RUNNING);
+    let others = judged(vec![peers("ns/web", Outcome::Failed, reason::TIMEOUT), down()]);
+    assert_eq!(others.verdict, Verdict::Failed, "other pods are no excuse");
+    let runs = judged(vec![
+        peers(CLUSTER_DNS, Outcome::Failed, reason::TIMEOUT),
+        result("services", CLUSTER_DNS, Outcome::Passed, ""),
+    ]);
+    assert_eq!(runs.verdict, Verdict::Failed);
+}
+
+#[test]
+fn f22_an_external_name_is_told_and_holds_nobody() {
+    let report = judged(vec![
+        result("dns", "kubernetes.default.svc.cluster.local.", Outcome::Passed, ""),
+        result("dns", "google.com.", Outcome::Warned, reason::NX_DOMAIN),
+    ]);
+    assert_eq!((report.verdict, report.exit_code()), (Verdict::Passed, 0));
+    assert_eq!(report.summary(), "1 check passed in 7 ms; warning: dns google.com.: NxDomain");
+    let standard = crate::checks::Checks::standard().dns.expect("names are part of it");
+    assert_eq!(standard.names, [crate::checks::CLUSTER_NAME], "nothing outside the cluster is required");
+    assert!(
+        standard.names.iter().chain(&standard.optional).all(|name| name.ends_with('.')),
+        "one question each"
+    );
+}
+
+#[test]
+fn an_outcome_of_a_newer_worker_counts_for_nobody() {
+    let passed = judged(vec![result("dns", "a.", Outcome::Passed, "")]).to_message(MESSAGE_LIMIT);
+    let newer = passed.replace("\"o\":\"Passed\"", "\"o\":\"Splendid\"");
+    assert!(matches!(parse(&newer), Err(ParseError::Contradiction { .. })), "it opens nothing");
+    let unsure = newer.replace("\"verdict\":\"Passed\"", "\"verdict\":\"Inconclusive\"");
+    assert_eq!(parse(&unsure).expect("it can be read").checks[0].outcome, Outcome::Inconclusive);
+    let more = passed.replacen('{', "{\"mood\":\"good\",", 1);
+    assert_eq!(parse(&more).expect("what is new is passed over").verdict, Verdict::Passed);
+}
+
+#[test]
 fn names_fail_the_node_where_cluster_dns_runs() {
     let report = judged(vec![
         result("dns", "a.", Outcome::Failed, reason::TIMEOUT),
@@ -160,8 +230,8 @@ fn what_is_no_report() {
 }
 
 fn outcomes() -> impl Strategy<Value = Outcome> {
-    use Outcome::{Failed, Inconclusive, Passed, Skipped};
-    proptest::sample::select(vec![Passed, Failed, Inconclusive, Skipped])
+    use Outcome::{Failed, Inconclusive, Passed, Skipped, Warned};
+    proptest::sample::select(vec![Passed, Failed, Inconclusive, Skipped, Warned])
 }
 
 fn results() -> impl Strategy<Value = Vec<CheckResult>> {

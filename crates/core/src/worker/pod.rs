@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use super::{CONTAINER, NODE_NAME, NODE_UID, SUBJECT, name};
+use super::{CHECK_PREFIX, CONTAINER, NODE_NAME, NODE_UID, SUBJECT, name};
 use crate::api::{EnvVar, InitContainer, NodeGateSpec, SecurityContext, Toleration, Volume, Worker};
-use crate::checks::{Assignment, Subject};
+use crate::checks::{Assignment, Checks, Exec, Subject};
 use crate::node::NodeView;
 
 /// The seed's default taints that a node bears before it is ready for anything.
@@ -155,6 +155,8 @@ pub fn pod(
     let secrets: Vec<Value> =
         template.pull_secrets.iter().chain(&worker.pull_secrets).map(|name| json!({"name": name})).collect();
     let init: Vec<Value> = worker.init_containers.iter().map(|one| init_container(one, worker)).collect();
+    let mut containers = vec![container(template, gate, &assignment)?];
+    containers.extend(gate.checks.exec.iter().map(|check| exec(check, worker)));
     Ok(serde_json::from_value(json!({
         "metadata": metadata(template, node, subject)?,
         "spec": {
@@ -175,7 +177,7 @@ pub fn pod(
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
             "initContainers": (!init.is_empty()).then_some(init),
-            "containers": [container(template, gate, &assignment)?],
+            "containers": containers,
             "volumes": (!worker.volumes.is_empty()).then_some(&worker.volumes),
         },
     }))?)
@@ -183,7 +185,14 @@ pub fn pod(
 
 /// Whether a check asks the API server.
 fn needs_token(gate: &NodeGateSpec) -> bool {
-    gate.checks.api.is_some() || gate.checks.services.is_some()
+    let Checks { api, services, peers, clock, mtu, dns, .. } = &gate.checks;
+    api.is_some()
+        || services.is_some()
+        || peers.is_some()
+        || clock.is_some()
+        || mtu.is_some()
+        // Names are excused, and CoreDNS asked pod by pod, by what the API server says of it.
+        || dns.is_some()
 }
 
 fn metadata(template: &Template, node: &NodeView, subject: &Subject) -> Result<Value, serde_json::Error> {
@@ -267,6 +276,19 @@ fn container(
         "securityContext": confined(),
         "resources": worker.resources.as_ref().map_or(usual, |asked| json!(asked)),
     }))
+}
+
+/// A check of the user's: a container beside ours, whose exit code counts.
+fn exec(check: &Exec, worker: &Worker) -> Value {
+    let mut container = json!(check);
+    container["name"] = json!(format!("{CHECK_PREFIX}{}", check.name));
+    let mut env = vec![json!({"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}})];
+    env.extend(check.env.iter().map(|var| json!(var)));
+    container["env"] = json!(env);
+    container["securityContext"] = confined();
+    container["imagePullPolicy"] = json!(worker.pull_policy.as_str());
+    container["terminationMessagePolicy"] = json!("FallbackToLogsOnError");
+    container
 }
 
 fn init_container(asked: &InitContainer, worker: &Worker) -> Value {

@@ -14,8 +14,8 @@ use super::{Api, Switches, any_port};
 use crate::bind::{Error, Identity};
 
 /// How soon something is tried again that the system did not give us.
-const AGAIN: Duration = Duration::from_millis(50);
-const BACKLOG: u32 = 64;
+pub(super) const AGAIN: Duration = Duration::from_millis(50);
+pub(super) const BACKLOG: u32 = 64;
 
 pub(super) fn serve(
     switches: &Arc<Switches>,
@@ -33,7 +33,7 @@ pub(super) fn serve(
 }
 
 /// A socket that is bound and does not listen: it keeps the port from others, and whoever connects is refused.
-fn bind(address: SocketAddr) -> std::io::Result<TcpSocket> {
+pub(super) fn bind(address: SocketAddr) -> std::io::Result<TcpSocket> {
     let socket = TcpSocket::new_v4()?;
     // So that a second one can listen there, whenever somebody should.
     socket.set_reuseport(true)?;

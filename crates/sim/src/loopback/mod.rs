@@ -1,8 +1,9 @@
-//! Edge: real sockets. A DNS server and a way to the API server on loopback, for each node its own, so that they can
-//! be broken for one node and work for the next.
+//! Edge: real sockets. A DNS server, a way to the API server and one to the pods of other nodes on loopback, for each
+//! node its own, so that they can be broken for one node and work for the next.
 
 mod api;
 mod dns;
+mod pods;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -40,6 +41,16 @@ pub enum Api {
     WrongCertificate,
 }
 
+/// What a node's way to the pods of other nodes does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pods {
+    /// It leads there.
+    #[default]
+    Healthy,
+    /// Connections are refused, as by a firewall that says so.
+    Refuse,
+}
+
 /// The network of one node, until it is dropped.
 #[derive(Debug)]
 pub struct Endpoints {
@@ -47,6 +58,9 @@ pub struct Endpoints {
     pub dns: SocketAddr,
     /// Its way to the API server. TLS goes through it unopened.
     pub api: SocketAddr,
+    /// Where the pods of other nodes are, all of them.
+    pub pods: SocketAddr,
+    pods_switch: pods::Switch,
     switches: Arc<Switches>,
     _tasks: JoinSet<()>,
 }
@@ -64,13 +78,14 @@ impl Switches {
 }
 
 impl Endpoints {
-    /// Opens both, with nothing wrong; the API server is at this address.
+    /// Opens all, with nothing wrong; the API server is at this address.
     pub async fn open(api_server: SocketAddr) -> Result<Self, bind::Error> {
         let switches = Arc::new(Switches::default());
         let mut tasks = JoinSet::new();
         let dns = dns::serve(&switches, &mut tasks).await?;
         let api = api::serve(&switches, &mut tasks, api_server)?;
-        Ok(Self { dns, api, switches, _tasks: tasks })
+        let (pods, pods_switch) = pods::serve(&mut tasks)?;
+        Ok(Self { dns, api, pods, pods_switch, switches, _tasks: tasks })
     }
 
     /// Breaks or heals DNS.
@@ -82,6 +97,13 @@ impl Endpoints {
     pub fn set_api(&self, api: Api) {
         self.switches.now.lock().unwrap_or_else(PoisonError::into_inner).1 = api;
         self.switches.turned.notify_one();
+    }
+}
+
+impl Endpoints {
+    /// Breaks or heals the way to the pods of other nodes.
+    pub fn set_pods(&self, pods: Pods) {
+        self.pods_switch.turn(pods);
     }
 }
 

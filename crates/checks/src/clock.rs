@@ -1,0 +1,99 @@
+//! `clock`: the node's clock and the API server's agree, as far as the Date of an answer can tell.
+
+use std::time::Duration;
+
+use nodekeeper_core::report::{Outcome, reason};
+
+use crate::date::read_http;
+use crate::net::Net;
+use crate::run::Finding;
+
+/// Small, and everybody gets an answer; whether it is the wanted one does not matter, for every answer has a Date.
+const VERSION: &str = "/version";
+/// A Date has whole seconds: what it leaves open.
+const RESOLUTION: Duration = Duration::from_secs(1);
+
+pub(crate) async fn check(net: &impl Net, max_skew: u32) -> Finding {
+    let before = net.clock();
+    let answer = match net.api(VERSION, None).await {
+        Ok(answer) => answer,
+        Err(trouble) => return Finding::trouble(&trouble).unsure(),
+    };
+    let after = net.clock();
+    let Some(date) = answer.date.as_deref().and_then(read_http) else {
+        let message = "the API server's answer has no Date to compare with";
+        return Finding::new(Outcome::Inconclusive, reason::BAD_ANSWER, message);
+    };
+    judge(before, after, Duration::from_secs(date), Duration::from_secs(max_skew.into()))
+}
+
+/// The server's clock showed something between `date` and a second later, at some time between `before` and `after`;
+/// only what is past both counts.
+fn judge(before: Duration, after: Duration, date: Duration, max_skew: Duration) -> Finding {
+    let behind = date.saturating_sub(after);
+    let ahead = before.saturating_sub(date + RESOLUTION);
+    let (skew, which) = if behind > ahead { (behind, "behind") } else { (ahead, "ahead of") };
+    let seconds = skew.as_millis() / 1000;
+    if skew > max_skew {
+        let message = format!(
+            "the node's clock is {seconds} s {which} the API server's, {} s are allowed",
+            max_skew.as_secs()
+        );
+        return Finding::new(Outcome::Failed, reason::CLOCK_SKEW, message);
+    }
+    Finding::passed(if seconds == 0 {
+        "in step".into()
+    } else {
+        format!("{seconds} s {which} the API server's")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::fake::Fake;
+
+    const DATE: u64 = 784_111_777;
+
+    fn skewed(before_ms: i64, after_ms: i64) -> (Outcome, String) {
+        let at = |ms: i64| {
+            Duration::from_secs(DATE) + Duration::from_mins(1) + Duration::from_millis(ms.unsigned_abs())
+        };
+        let early = |ms: i64| {
+            Duration::from_secs(DATE) + Duration::from_mins(1) - Duration::from_millis(ms.unsigned_abs())
+        };
+        let time = |ms: i64| if ms < 0 { early(ms) } else { at(ms) };
+        let date = Duration::from_secs(DATE) + Duration::from_mins(1);
+        let finding = judge(time(before_ms), time(after_ms), date, Duration::from_secs(5));
+        (finding.outcome, finding.message)
+    }
+
+    #[test]
+    fn only_what_cannot_be_explained_counts() {
+        for (before, after, outcome) in [
+            (0, 10, Outcome::Passed),
+            (900, 950, Outcome::Passed),
+            (6_000, 6_010, Outcome::Passed),
+            (6_010, 6_020, Outcome::Failed),
+            (-5_000, -5_000, Outcome::Passed),
+            (-5_100, -5_010, Outcome::Failed),
+            (-60_000, 60_000, Outcome::Passed),
+        ] {
+            assert_eq!(skewed(before, after).0, outcome, "{before} {after}");
+        }
+        let told = "the node's clock is 59 s ahead of the API server's, 5 s are allowed";
+        assert_eq!(skewed(60_000, 60_000).1, told);
+        assert!(skewed(-30_000, -30_000).1.contains("30 s behind"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn f23_a_wrong_clock_is_seen() {
+        let date = Some("Sun, 06 Nov 1994 08:49:37 GMT".to_owned());
+        for (clock, outcome) in [(DATE, Outcome::Passed), (DATE + 90, Outcome::Failed)] {
+            let mut net = Fake::new();
+            (net.date, net.clock) = (date.clone(), Duration::from_secs(clock));
+            assert_eq!(check(&net, 5).await.outcome, outcome);
+        }
+        assert_eq!(check(&Fake::new(), 5).await.outcome, Outcome::Inconclusive, "there is no Date");
+    }
+}

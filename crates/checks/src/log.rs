@@ -1,0 +1,128 @@
+//! What a worker does, for programs that collect logs: a JSON object a line.
+
+use std::time::Duration;
+
+use nodekeeper_checks::{Progress, rfc3339};
+use nodekeeper_core::report::{CheckResult, Outcome, Report, Verdict, reason};
+use serde_json::{Value, json};
+
+/// The line for a step.
+pub fn step(progress: &Progress<'_>, clock: Duration) -> String {
+    match progress {
+        Progress::Started { name, target } => {
+            let (title, key) = words(name);
+            line("info", clock, &format!("Starting {title} check"), vec![(key, json!(target))])
+        }
+        Progress::Ended { result, addresses } => ended(result, addresses, clock),
+    }
+}
+
+/// The last line, with the whole report.
+pub fn verdict(report: &Report, node: Option<&str>, clock: Duration) -> String {
+    let is_misconfigured = report.checks.iter().any(|check| check.reason == reason::BAD_CONFIGURATION);
+    let (level, said) = match report.verdict {
+        Verdict::Passed => ("info", "All checks passed"),
+        Verdict::Failed => ("error", "Checks failed"),
+        Verdict::Inconclusive if is_misconfigured => ("error", "Bad configuration"),
+        Verdict::Inconclusive => ("warn", "Checks are inconclusive"),
+    };
+    let mut fields = Vec::new();
+    if let Some(node) = node {
+        fields.push(("node", json!(node)));
+    }
+    fields.push(("total_duration", seconds(report.ms)));
+    if report.verdict != Verdict::Passed {
+        fields.push(("error", json!(report.summary())));
+    }
+    fields.push(("report", json!(report)));
+    line(level, clock, said, fields)
+}
+
+fn ended(result: &CheckResult, addresses: &[std::net::IpAddr], clock: Duration) -> String {
+    let (title, key) = words(&result.name);
+    let (level, end) = match result.outcome {
+        Outcome::Passed => ("info", "passed"),
+        Outcome::Failed => ("error", "failed"),
+        Outcome::Inconclusive => ("warn", "is inconclusive"),
+        Outcome::Skipped => ("warn", "skipped"),
+        Outcome::Warned => ("warn", "failed, which holds no node"),
+    };
+    let mut fields = vec![(key, json!(result.target))];
+    if !addresses.is_empty() {
+        fields.push(("addresses", json!(addresses)));
+    } else if result.outcome == Outcome::Passed && !result.message.is_empty() {
+        fields.push(("result", json!(result.message)));
+    }
+    if result.outcome != Outcome::Passed {
+        fields.push(("reason", json!(result.reason)));
+        fields.push(("error", json!(result.message)));
+    }
+    fields.push(("duration", seconds(result.ms)));
+    line(level, clock, &format!("{title} check {end}"), fields)
+}
+
+/// What a check is called, and what its target is.
+fn words(check: &str) -> (&'static str, &'static str) {
+    match check {
+        "dns" => ("DNS", "domain"),
+        "api" => ("API", "server"),
+        "tcp" => ("TCP", "address"),
+        "services" => ("Service", "service"),
+        "peers" => ("Peer", "service"),
+        "http" => ("HTTP", "url"),
+        "clock" => ("Clock", "server"),
+        "mtu" => ("MTU", "server"),
+        _ => ("Unknown", "target"),
+    }
+}
+
+fn seconds(ms: u64) -> Value {
+    json!(format!("{}.{:03}s", ms / 1000, ms % 1000))
+}
+
+/// In this order, which is what people look for first.
+fn line(level: &str, clock: Duration, said: &str, fields: Vec<(&str, Value)>) -> String {
+    let head =
+        [("level", json!(level)), ("timestamp", json!(rfc3339(clock.as_secs()))), ("msg", json!(said))];
+    let pairs: Vec<String> =
+        head.into_iter().chain(fields).map(|(key, value)| format!("{}:{value}", json!(key))).collect();
+    format!("{{{}}}\n", pairs.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nodekeeper_core::checks::Subject;
+
+    const CLOCK: Duration = Duration::from_secs(1_706_004_000);
+
+    #[test]
+    fn lines_are_those_that_the_seed_documents() {
+        let started = Progress::Started { name: "dns", target: "a." };
+        let expected =
+            r#"{"level":"info","timestamp":"2024-01-23T10:00:00Z","msg":"Starting DNS check","domain":"a."}"#;
+        assert_eq!(step(&started, CLOCK), format!("{expected}\n"));
+        let mut result = CheckResult::new("dns", "a.", Outcome::Passed, "", "10.96.0.1");
+        result.ms = 123;
+        let addresses = [[10, 96, 0, 1].into()];
+        let passed = step(&Progress::Ended { result: &result, addresses: &addresses }, CLOCK);
+        let expected = r#"{"level":"info","timestamp":"2024-01-23T10:00:00Z","msg":"DNS check passed","domain":"a.","addresses":["10.96.0.1"],"duration":"0.123s"}"#;
+        assert_eq!(passed, format!("{expected}\n"));
+        let last = verdict(&Report::judge(Subject::default(), vec![result], 45_200), Some("node-1"), CLOCK);
+        let expected = r#"{"level":"info","timestamp":"2024-01-23T10:00:00Z","msg":"All checks passed","node":"node-1","total_duration":"45.200s","report":{"#;
+        assert!(last.starts_with(expected), "{last}");
+    }
+
+    #[test]
+    fn failures_say_why_and_stay_one_line() {
+        let result = CheckResult::new("tcp", "10.0.0.1:443", Outcome::Failed, "Timeout", "no\n\"answer\"");
+        let told = step(&Progress::Ended { result: &result, addresses: &[] }, CLOCK);
+        assert_eq!(told.lines().count(), 1, "{told}");
+        let read: Value = serde_json::from_str(&told).expect("it is JSON");
+        assert_eq!((&read["msg"], &read["level"]), (&json!("TCP check failed"), &json!("error")));
+        assert_eq!((&read["reason"], &read["error"]), (&json!("Timeout"), &json!("no\n\"answer\"")));
+        let last = verdict(&Report::judge(Subject::default(), vec![result], 1), None, CLOCK);
+        let read: Value = serde_json::from_str(&last).expect("it is JSON");
+        assert_eq!(read["msg"], "Checks failed");
+    }
+}

@@ -1,0 +1,80 @@
+//! `mtu`: large packets get through as small ones do.
+//!
+//! Much is sent in packets as large as the path is said to take. Where nothing comes back, the same is sent over another
+//! connection in packets that every path takes: where those are answered, it is the large ones that get lost.
+
+use std::pin::pin;
+
+use futures::future::{Either, select};
+use nodekeeper_core::report::{Outcome, reason};
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use crate::net::{Net, Packets, Trouble};
+use crate::run::Finding;
+
+pub(crate) async fn check(net: &impl Net, bytes: usize, end: Instant) -> Finding {
+    let send = |packets: Packets| async move {
+        timeout_at(end, net.bulk(packets, bytes)).await.unwrap_or(Err(Trouble::Timeout))
+    };
+    let start = Instant::now();
+    let full = pin!(send(Packets::Full));
+    let small = pin!(async {
+        // Where all is well nobody needs it.
+        sleep_until(start + end.saturating_duration_since(start) / 4).await;
+        send(Packets::Small).await
+    });
+    match select(full, small).await {
+        Either::Left((Ok(()), _)) => Finding::passed(format!("{bytes} bytes")),
+        Either::Left((Err(trouble), small)) => judge(bytes, &trouble, &small.await),
+        Either::Right((small, full)) => match full.await {
+            Ok(()) => Finding::passed(format!("{bytes} bytes")),
+            Err(trouble) => judge(bytes, &trouble, &small),
+        },
+    }
+}
+
+fn judge(bytes: usize, full: &Trouble, small: &Result<(), Trouble>) -> Finding {
+    match (full, small) {
+        (Trouble::Timeout, Ok(())) => Finding::new(
+            Outcome::Failed,
+            reason::MTU_BLACK_HOLE,
+            format!("small packets pass, {bytes} bytes in full-size packets do not: MTU black hole?"),
+        ),
+        (trouble, Ok(())) => Finding::trouble(trouble).unsure(),
+        (_, Err(trouble)) => {
+            let message = format!("not even small packets are answered: {trouble}");
+            Finding::new(Outcome::Inconclusive, trouble.reason(), message)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::fake::{Fake, Reply};
+    use std::time::Duration;
+
+    async fn look(bulk: fn(Packets) -> Reply<()>) -> (Outcome, &'static str) {
+        let end = Instant::now() + Duration::from_secs(10);
+        let finding = check(&Fake::new().on_bulk(bulk), 32_768, end).await;
+        (finding.outcome, finding.reason)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn f23_only_large_packets_that_get_lost_are_a_black_hole() {
+        assert_eq!(look(|_| Some(Ok(()))).await, (Outcome::Passed, ""));
+        let hole = |packets| (packets == Packets::Small).then_some(Ok(()));
+        assert_eq!(look(hole).await, (Outcome::Failed, reason::MTU_BLACK_HOLE));
+        assert_eq!(look(|_| None).await, (Outcome::Inconclusive, reason::TIMEOUT));
+        assert_eq!(look(|_| Some(Err(Trouble::Refused))).await, (Outcome::Inconclusive, reason::REFUSED));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn where_all_is_well_it_is_sent_once() {
+        let only_full = |packets| {
+            assert_eq!(packets, Packets::Full);
+            Some(Ok(()))
+        };
+        assert_eq!(look(only_full).await.0, Outcome::Passed);
+    }
+}

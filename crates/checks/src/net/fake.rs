@@ -1,0 +1,142 @@
+//! A network for tests: it does what it is told, and whatever it does takes a while.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use super::{Answer, Net, Packets, Place, Server, Trouble};
+use crate::url::Url;
+
+/// What comes back; nothing ever, where there is none.
+pub(crate) type Reply<T> = Option<Result<T, Trouble>>;
+type Boxed<'a, I, O> = Box<dyn Fn(I) -> O + Send + Sync + 'a>;
+type OnApi<'a> = Box<dyn Fn(&str, Option<&Value>) -> (u16, Value) + Send + Sync + 'a>;
+
+/// Names, connections and large answers take a second, requests to the API server half of one.
+pub(crate) struct Fake<'a> {
+    pub(crate) place: Place,
+    pub(crate) date: Option<String>,
+    pub(crate) clock: Duration,
+    resolve: Boxed<'a, String, Reply<Vec<IpAddr>>>,
+    resolve_at: Boxed<'a, Server, Reply<Vec<IpAddr>>>,
+    connect: Boxed<'a, (String, u16), Reply<()>>,
+    pods: Boxed<'a, SocketAddr, Reply<()>>,
+    api: OnApi<'a>,
+    bulk: Boxed<'a, Packets, Reply<()>>,
+    get: Boxed<'a, Url, Reply<u16>>,
+}
+
+impl<'a> Fake<'a> {
+    /// All is well: every name has an address, a Service two ready endpoints on other nodes.
+    pub(crate) fn new() -> Self {
+        Self {
+            place: Place { api_server: Ok(("10.96.0.1".into(), 443)), node: "here".into(), inside: true },
+            date: None,
+            clock: Duration::ZERO,
+            resolve: Box::new(|_| Some(Ok(vec![Ipv4Addr::LOCALHOST.into()]))),
+            resolve_at: Box::new(|_| Some(Ok(vec![Ipv4Addr::LOCALHOST.into()]))),
+            connect: Box::new(|_| Some(Ok(()))),
+            pods: Box::new(|_| Some(Ok(()))),
+            api: Box::new(|_, _| (200, answer(&[("10.0.0.1", "n1", "a"), ("10.0.0.2", "n2", "b")]))),
+            bulk: Box::new(|_| Some(Ok(()))),
+            get: Box::new(|_| Some(Ok(200))),
+        }
+    }
+
+    pub(crate) fn outside() -> Self {
+        let place = Place { api_server: Err("no cluster here".into()), node: String::new(), inside: false };
+        Self { place, ..Self::new() }
+    }
+
+    pub(crate) fn on_resolve(self, does: impl Fn(String) -> Reply<Vec<IpAddr>> + Send + Sync + 'a) -> Self {
+        Self { resolve: Box::new(does), ..self }
+    }
+
+    pub(crate) fn on_resolve_at(
+        self,
+        does: impl Fn(Server) -> Reply<Vec<IpAddr>> + Send + Sync + 'a,
+    ) -> Self {
+        Self { resolve_at: Box::new(does), ..self }
+    }
+
+    pub(crate) fn on_connect(self, does: impl Fn((String, u16)) -> Reply<()> + Send + Sync + 'a) -> Self {
+        Self { connect: Box::new(does), ..self }
+    }
+
+    pub(crate) fn on_pods(self, does: impl Fn(SocketAddr) -> Reply<()> + Send + Sync + 'a) -> Self {
+        Self { pods: Box::new(does), ..self }
+    }
+
+    pub(crate) fn on_api(
+        self,
+        does: impl Fn(&str, Option<&Value>) -> (u16, Value) + Send + Sync + 'a,
+    ) -> Self {
+        Self { api: Box::new(does), ..self }
+    }
+
+    pub(crate) fn on_bulk(self, does: impl Fn(Packets) -> Reply<()> + Send + Sync + 'a) -> Self {
+        Self { bulk: Box::new(does), ..self }
+    }
+
+    pub(crate) fn on_get(self, does: impl Fn(Url) -> Reply<u16> + Send + Sync + 'a) -> Self {
+        Self { get: Box::new(does), ..self }
+    }
+}
+
+/// What the API server answers to everything: who asks, and the ready endpoints of a Service, each with its node and zone.
+pub(crate) fn answer(endpoints: &[(&str, &str, &str)]) -> Value {
+    let endpoint = |(address, node, zone): &(&str, &str, &str)| json!({"addresses": [address], "nodeName": node, "zone": zone});
+    let ports = json!([{"port": 9153}, {"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]);
+    json!({"status": {"userInfo": {"username": "worker"}},
+        "items": [{"endpoints": endpoints.iter().map(endpoint).collect::<Vec<_>>(), "ports": ports}]})
+}
+
+async fn after_a_second<T>(reply: Reply<T>) -> Result<T, Trouble> {
+    sleep(Duration::from_secs(1)).await;
+    match reply {
+        Some(reply) => reply,
+        None => std::future::pending().await,
+    }
+}
+
+impl Net for Fake<'_> {
+    fn place(&self) -> Place {
+        self.place.clone()
+    }
+
+    fn clock(&self) -> Duration {
+        self.clock
+    }
+
+    async fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, Trouble> {
+        after_a_second((self.resolve)(name.to_owned())).await
+    }
+
+    async fn resolve_at(&self, server: Server, _: &str) -> Result<Vec<IpAddr>, Trouble> {
+        after_a_second((self.resolve_at)(server)).await
+    }
+
+    async fn connect(&self, host: &str, port: u16) -> Result<(), Trouble> {
+        after_a_second((self.connect)((host.to_owned(), port))).await
+    }
+
+    async fn connect_pod(&self, pod: SocketAddr) -> Result<(), Trouble> {
+        after_a_second((self.pods)(pod)).await
+    }
+
+    async fn api(&self, path: &str, body: Option<&Value>) -> Result<Answer, Trouble> {
+        sleep(Duration::from_millis(500)).await;
+        let (status, body) = (self.api)(path, body);
+        Ok(Answer { status, date: self.date.clone(), body: body.to_string().into_bytes() })
+    }
+
+    async fn bulk(&self, packets: Packets, _: usize) -> Result<(), Trouble> {
+        after_a_second((self.bulk)(packets)).await
+    }
+
+    async fn get(&self, url: &Url, _: Option<&str>) -> Result<u16, Trouble> {
+        after_a_second((self.get)(url.clone())).await
+    }
+}

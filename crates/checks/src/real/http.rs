@@ -1,0 +1,69 @@
+//! HTTP/1 over a stream, with TLS or without.
+
+use std::io;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::Request;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::header::{ACCEPT, HOST, USER_AGENT};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use crate::net::Trouble;
+use crate::url::Url;
+
+pub(super) const WHO: &str = concat!("nodekeeper-worker/", env!("CARGO_PKG_VERSION"));
+
+pub(super) type Connection = SendRequest<Full<Bytes>>;
+
+pub(super) async fn over_tls(
+    stream: TcpStream,
+    tls: &TlsConnector,
+    name: ServerName<'static>,
+) -> Result<Connection, Trouble> {
+    speak(tls.connect(name, stream).await.map_err(|e| not_trusted(&e))?).await
+}
+
+pub(super) async fn speak(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) -> Result<Connection, Trouble> {
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|e| broken(&e))?;
+    // Its errors reach whoever waits for an answer on it.
+    tokio::spawn(connection);
+    Ok(sender)
+}
+
+/// The status that is answered; what comes after it is not waited for.
+pub(super) async fn get(mut connection: Connection, url: &Url) -> Result<u16, Trouble> {
+    let request = Request::builder()
+        .uri(&url.path)
+        .header(HOST, url.authority())
+        .header(ACCEPT, "*/*")
+        .header(USER_AGENT, WHO)
+        .body(Full::default());
+    let request = request.map_err(|e| Trouble::NoClient(e.to_string()))?;
+    let response = connection.send_request(request).await.map_err(|e| broken(&e))?;
+    Ok(response.status().as_u16())
+}
+
+fn not_trusted(error: &io::Error) -> Trouble {
+    match error.kind() {
+        io::ErrorKind::InvalidData => Trouble::Tls(error.to_string()),
+        io::ErrorKind::UnexpectedEof => {
+            Trouble::Tls("the other side hung up during the TLS handshake".into())
+        }
+        _ => super::trouble(error),
+    }
+}
+
+pub(super) fn broken(error: &hyper::Error) -> Trouble {
+    if error.is_parse() {
+        Trouble::BadAnswer(format!("that does not speak HTTP: {error}"))
+    } else {
+        Trouble::Unreachable(format!("the connection broke: {error}"))
+    }
+}

@@ -1,0 +1,60 @@
+//! A port that stands for every pod on other nodes, and can be shut.
+
+use std::net::SocketAddr;
+
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use super::api::{AGAIN, BACKLOG, bind};
+use super::{Pods, any_port};
+use crate::bind::Error;
+
+/// Opens and shuts it.
+#[derive(Debug)]
+pub(super) struct Switch(watch::Sender<Pods>);
+
+impl Switch {
+    pub(super) fn turn(&self, pods: Pods) {
+        self.0.send_replace(pods);
+    }
+}
+
+pub(super) fn serve(tasks: &mut JoinSet<()>) -> Result<(SocketAddr, Switch), Error> {
+    let listen = |source| Error::Listen { address: any_port(), source };
+    let port = bind(any_port()).map_err(listen)?;
+    let address = port.local_addr().map_err(listen)?;
+    let open = bind(address).and_then(|socket| socket.listen(BACKLOG)).map_err(listen)?;
+    let (switch, turned) = watch::channel(Pods::default());
+    tasks.spawn(follow(port, address, open, turned));
+    Ok((address, Switch(switch)))
+}
+
+/// Listens while it should; the port stays ours meanwhile.
+async fn follow(_kept: TcpSocket, address: SocketAddr, open: TcpListener, mut turned: watch::Receiver<Pods>) {
+    let mut open = Some(open);
+    loop {
+        let pods = *turned.borrow_and_update();
+        match (pods, &open) {
+            (Pods::Refuse, _) => {
+                open = None;
+                if turned.changed().await.is_err() {
+                    return;
+                }
+            }
+            (Pods::Healthy, None) => {
+                open = bind(address).and_then(|socket| socket.listen(BACKLOG)).ok();
+                if open.is_none() {
+                    sleep(AGAIN).await;
+                }
+            }
+            (Pods::Healthy, Some(listener)) => tokio::select! {
+                biased;
+                is_there = turned.changed() => if is_there.is_err() { return },
+                // To be connected to is all that a pod has to do.
+                taken = listener.accept() => if taken.is_err() { sleep(AGAIN).await },
+            },
+        }
+    }
+}
