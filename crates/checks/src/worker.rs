@@ -44,14 +44,14 @@ pub fn obey(typed: Typed, colours: bool) -> u8 {
                 let net = runtime.block_on(async { Real::new(&Options::default()) });
                 say(&log::verdict(&report, None, net.clock()));
             }
-            return leave(&report, left.as_deref());
+            return leave(&report, left.as_deref(), None);
         }
     };
     // Who works for a node is read by programs first; by hand it is the other way round.
     let by_hand = assignment.subject == Subject::default();
     let format = format.unwrap_or(if by_hand { Format::Console } else { Format::Json });
     let report = runtime.block_on(work_and_tell(&args, &assignment, format, colours));
-    leave(&report, left.as_deref())
+    leave(&report, left.as_deref(), assignment.report_bytes)
 }
 
 async fn work_and_tell(args: &Args, assignment: &Assignment, format: Format, colours: bool) -> Report {
@@ -110,14 +110,15 @@ fn enumerate(assignment: &Assignment, args: &Args) -> u8 {
 }
 
 /// Leaves the report for the kubelet, and says on the side what is wrong with the worker itself.
-fn leave(report: &Report, log: Option<&Path>) -> u8 {
+fn leave(report: &Report, log: Option<&Path>, bytes: Option<u32>) -> u8 {
     let code = report.exit_code();
     let mistake = report.checks.iter().find(|check| check.reason == reason::BAD_CONFIGURATION);
     if code >= 2 {
         complain(&mistake.map_or_else(|| report.summary(), |check| check.message.clone()));
     }
+    let limit = bytes.map_or(MESSAGE_LIMIT, |bytes| MESSAGE_LIMIT.min(bytes as usize));
     if let Some(log) = log
-        && let Err(error) = std::fs::write(log, report.to_message(MESSAGE_LIMIT))
+        && let Err(error) = std::fs::write(log, report.to_message(limit))
     {
         complain(&format!("cannot leave the report in {}: {error}", log.display()));
         return UNEXPECTED;

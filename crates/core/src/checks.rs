@@ -449,6 +449,9 @@ pub struct Assignment {
     pub check_timeout_seconds: u32,
     /// How long all of them may take together.
     pub deadline_seconds: u32,
+    /// How long the report may be, where it is less than usual: the kubelet cuts what a pod's containers say together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub report_bytes: Option<u32>,
     /// Which.
     pub checks: Checks,
 }
@@ -464,6 +467,7 @@ impl Default for Assignment {
             subject: Subject::default(),
             check_timeout_seconds: 10,
             deadline_seconds: 120,
+            report_bytes: None,
             checks: Checks::standard(),
         }
     }

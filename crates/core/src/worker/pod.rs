@@ -9,6 +9,7 @@ use super::{CHECK_PREFIX, CONTAINER, NODE_NAME, NODE_UID, SUBJECT, name};
 use crate::api::{EnvVar, InitContainer, NodeGateSpec, SecurityContext, Toleration, Volume, Worker};
 use crate::checks::{Assignment, Checks, Exec, Subject};
 use crate::node::NodeView;
+use crate::report::MESSAGE_LIMIT;
 
 /// The seed's default taints that a node bears before it is ready for anything.
 const EARLY_TAINTS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
@@ -149,6 +150,7 @@ pub fn pod(
         check_timeout_seconds: gate.deadlines.check_seconds.unsigned_abs(),
         // Ends by itself, with a report, before the kubelet ends it without one.
         deadline_seconds: gate.deadlines.worker_seconds.unsigned_abs().saturating_sub(5).max(1),
+        report_bytes: report_bytes(1 + gate.checks.exec.len() + worker.init_containers.len()),
         checks: gate.checks.clone(),
     };
     let priority = worker.priority_class_name.as_ref().unwrap_or(&template.priority_class);
@@ -181,6 +183,12 @@ pub fn pod(
             "volumes": (!worker.volumes.is_empty()).then_some(&worker.volumes),
         },
     }))?)
+}
+
+/// The kubelet keeps so much of what all containers of a pod say together, and shares it out evenly.
+fn report_bytes(containers: usize) -> Option<u32> {
+    let share = 12 * 1024 / containers;
+    (share < MESSAGE_LIMIT).then(|| u32::try_from(share).unwrap_or_default())
 }
 
 /// Whether a check asks the API server.
@@ -282,7 +290,8 @@ fn container(
 fn exec(check: &Exec, worker: &Worker) -> Value {
     let mut container = json!(check);
     container["name"] = json!(format!("{CHECK_PREFIX}{}", check.name));
-    let mut env = vec![json!({"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}})];
+    let mut env =
+        vec![json!({"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}})];
     env.extend(check.env.iter().map(|var| json!(var)));
     container["env"] = json!(env);
     container["securityContext"] = confined();

@@ -274,3 +274,34 @@ fn a_container_beside_ours_is_a_check_of_its_own() {
     assert!(matches!(beside(Some(127), "Failed"), Progress::Silent(..)));
     assert!(matches!(beside(None, "Failed"), Progress::Silent(..)));
 }
+
+#[test]
+fn an_image_of_the_users_is_a_container_beside_ours() {
+    let mut gate = NodeGateSpec::default();
+    gate.checks.exec = vec![
+        serde_json::from_value(json!({"name": "gpu", "image": "probe:1", "command": ["nvidia-smi"]}))
+            .expect("a check"),
+    ];
+    let pod = pod(&Template::default(), &node(), &gate, &subject()).expect("it is allowed");
+    let pod = serde_json::to_value(pod).expect("JSON");
+    let beside = &pod["spec"]["containers"][1];
+    assert_eq!((&beside["name"], &beside["command"]), (&json!("check-gpu"), &json!(["nvidia-smi"])));
+    assert_eq!(beside["securityContext"]["capabilities"]["drop"], json!(["ALL"]));
+}
+
+#[test]
+fn a_report_fits_its_share_of_what_the_kubelet_keeps() {
+    let told = |pod: Pod| -> Assignment {
+        let env = pod.spec.expect("a spec").containers.remove(0).env.expect("an environment");
+        let told = env.into_iter().find(|var| var.name == Assignment::ENV).and_then(|var| var.value);
+        serde_json::from_str(&told.expect("told")).expect("JSON")
+    };
+    assert_eq!(told(made()).report_bytes, None);
+    let worker = crate::api::Worker {
+        init_containers: vec![init(&json!({})); 4],
+        volumes: vec![crate::api::Volume { name: "run".into(), ..Default::default() }],
+        ..Default::default()
+    };
+    let pod = pod(&Template::default(), &node(), &gate_with(worker), &subject()).expect("it is allowed");
+    assert_eq!(told(pod).report_bytes, Some(12_288 / 5));
+}
