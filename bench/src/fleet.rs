@@ -92,7 +92,8 @@ fn template(gate_uid: &str, new: bool) -> Value {
         "status": status(!new),
     });
     if new {
-        node["spec"]["taints"] = json!([{"key": "node-ready/unverified", "value": "true", "effect": "NoSchedule"}]);
+        node["spec"]["taints"] =
+            json!([{"key": "node-ready/unverified", "value": "true", "effect": "NoSchedule"}]);
     } else {
         node["metadata"]["labels"]["node-ready/verified"] = json!("true");
         // As the first release writes it, and every later one reads it.
@@ -147,7 +148,10 @@ fn managed() -> Value {
     };
     let condition = |kind: &str| {
         let key = format!("k:{{\"type\":\"{kind}\"}}");
-        (key, json!({".": {}, "f:lastHeartbeatTime": {}, "f:lastTransitionTime": {}, "f:message": {}, "f:reason": {}, "f:status": {}, "f:type": {}}))
+        (
+            key,
+            json!({".": {}, "f:lastHeartbeatTime": {}, "f:lastTransitionTime": {}, "f:message": {}, "f:reason": {}, "f:status": {}, "f:type": {}}),
+        )
     };
     let conditions = CONDITIONS.iter().map(|(kind, ..)| condition(kind)).collect();
     let entry = |manager: &str, fields: Value| {
@@ -155,8 +159,14 @@ fn managed() -> Value {
             "fieldsType": "FieldsV1", "fieldsV1": fields})
     };
     json!([
-        entry("karpenter", json!({"f:metadata": {"f:labels": owned(&labels()), "f:finalizers": {}, "f:ownerReferences": {}}})),
-        entry("kubelet", json!({"f:status": {"f:conditions": Value::Object(conditions), "f:images": {}, "f:nodeInfo": {"f:bootID": {}}}})),
+        entry(
+            "karpenter",
+            json!({"f:metadata": {"f:labels": owned(&labels()), "f:finalizers": {}, "f:ownerReferences": {}}})
+        ),
+        entry(
+            "kubelet",
+            json!({"f:status": {"f:conditions": Value::Object(conditions), "f:images": {}, "f:nodeInfo": {"f:bootID": {}}}})
+        ),
     ])
 }
 

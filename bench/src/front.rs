@@ -64,7 +64,12 @@ impl Front {
         });
         std::fs::write(&kubeconfig, text.to_string())?;
         let fleet = fleet.map(Arc::new);
-        let inside = Arc::new(Inside { cluster: cluster.clone(), fleet, counts: Mutex::default(), listed: Arc::default() });
+        let inside = Arc::new(Inside {
+            cluster: cluster.clone(),
+            fleet,
+            counts: Mutex::default(),
+            listed: Arc::default(),
+        });
         let serving = tokio::spawn(accept(inside.clone(), listener, acceptor));
         Ok(Self { kubeconfig, inside, serving })
     }
@@ -168,7 +173,11 @@ fn query<'a, B>(request: &'a Request<B>, key: &str) -> Option<&'a str> {
 }
 
 /// What a fleet answers; nothing where it is not asked.
-fn nodes(fleet: &Arc<Fleet>, listed: &Arc<AtomicBool>, request: &Request<Bytes>) -> Option<Response<server::Body>> {
+fn nodes(
+    fleet: &Arc<Fleet>,
+    listed: &Arc<AtomicBool>,
+    request: &Request<Bytes>,
+) -> Option<Response<server::Body>> {
     let rest = request.uri().path().strip_prefix("/api/v1/nodes")?;
     if request.method() != http::Method::GET {
         return None;
@@ -269,7 +278,8 @@ mod tests {
         loop {
             let uri = format!("/api/v1/nodes?limit=10&continue={token}");
             let request = Request::builder().uri(uri).body(()).expect("it is well formed");
-            let list: serde_json::Value = serde_json::from_str(&page(&fleet, &AtomicBool::default(), &request)).expect("it is JSON");
+            let list: serde_json::Value =
+                serde_json::from_str(&page(&fleet, &AtomicBool::default(), &request)).expect("it is JSON");
             found += list["items"].as_array().expect("it is a list").len();
             token = list["metadata"]["continue"].as_str().unwrap_or_default().to_owned();
             if token.is_empty() {

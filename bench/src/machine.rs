@@ -42,6 +42,7 @@ fn commit() -> String {
     };
     let Some(commit) = git(&["rev-parse", "--short=10", "HEAD"]) else { return "unknown".into() };
     // The results themselves may be old: they change with every run.
-    let changed = git(&["status", "--porcelain", "--", "..", ":!RESULTS.md"]).is_none_or(|text| !text.is_empty());
+    let changed =
+        git(&["status", "--porcelain", "--", "..", ":!RESULTS.md"]).is_none_or(|text| !text.is_empty());
     if changed { format!("{commit} and changes") } else { commit }
 }

@@ -30,7 +30,7 @@ fn run() -> anyhow::Result<ExitCode> {
             // What runs is dropped, and with it every process and folder that it made.
             _ = tokio::signal::ctrl_c() => Ok(ExitCode::from(INTERRUPTED)),
             _ = terminate.recv() => Ok(ExitCode::from(INTERRUPTED)),
-            done = plan::carry_out(&plan, &product) => done,
+            done = plan::carry_out(&plan, product) => done,
         }
     });
     runtime.shutdown_background();

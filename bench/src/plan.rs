@@ -1,7 +1,7 @@
 //! What is to be measured, in which order, and where the results go.
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -35,11 +35,13 @@ const BENCHES: &[(&str, &str, Run)] = &[
 pub struct Plan {
     /// Nothing: all.
     only: Vec<String>,
+    /// Measured instead of the one that is built here.
+    controller: Option<PathBuf>,
 }
 
 /// Reads the arguments; nothing is left to do where they only asked for help.
 pub fn read(mut arguments: impl Iterator<Item = String>) -> Result<Option<Plan>> {
-    let mut only = Vec::new();
+    let (mut only, mut controller) = (Vec::new(), None);
     let names: Vec<&str> = BENCHES.iter().map(|(name, ..)| *name).collect();
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
@@ -50,19 +52,29 @@ pub fn read(mut arguments: impl Iterator<Item = String>) -> Result<Option<Plan>>
                 }
                 only.push(name);
             }
+            "--controller" => {
+                let file = arguments.next().context("--controller needs a file")?;
+                controller = Some(std::path::absolute(file)?);
+            }
             "--help" | "-h" => {
-                println!("usage: nodekeeper-bench [--only NAME]...\n");
+                println!("usage: nodekeeper-bench [--only NAME]... [--controller FILE]\n");
+                println!(
+                    "  --controller FILE  measure this one: an older release, or a script that runs a profiler\n"
+                );
                 BENCHES.iter().for_each(|(name, what, _)| println!("  {name:<10} {what}"));
                 return Ok(None);
             }
             unknown => bail!("unknown argument {unknown}: see --help"),
         }
     }
-    Ok(Some(Plan { only }))
+    Ok(Some(Plan { only, controller }))
 }
 
 /// Runs what was asked for, one after the other. Results are kept in a file only where all of them are there.
-pub async fn carry_out(plan: &Plan, product: &Product) -> Result<ExitCode> {
+pub async fn carry_out(plan: &Plan, mut product: Product) -> Result<ExitCode> {
+    if let Some(other) = &plan.controller {
+        product.controller.clone_from(other);
+    }
     let mut results = format!("# What it costs\n\nWritten by `make bench`. {}\n", machine::describe());
     let mut failed = Vec::new();
     for (name, what, run) in BENCHES {
@@ -93,12 +105,12 @@ pub async fn carry_out(plan: &Plan, product: &Product) -> Result<ExitCode> {
         eprintln!("bench: FAILED: {}; no results are written", failed.join(", "));
         return Ok(ExitCode::FAILURE);
     }
-    if plan.only.is_empty() {
+    if plan.only.is_empty() && plan.controller.is_none() {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("RESULTS.md");
         std::fs::write(&file, results).with_context(|| format!("cannot write {}", file.display()))?;
         eprintln!("bench: written to bench/RESULTS.md");
     } else {
-        eprintln!("bench: only a whole run is written to bench/RESULTS.md");
+        eprintln!("bench: only a whole run of what is built here is written to bench/RESULTS.md");
     }
     Ok(ExitCode::SUCCESS)
 }

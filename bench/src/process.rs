@@ -51,7 +51,10 @@ impl Controller {
             .args(["--worker-image", "nodekeeper.local/nodekeeper-worker:bench"])
             .env_clear()
             .env("KUBECONFIG", kubeconfig)
-            .envs(std::env::vars_os().filter(|(name, _)| name == "MALLOC_ARENA_MAX" || name == "GLIBC_TUNABLES"))
+            .envs(
+                std::env::vars_os()
+                    .filter(|(name, _)| name == "MALLOC_ARENA_MAX" || name == "GLIBC_TUNABLES"),
+            )
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(File::create(&log)?)

@@ -133,7 +133,8 @@ impl Real {
     /// Returns when no worker is left.
     pub async fn no_workers(&self) -> Result<()> {
         let selected = ListParams::default().labels(WORKERS);
-        self.until("no worker is left", async || Ok(self.pods().list(&selected).await?.items.is_empty())).await
+        self.until("no worker is left", async || Ok(self.pods().list(&selected).await?.items.is_empty()))
+            .await
     }
 
     /// Removes all nodes and workers.

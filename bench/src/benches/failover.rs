@@ -1,9 +1,11 @@
 //! From one controller to the next: one that is asked to stop, and one that is gone.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, Result};
 use futures::StreamExt as _;
 use nodekeeper_e2e::product::Product;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::follow::follow;
 use crate::hollow::{is_held, pass};
@@ -13,6 +15,9 @@ use crate::table::{Table, percentile, short};
 
 const GRACEFUL: usize = 5;
 const CRASHES: usize = 3;
+
+/// A follower looks at the lease every two seconds: leaders end at different moments between two looks.
+const APART: Duration = Duration::from_millis(400);
 
 /// How a leader ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -31,7 +36,11 @@ pub async fn run(product: Product) -> Result<Table> {
         let next = real.start_controller(&product.controller, &format!("controller-{}", n + 1))?;
         next.settle(PATIENCE).await?;
         let seconds = once(&real, n, leader, end).await.with_context(|| next.log_tail())?;
-        if end == End::Graceful { graceful.push(seconds) } else { crash.push(seconds) }
+        if end == End::Graceful {
+            graceful.push(seconds)
+        } else {
+            crash.push(seconds)
+        }
         leader = next;
     }
     leader.stop().await?;
@@ -44,7 +53,7 @@ pub async fn run(product: Product) -> Result<Table> {
     table.note(format!(
         "Two controllers as processes on a real control plane, {GRACEFUL} times SIGTERM and {CRASHES} times SIGKILL. From the \
          signal to the leader to the gate that its successor opens: a worker's report comes in as soon as the leader is \
-         gone."
+         gone. The moments are spread over the two seconds between two looks of the follower."
     ));
     Ok(table)
 }
@@ -54,6 +63,7 @@ async fn once(real: &Real, n: usize, leader: Controller, end: End) -> Result<f64
     let name = format!("failover-{n}");
     real.join(&[name.clone()]).await?;
     let pod = real.worker_of(&name).await?;
+    sleep(APART * u32::try_from(n)?).await;
     let start = Instant::now();
     match end {
         End::Graceful => leader.stop().await?,

@@ -42,9 +42,8 @@ pub async fn run(product: Product) -> Result<Table> {
         kubelets.check()?;
         eprintln!("bench: round {round}: {:?}, floor {:?}", ours[round], floors[round]);
     }
-    let best = |of: fn(&Took) -> f64, runs: &[Took]| {
-        runs.iter().map(of).min_by(f64::total_cmp).context("no rounds")
-    };
+    let best =
+        |of: fn(&Took) -> f64, runs: &[Took]| runs.iter().map(of).min_by(f64::total_cmp).context("no rounds");
     let (open, floor) = (best(|took| took.open, &ours)?, best(|took| took.open, &floors)?);
     let mut table = Table::new("1,000 nodes at once, real API server");
     table.figure("the floor: all open", format!("{} s", short(floor)));
