@@ -40,10 +40,10 @@ impl Fleet {
     /// The number of the node with this name.
     pub fn find(&self, name: &str) -> Option<usize> {
         let index = name.strip_prefix("ip-10-")?.split('.').next()?.replace('-', "").parse::<usize>().ok()?;
-        (index < self.nodes && self.name(index) == name).then_some(index)
+        (index < self.nodes && Self::name(index) == name).then_some(index)
     }
 
-    fn name(&self, index: usize) -> String {
+    fn name(index: usize) -> String {
         format!("ip-10-{:03}-{:03}.eu-central-1.compute.internal", index / 1000, index % 1000)
     }
 
@@ -51,7 +51,7 @@ impl Fleet {
     pub fn node(&self, index: usize, version: u64) -> String {
         let template = if index % NEW == NEW - 1 { &self.new } else { &self.verified };
         template
-            .replace("@name", &self.name(index))
+            .replace("@name", &Self::name(index))
             .replace("@uid", &format!("{index:08x}-52b5-4f0e-9d3a-0b6f6f1c9d11"))
             .replace("@boot", &format!("{index:08x}-9a51-4a8e-8f0e-3a5d6b1c7e42"))
             .replace("@machine", &format!("ec2{index:029x}"))

@@ -16,12 +16,11 @@ where
 {
     let params = WatchParams::streaming_lists().labels(labels).fields(fields).timeout(280);
     let events = stream::unfold((api, params), |(api, params)| async move {
-        let events = match api.watch(&params, "").await {
-            Ok(events) => events.boxed(),
-            Err(_) => {
-                sleep(Duration::from_millis(100)).await;
-                stream::empty().boxed()
-            }
+        let events = if let Ok(events) = api.watch(&params, "").await {
+            events.boxed()
+        } else {
+            sleep(Duration::from_millis(100)).await;
+            stream::empty().boxed()
         };
         Some((events, (api, params)))
     });

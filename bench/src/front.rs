@@ -151,8 +151,7 @@ fn what<B>(request: &Request<B>) -> String {
         other => other,
     };
     let (resource, name) = match rest {
-        ["namespaces", _, resource, name @ ..] => (*resource, name),
-        [resource, name @ ..] => (*resource, name),
+        ["namespaces", _, resource, name @ ..] | [resource, name @ ..] => (*resource, name),
         [] => ("", rest),
     };
     let verb = match request.method().as_str() {

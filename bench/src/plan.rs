@@ -61,7 +61,9 @@ pub fn read(mut arguments: impl Iterator<Item = String>) -> Result<Option<Plan>>
                 println!(
                     "  --controller FILE  measure this one: an older release, or a script that runs a profiler\n"
                 );
-                BENCHES.iter().for_each(|(name, what, _)| println!("  {name:<10} {what}"));
+                for (name, what, _) in BENCHES {
+                    println!("  {name:<10} {what}");
+                }
                 return Ok(None);
             }
             unknown => bail!("unknown argument {unknown}: see --help"),

@@ -37,9 +37,9 @@ pub async fn run(product: Product) -> Result<Table> {
         next.settle(PATIENCE).await?;
         let seconds = once(&real, n, leader, end).await.with_context(|| next.log_tail())?;
         if end == End::Graceful {
-            graceful.push(seconds)
+            graceful.push(seconds);
         } else {
-            crash.push(seconds)
+            crash.push(seconds);
         }
         leader = next;
     }
@@ -61,7 +61,7 @@ pub async fn run(product: Product) -> Result<Table> {
 /// Ends the leader while a node waits, and returns when its successor has opened the gate.
 async fn once(real: &Real, n: usize, leader: Controller, end: End) -> Result<f64> {
     let name = format!("failover-{n}");
-    real.join(&[name.clone()]).await?;
+    real.join(std::slice::from_ref(&name)).await?;
     let pod = real.worker_of(&name).await?;
     sleep(APART * u32::try_from(n)?).await;
     let start = Instant::now();

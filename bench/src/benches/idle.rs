@@ -19,7 +19,7 @@ pub async fn run(product: Product) -> Result<Table> {
     let (asked, used, start) = (front.counts(), controller.cpu()?, Instant::now());
     sleep(WINDOW).await;
     let seconds = start.elapsed().as_secs_f64();
-    let used = (controller.cpu()? - used).as_secs_f64();
+    let used = controller.cpu()?.saturating_sub(used).as_secs_f64();
     let more = difference(&front.counts(), &asked);
     let mut table = Table::new("Idle, 10,000 nodes");
     let requests = f64::from(u32::try_from(more.values().sum::<u64>())?);

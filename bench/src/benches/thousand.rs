@@ -76,7 +76,7 @@ async fn with_controller(real: &Real, product: &Product, nodes: &[String]) -> Re
     let open = all_open(real, nodes).await.with_context(|| controller.log_tail())?;
     real.no_workers().await?;
     let cleared = start.elapsed().as_secs_f64();
-    let cpu = (controller.cpu()? - before).as_secs_f64();
+    let cpu = controller.cpu()?.saturating_sub(before).as_secs_f64();
     real.delete_gate().await?;
     controller.stop().await?;
     Ok(Took { open: (open - start).as_secs_f64(), cleared, cpu })
