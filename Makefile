@@ -1,6 +1,6 @@
 # Every target does its own set-up and can be the first one run. `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help test lint generate sim conformance e2e demo cluster-up cluster-down images deny clean rust
+.PHONY: help test lint generate sim conformance e2e bench demo cluster-up cluster-down images deny clean rust
 .NOTPARALLEL:
 
 # Flags meant for somebody else's Go module would break the build of Kubernetes.
@@ -62,6 +62,10 @@ e2e: rust ## the tests of the real control plane; 10 min cold, 1 min after that
 	@cargo build -q --workspace --bin kubernetes
 	@"$(BUILT)/kubernetes"
 	@cargo test --workspace --test control_plane
+
+bench: rust ## what it costs, beside the budgets, into bench/RESULTS.md: ONLY=rss for one; 8 min to build, then 7 min
+	@echo "bench: builds Kubernetes and what is shipped if they are not there yet, then measures (usually 8 min to build, then 7 min)"
+	@cargo run -q --profile measure -p nodekeeper-bench -- $(addprefix --only ,$(ONLY))
 
 demo: rust ## the gate at work on a whole cluster in one process: ARGS=--keep leaves it up; 4 min to build, then 20 s
 	@echo "demo: 24 machines before the gate, on an embedded cluster (usually 4 min to build, then 20 s); Ctrl-C ends it"

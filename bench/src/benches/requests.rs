@@ -1,0 +1,76 @@
+//! What one node asks of the API server, from its taint to its label.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use nodekeeper_e2e::product::Product;
+use nodekeeper_sim::actors::kubelet::{Kubelets, NodeSpec};
+use nodekeeper_sim::actors::{self, Timing};
+use nodekeeper_sim::worker::Workers;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use super::embedded;
+use crate::front::Front;
+use crate::hollow::TAINT;
+use crate::process::Controller;
+use crate::table::Table;
+
+const NODES: u32 = 50;
+const PATIENCE: Duration = Duration::from_mins(3);
+
+pub async fn run(product: Product) -> Result<Table> {
+    let folder = tempfile::tempdir()?;
+    let (cluster, _) = embedded()?;
+    let _actors = actors::start(&cluster, Timing::default());
+    let kubelets = Kubelets::start(&cluster, 1, Arc::new(Workers));
+    let front = Front::open(&cluster, None, folder.path()).await?;
+    let controller = Controller::start(&product.controller, &front.kubeconfig, folder.path(), "controller")?;
+    for n in 0..NODES {
+        let taints = vec![json!({"key": TAINT, "value": "true", "effect": "NoSchedule"})];
+        kubelets.join(NodeSpec { name: format!("node-{n}"), taints, ..NodeSpec::default() });
+    }
+    let inside = cluster.local("bench");
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let (nodes, pods) = (inside.all("nodes"), inside.all("pods"));
+        let open = nodes.iter().filter(|node| !is_held(node)).count();
+        if open == NODES as usize && pods.is_empty() {
+            break;
+        }
+        ensure!(
+            Instant::now() < end && kubelets.at_work(),
+            "{open} of {NODES} are open, {} workers are left: {}",
+            pods.len(),
+            controller.log_tail()
+        );
+        sleep(Duration::from_millis(200)).await;
+    }
+    controller.settle(PATIENCE).await?;
+    let mut table = Table::new("API requests for one node that passes first time");
+    let (mut writes, mut events) = (0, 0);
+    for (what, n) in front.counts() {
+        let about_lease = what.ends_with("leases");
+        match what.split(' ').next() {
+            _ if about_lease => continue,
+            Some("POST") if what.ends_with("events") => events += n,
+            Some("POST" | "PUT" | "PATCH" | "DELETE") => writes += n,
+            _ => {}
+        }
+        table.figure(format!("{what}, {NODES} nodes"), n.to_string());
+    }
+    let each = |n: u64| Ok::<_, anyhow::Error>(f64::from(u32::try_from(n)?) / f64::from(NODES));
+    table.budget("writes a node", each(writes)?, 3.0, "");
+    table.budget("Events a node", each(events)?, 1.0, "");
+    table.note(
+        "Counted by the embedded server, with its scheduler and kubelets and the real checks; the controller is a process \
+         of its own. Requests about the lease are left out; WATCH and LIST are once a start.",
+    );
+    Ok(table)
+}
+
+fn is_held(node: &Value) -> bool {
+    let taints = node["spec"]["taints"].as_array();
+    taints.into_iter().flatten().any(|taint| taint["key"] == TAINT)
+}
