@@ -59,7 +59,7 @@ pub fn controller_with(
         namespace: NAMESPACE.into(),
         image: IMAGE.into(),
         service_account: "nodekeeper-worker".into(),
-        priority_class: String::new(),
+        ..Template::default()
     };
     let mut settings = Settings::new(template, identity.into(), 7);
     set(&mut settings);
