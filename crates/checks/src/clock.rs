@@ -55,16 +55,11 @@ mod tests {
 
     const DATE: u64 = 784_111_777;
 
+    /// What is found where the node's clock was so many milliseconds past the Date before and after.
     fn skewed(before_ms: i64, after_ms: i64) -> (Outcome, String) {
-        let at = |ms: i64| {
-            Duration::from_secs(DATE) + Duration::from_mins(1) + Duration::from_millis(ms.unsigned_abs())
-        };
-        let early = |ms: i64| {
-            Duration::from_secs(DATE) + Duration::from_mins(1) - Duration::from_millis(ms.unsigned_abs())
-        };
-        let time = |ms: i64| if ms < 0 { early(ms) } else { at(ms) };
-        let date = Duration::from_secs(DATE) + Duration::from_mins(1);
-        let finding = judge(time(before_ms), time(after_ms), date, Duration::from_secs(5));
+        let date = 100_000;
+        let at = |ms: i64| Duration::from_millis((date + ms).unsigned_abs());
+        let finding = judge(at(before_ms), at(after_ms), at(0), Duration::from_secs(5));
         (finding.outcome, finding.message)
     }
 

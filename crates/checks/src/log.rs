@@ -94,7 +94,7 @@ mod tests {
     use super::*;
     use nodekeeper_core::checks::Subject;
 
-    const CLOCK: Duration = Duration::from_secs(1_706_004_000);
+    const CLOCK: Duration = Duration::from_hours(473_890);
 
     #[test]
     fn lines_are_those_that_the_seed_documents() {

@@ -72,6 +72,7 @@ pub(crate) async fn check(net: &impl Net, peers: &Peers, end: Instant) -> Findin
     let silent = zones(&tried).into_iter().filter(|(_, answers)| !answers.contains(&true));
     let others: Vec<Peer> = silent.filter_map(|(zone, _)| spare.remove(&zone)).collect();
     tried.extend(connect(net, others, end).await);
+    tried.sort_by_key(|(peer, _)| peer.address);
     judge(&tried)
 }
 

@@ -408,7 +408,7 @@ mod tests {
             |a: &mut Assignment| a.checks.dns.as_mut().expect("it is there").servers = vec!["dns.".into()];
         assert_eq!(with(named), ConfigError::BadServer("dns.".into()));
         let literal = |a: &mut Assignment| {
-            a.checks.dns.as_mut().expect("it is there").optional = vec!["8.8.8.8".into()]
+            a.checks.dns.as_mut().expect("it is there").optional = vec!["8.8.8.8".into()];
         };
         assert!(with(literal).to_string().contains("checks.dns.optional: \"8.8.8.8\""));
         let late = |a: &mut Assignment| a.checks.clock = Some(Clock { max_skew_seconds: 0 });

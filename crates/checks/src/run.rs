@@ -1,12 +1,13 @@
 //! All checks at once, each with its own time and all with one.
 
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
 use nodekeeper_core::checks::{Assignment, Subject};
 use nodekeeper_core::report::{CheckResult, Outcome, Report, reason};
-use tokio::sync::watch;
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::net::{Net, Place, Trouble};
@@ -88,21 +89,8 @@ pub async fn run_and_tell(
         start: Instant::now(),
         by_hand: subject == Subject::default(),
     };
-    // Closed when the last of those that have to pass is done.
-    let (required, all_done) = watch::channel(());
-    let looks: Vec<_> = targets
-        .iter()
-        .map(|target| {
-            let (held, all_done) = ((!target.is_optional()).then(|| required.clone()), all_done.clone());
-            async move {
-                let result = look(net, target, &limits, all_done, tell).await;
-                drop(held);
-                result
-            }
-        })
-        .collect();
-    drop(required);
-    let results = join_all(looks).await;
+    let required = Required::new(targets.iter().filter(|target| !target.is_optional()).count());
+    let results = join_all(targets.iter().map(|target| look(net, target, &limits, &required, tell))).await;
     Report::judge(subject, results, millis(limits.start))
 }
 
@@ -123,11 +111,36 @@ struct Limits {
     by_hand: bool,
 }
 
+/// Those that have to pass, and how many of them are not done.
+struct Required {
+    left: AtomicUsize,
+    done: Notify,
+}
+
+impl Required {
+    fn new(count: usize) -> Self {
+        Self { left: AtomicUsize::new(count), done: Notify::new() }
+    }
+
+    fn one_is_done(&self) {
+        if self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.done.notify_waiters();
+        }
+    }
+
+    async fn are_done(&self) {
+        let done = self.done.notified();
+        if self.left.load(Ordering::Relaxed) > 0 {
+            done.await;
+        }
+    }
+}
+
 async fn look(
     net: &impl Net,
     target: &Target,
     limits: &Limits,
-    all_done: watch::Receiver<()>,
+    required: &Required,
     tell: &(impl Fn(Progress<'_>) + Sync),
 ) -> CheckResult {
     let place = net.place();
@@ -139,7 +152,7 @@ async fn look(
         tokio::select! {
             biased;
             finding = limits.bound(target, ask(net, target, place, limits.end())) => finding,
-            finding = given_up(target, all_done, limits.grace()) => finding,
+            finding = given_up(target, required, limits.grace()) => finding,
         }
     };
     if target.is_optional() && matches!(finding.outcome, Outcome::Failed | Outcome::Inconclusive) {
@@ -150,6 +163,9 @@ async fn look(
         ..CheckResult::new(target.name(), &described, finding.outcome, finding.reason, &finding.message)
     };
     tell(Progress::Ended { result: &result, addresses: &finding.addresses });
+    if !target.is_optional() {
+        required.one_is_done();
+    }
     result
 }
 
@@ -171,11 +187,11 @@ fn out_of_reach(target: &Target, place: &Place, by_hand: bool) -> Option<Finding
 }
 
 /// Ends for what is optional, a moment after all else has ended.
-async fn given_up(target: &Target, mut all_done: watch::Receiver<()>, grace: Duration) -> Finding {
+async fn given_up(target: &Target, required: &Required, grace: Duration) -> Finding {
     if !target.is_optional() {
         std::future::pending::<()>().await;
     }
-    while all_done.changed().await.is_ok() {}
+    required.are_done().await;
     sleep(grace).await;
     Finding::new(Outcome::Failed, reason::TIMEOUT, "no answer before all else was done")
 }

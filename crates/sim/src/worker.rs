@@ -101,7 +101,7 @@ impl Inside {
     /// A way through the network. What is lost is lost, not refused: whoever waits gives up.
     async fn pass(&self, fault: Fault) {
         if !self.cluster.network().works(fault, &self.node, &self.zone) {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
         sleep(self.latency).await;
     }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use tokio::net::{TcpListener, TcpSocket};
-use tokio::sync::watch;
+use tokio::sync::watch; // deterministic: it has one receiver, and sockets are real here
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
@@ -26,7 +26,7 @@ pub(super) fn serve(tasks: &mut JoinSet<()>) -> Result<(SocketAddr, Switch), Err
     let port = bind(any_port()).map_err(listen)?;
     let address = port.local_addr().map_err(listen)?;
     let open = bind(address).and_then(|socket| socket.listen(BACKLOG)).map_err(listen)?;
-    let (switch, turned) = watch::channel(Pods::default());
+    let (switch, turned) = watch::channel(Pods::default()); // deterministic: it has one receiver
     tasks.spawn(follow(port, address, open, turned));
     Ok((address, Switch(switch)))
 }
