@@ -9,6 +9,7 @@
 mod apply;
 mod client;
 pub mod clock;
+pub mod config;
 mod gate;
 mod leader;
 mod queue;
