@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use nodekeeper_core::api::NodeGateSpec;
 
-pub use section::{File, Problem};
 use section::{Field, Findings, Section};
+pub use section::{File, Problem};
 
 /// The seed's image: it has none of our workers in it.
 const OLD_IMAGE: &str = "ghcr.io/imunhatep/kube-node-ready";
@@ -165,7 +165,8 @@ fn processes(root: &mut Section, loaded: &mut Loaded) {
     logging.end();
 
     let mut kubernetes = root.section("kubernetes");
-    loaded.kubeconfig = kubernetes.take("kubeconfigPath").and_then(words::optional).and_then(|path| path.text());
+    loaded.kubeconfig =
+        kubernetes.take("kubeconfigPath").and_then(words::optional).and_then(|path| path.text());
     for (key, default) in [("qps", 50), ("burst", 100)] {
         if let Some(field) = kubernetes.take(key)
             && field.int(0..=1_000_000).is_some_and(|told| told != default)

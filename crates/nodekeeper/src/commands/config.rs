@@ -55,7 +55,11 @@ fn say(told: &Check, loaded: &Loaded) -> Result<()> {
         let gate = NodeGate::new("config", loaded.gate.clone());
         write!(out, "{}", serde_saphyr::to_string(&gate)?)?;
     } else {
-        writeln!(out, "{}: a controller takes it; --print shows the node gate that comes of it", told.file.display())?;
+        writeln!(
+            out,
+            "{}: a controller takes it; --print shows the node gate that comes of it",
+            told.file.display()
+        )?;
     }
     Ok(())
 }

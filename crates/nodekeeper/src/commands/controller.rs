@@ -89,7 +89,8 @@ async fn control(settled: Settled) -> Result<()> {
     let Settings { template, lease, .. } = &settled.settings;
     let Template { namespace, image, service_account, .. } = template;
     info!(namespace, worker_image = image, worker_service_account = service_account, lease, "starting");
-    let client = client(cluster(settled.kubeconfig).await?).context("cannot make a client for the cluster")?;
+    let client =
+        client(cluster(settled.kubeconfig).await?).context("cannot make a client for the cluster")?;
     let mut terminate = signal(SignalKind::terminate())?;
     let stop = async move {
         tokio::select! {

@@ -1,12 +1,13 @@
 //! `worker.initContainers`, and the `worker.volumes` that the seed forgot.
 
 use nodekeeper_core::api::{
-    ConfigMapVolume, EmptyDir, EnvVar, HostPathVolume, InitContainer, SecurityContext, Volume, VolumeMount, Worker,
+    ConfigMapVolume, EmptyDir, EnvVar, HostPathVolume, InitContainer, SecurityContext, Volume, VolumeMount,
+    Worker,
 };
 
 use super::section::{Field, Section};
-use super::worker::resources;
 use super::words;
+use super::worker::resources;
 
 /// Reads both.
 pub fn read(section: &mut Section, worker: &mut Worker) {
@@ -129,7 +130,9 @@ fn mount(item: &Field, known: &impl Fn(&str) -> bool) -> Option<VolumeMount> {
 fn context(field: &Field) -> SecurityContext {
     let mut section = field.section();
     let flag = |section: &mut Section, key| section.take(key).and_then(|field| field.bool());
-    let id = |section: &mut Section, key| section.take(key).and_then(|field| field.int(0..=i32::MAX)).map(i64::from);
+    let id = |section: &mut Section, key| {
+        section.take(key).and_then(|field| field.int(0..=i32::MAX)).map(i64::from)
+    };
     let context = SecurityContext {
         privileged: flag(&mut section, "privileged"),
         read_only_root_filesystem: flag(&mut section, "readOnlyRootFilesystem"),

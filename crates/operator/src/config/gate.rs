@@ -81,7 +81,9 @@ fn taint(item: &Field) -> Option<GateTaint> {
         let key = field.checked(words::is_key, words::KEY)?;
         let foreign = FOREIGN.iter().any(|start| key.starts_with(start));
         if foreign {
-            field.wrong(format!("'{key}' belongs to Kubernetes or to an autoscaler: name a taint of your own"));
+            field.wrong(format!(
+                "'{key}' belongs to Kubernetes or to an autoscaler: name a taint of your own"
+            ));
         }
         (!foreign).then_some(key)
     });
@@ -100,7 +102,9 @@ fn verified_key(field: &Field) -> Option<String> {
     let prefix = key.split_once('/').map_or("", |(prefix, _)| prefix);
     let of = |owner: &str| prefix == owner || prefix.ends_with(&format!(".{owner}"));
     if (of("kubernetes.io") || of("k8s.io")) && !prefix.ends_with("node-restriction.kubernetes.io") {
-        field.wrong(format!("'{key}' is a label of Kubernetes: name one of your own, such as node-ready/verified"));
+        field.wrong(format!(
+            "'{key}' is a label of Kubernetes: name one of your own, such as node-ready/verified"
+        ));
         return None;
     }
     Some(key)

@@ -33,7 +33,11 @@ pub enum File {
 
 impl fmt::Display for Problem {
     fn fmt(&self, to: &mut fmt::Formatter) -> fmt::Result {
-        if self.key.is_empty() { write!(to, "{}", self.message) } else { write!(to, "`{}`: {}", self.key, self.message) }
+        if self.key.is_empty() {
+            write!(to, "{}", self.message)
+        } else {
+            write!(to, "`{}`: {}", self.key, self.message)
+        }
     }
 }
 
@@ -164,7 +168,10 @@ impl<'a> Field<'a> {
     /// The items of a list of at most so many.
     pub fn items(&self, most: usize) -> Vec<Field<'a>> {
         let Value::List(items) = &self.node.value else {
-            self.wrong(format!("is {}: write a list, each item on a line that begins with `- `", self.what()));
+            self.wrong(format!(
+                "is {}: write a list, each item on a line that begins with `- `",
+                self.what()
+            ));
             return Vec::new();
         };
         if items.len() > most {
@@ -244,7 +251,10 @@ impl<'a> Section<'a> {
     /// Keys that nobody asked for are mistakes.
     pub fn end(self) {
         for (key, field) in &self.entries {
-            let near = self.asked.iter().map(|known| (strsim::damerau_levenshtein(&lower(key), &lower(known)), known));
+            let near = self
+                .asked
+                .iter()
+                .map(|known| (strsim::damerau_levenshtein(&lower(key), &lower(known)), known));
             let near = near.min().filter(|(distance, _)| *distance <= 2.max(key.len() / 4));
             let fix = near.map_or_else(
                 || format!("the keys here are {}", self.asked.join(", ")),

@@ -65,7 +65,9 @@ fn assert_does(key: &str, text: &str, loaded: &Loaded, does: &Does) {
             assert!(right(loaded), "{key}: {loaded:#?}");
             assert!(!right(&Loaded::default()), "{key}: the default proves nothing");
         }
-        Does::Idle => assert!(warnings.contains("change nothing") && warnings.contains(key), "{key}: {warnings}"),
+        Does::Idle => {
+            assert!(warnings.contains("change nothing") && warnings.contains(key), "{key}: {warnings}")
+        }
         Does::Warns(wanted) => assert!(warnings.contains(wanted), "{key}: {warnings}"),
         Does::Silent => assert_eq!(*loaded, Loaded { warnings: Vec::new(), ..Loaded::default() }, "{key}"),
     }
@@ -85,10 +87,18 @@ fn controller_keys() -> Vec<(&'static str, &'static str, Does)> {
         ("worker.serviceAccountName", "who", Set(|l| l.service_account.as_deref() == Some("who"))),
         ("worker.priorityClassName", "high", Gate("/worker/priorityClassName", json!("high"))),
         ("worker.resources.requests.cpu", "50m", Gate("/worker/resources/requests/cpu", json!("50m"))),
-        ("worker.resources.requests.memory", "64Mi", Gate("/worker/resources/requests/memory", json!("64Mi"))),
+        (
+            "worker.resources.requests.memory",
+            "64Mi",
+            Gate("/worker/resources/requests/memory", json!("64Mi")),
+        ),
         ("worker.resources.limits.cpu", "1", Gate("/worker/resources/limits/cpu", json!("1"))),
         ("worker.resources.limits.memory", "1.5Gi", Gate("/worker/resources/limits/memory", json!("1.5Gi"))),
-        ("worker.resources.limits", "{nvidia.com/gpu: 2}", Gate("/worker/resources/limits/nvidia.com~1gpu", json!("2"))),
+        (
+            "worker.resources.limits",
+            "{nvidia.com/gpu: 2}",
+            Gate("/worker/resources/limits/nvidia.com~1gpu", json!("2")),
+        ),
         ("worker.configMapName", "some", Idle),
         ("worker.job.activeDeadlineSeconds", "300", Gate("/deadlines/workerSeconds", json!(300))),
         ("worker.job.backoffLimit", "3", Idle),
@@ -99,10 +109,20 @@ fn controller_keys() -> Vec<(&'static str, &'static str, Does)> {
         ("worker.job.parallelism", "2", Idle),
         ("worker.timeoutSeconds", "900", Gate("/deadlines/workerSeconds", json!(900))),
         ("worker.timeoutSeconds", "900", Gate("/deadlines/gateSeconds", json!(900))),
-        ("worker.tolerations", "[{key: a, operator: Equal, value: b, effect: NoExecute, tolerationSeconds: 9}]",
-            Gate("/worker/tolerations/0", json!({"key": "a", "operator": "Equal", "value": "b", "effect": "NoExecute",
-                "tolerationSeconds": 9}))),
-        ("worker.initContainers", "[{name: a, image: b}]", Gate("/worker/initContainers/0/image", json!("b"))),
+        (
+            "worker.tolerations",
+            "[{key: a, operator: Equal, value: b, effect: NoExecute, tolerationSeconds: 9}]",
+            Gate(
+                "/worker/tolerations/0",
+                json!({"key": "a", "operator": "Equal", "value": "b", "effect": "NoExecute",
+                "tolerationSeconds": 9}),
+            ),
+        ),
+        (
+            "worker.initContainers",
+            "[{name: a, image: b}]",
+            Gate("/worker/initContainers/0/image", json!("b")),
+        ),
         ("reconciliation.intervalSeconds", "30", Set(|l| l.sweep == Some(Duration::from_secs(30)))),
         ("reconciliation.maxRetries", "7", Gate("/retry/maxRetries", json!(7))),
         ("reconciliation.retryBackoff", "linear", Gate("/retry/backoff", json!("Linear"))),
@@ -186,13 +206,15 @@ fn the_seeds_example_loads_with_one_warning_about_its_image() {
 #[test]
 fn the_values_of_the_readme_are_the_same_with_a_hint() {
     let (values, config) = (loaded(EXAMPLE), loaded(CONFIG));
-    assert_eq!(values.hints.len(), 1);
-    assert_eq!(Loaded { hints: Vec::new(), ..values }, config);
+    assert_eq!((values.hints.len(), values.warnings.len()), (1, 1));
+    assert!(values.warnings[0].contains("`controller.config.worker.image`"), "as it stands in the file");
+    assert_eq!(Loaded { hints: Vec::new(), warnings: config.warnings.clone(), ..values }, config);
 }
 
 #[test]
 fn the_values_may_have_a_worker_config_beside() {
-    let read = loaded("{controller: {config: {}}, worker: {config: {checkTimeoutSeconds: 4}}, nameOverride: x}");
+    let read =
+        loaded("{controller: {config: {}}, worker: {config: {checkTimeoutSeconds: 4}}, nameOverride: x}");
     assert_eq!(read.gate.deadlines.check_seconds, 4);
 }
 
@@ -345,7 +367,10 @@ fn an_address_among_the_names_is_a_server_that_has_to_answer() {
     assert_eq!(read.gate.checks.dns, Some(names(&["a.b."])));
     assert_eq!(read.dns_servers, ["8.8.8.8", "2001:db8::1"]);
     assert_eq!(read.warnings.len(), 2);
-    assert_eq!(loaded("worker: {dnsTestDomains: [8.8.8.8]}").gate.checks.dns, NodeGateSpec::default().checks.dns);
+    assert_eq!(
+        loaded("worker: {dnsTestDomains: [8.8.8.8]}").gate.checks.dns,
+        NodeGateSpec::default().checks.dns
+    );
     assert_wrong("worker: {dnsTestDomains: [a..b]}", &["'a..b' is neither a DNS name nor an IP address"]);
     assert_wrong("worker: {dnsTestDomains: []}", &["is empty"]);
 }
@@ -401,7 +426,9 @@ worker:
 fn f19_a_mount_without_its_volume_is_told_with_the_fix() {
     assert_wrong(
         "worker:\n  initContainers:\n  - name: a\n    image: b\n    volumeMounts:\n    - {name: x, mountPath: /x}\n",
-        &["6: `worker.initContainers[0].volumeMounts[0]`: there is no volume 'x': add it to `worker.volumes`"],
+        &[
+            "6: `worker.initContainers[0].volumeMounts[0]`: there is no volume 'x': add it to `worker.volumes`",
+        ],
     );
     assert_wrong("worker: {volumes: [{name: x}]}", &["needs one of `emptyDir: {}`"]);
 }
@@ -411,12 +438,16 @@ fn f19_what_an_init_container_cannot_have_is_told() {
     let text = "worker:\n  initContainers:\n  - name: a\n    image: b\n    command: sh -c x\n    env:\n    - name: A\n      valueFrom: {}\n";
     assert_wrong(
         text,
-        &["`worker.initContainers[0].command`: is 'sh -c x': write a list", "8: `worker.initContainers[0].env[0].valueFrom`"],
+        &[
+            "`worker.initContainers[0].command`: is 'sh -c x': write a list",
+            "8: `worker.initContainers[0].env[0].valueFrom`",
+        ],
     );
 }
 
 fn any_yaml() -> impl Strategy<Value = String> {
-    let keys: Vec<&str> = controller_keys().iter().flat_map(|(key, ..)| key.split('.').collect::<Vec<_>>()).collect();
+    let keys: Vec<&str> =
+        controller_keys().iter().flat_map(|(key, ..)| key.split('.').collect::<Vec<_>>()).collect();
     let leaf = prop_oneof![
         any::<i64>().prop_map(|n| n.to_string()),
         any::<f64>().prop_map(|n| n.to_string()),

@@ -2,10 +2,13 @@
 
 use super::section::Field;
 
-pub const NAME: &str = "is no name: use small letters, digits, `-` and `.`, with a letter or digit at both ends";
-pub const LABEL: &str = "is no name: use at most 63 small letters, digits and `-`, with a letter or digit at both ends";
+pub const NAME: &str =
+    "is no name: use small letters, digits, `-` and `.`, with a letter or digit at both ends";
+pub const LABEL: &str =
+    "is no name: use at most 63 small letters, digits and `-`, with a letter or digit at both ends";
 pub const KEY: &str = "is no key: write `name` or `prefix/name`, such as node-ready/unverified";
-pub const VALUE: &str = "is no value: use at most 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends";
+pub const VALUE: &str =
+    "is no value: use at most 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends";
 pub const QUANTITY: &str = "is no quantity: write for example 50m or 64Mi";
 pub const IMAGE: &str = "is no image: write it without blanks";
 pub const HOST: &str = "is neither a DNS name nor an IP address";

@@ -36,11 +36,17 @@ pub fn read<'a>(root: &mut Section<'a>, file: Option<Field<'a>>, loaded: &mut Lo
 fn image(section: &mut Section, loaded: &mut Loaded) {
     let Some(field) = section.take("image") else { return };
     let mut image = field.section();
-    let repository = image.take("repository").and_then(|repository| repository.checked(words::is_image, words::IMAGE));
-    let tag = image.take("tag").and_then(words::optional).and_then(|tag| tag.checked(words::is_image, words::IMAGE));
+    let repository =
+        image.take("repository").and_then(|repository| repository.checked(words::is_image, words::IMAGE));
+    let tag = image
+        .take("tag")
+        .and_then(words::optional)
+        .and_then(|tag| tag.checked(words::is_image, words::IMAGE));
     let policies = [PullPolicy::Always, PullPolicy::IfNotPresent, PullPolicy::Never];
     let policies = policies.map(|policy| (policy.as_str(), policy));
-    if let Some(policy) = image.take("pullPolicy").and_then(words::optional).and_then(|policy| policy.choice(&policies)) {
+    if let Some(policy) =
+        image.take("pullPolicy").and_then(words::optional).and_then(|policy| policy.choice(&policies))
+    {
         loaded.gate.worker.pull_policy = policy;
     }
     image.end();
@@ -98,7 +104,10 @@ fn toleration(item: &Field) -> Toleration {
         section.take(key).and_then(words::optional)?.choice(&choices).map(str::to_owned)
     };
     let toleration = Toleration {
-        key: section.take("key").and_then(words::optional).and_then(|key| key.checked(words::is_key, words::KEY)),
+        key: section
+            .take("key")
+            .and_then(words::optional)
+            .and_then(|key| key.checked(words::is_key, words::KEY)),
         operator: one_of(&mut section, "operator", &["Exists", "Equal"]),
         value: section.take("value").and_then(|value| value.checked(words::is_value, words::VALUE)),
         effect: one_of(&mut section, "effect", &["NoSchedule", "PreferNoSchedule", "NoExecute"]),
@@ -150,7 +159,8 @@ struct Told<'a> {
 
 impl<'a> Told<'a> {
     fn read(section: &mut Section<'a>) -> Self {
-        let told = Self { domains: section.take("dnsTestDomains"), timeout: section.take("checkTimeoutSeconds") };
+        let told =
+            Self { domains: section.take("dnsTestDomains"), timeout: section.take("checkTimeoutSeconds") };
         if let Some(field) = section.take("maxRetries")
             && field.int(0..=i32::MAX).is_some_and(|told| told != 1)
         {
@@ -224,7 +234,9 @@ fn domains(field: &Field, loaded: &mut Loaded) {
         };
         if is_address(&told) {
             let address = quoted(&told);
-            item.warn(&format!("{address} is an address and resolves without DNS: it is asked as a DNS server"));
+            item.warn(&format!(
+                "{address} is an address and resolves without DNS: it is asked as a DNS server"
+            ));
             loaded.dns_servers.push(told);
         } else {
             names.push(told);
