@@ -76,7 +76,8 @@ pub fn load(config: &str, worker: Option<&str>) -> Result<Loaded, Vec<Problem>> 
     let config = Field::root(&findings, File::Config, &config);
     let worker = worker.as_ref().map(|worker| Field::root(&findings, File::Worker, worker));
     let mut loaded = read(&config, worker);
-    let Findings { problems, idle, warnings } = findings.into_inner();
+    let Findings { mut problems, idle, warnings } = findings.into_inner();
+    problems.sort_by_key(|problem| (problem.file, problem.line));
     if !problems.is_empty() {
         return Err(problems);
     }

@@ -81,7 +81,7 @@ fn words(value: &Value) -> String {
 /// Every rule that is bound to somebody, as `account where: what`.
 fn granted(objects: &[Value]) -> Result<BTreeSet<String>> {
     let mut all = BTreeSet::new();
-    let of_kind = |kind: &str| objects.iter().filter(move |object| object["kind"] == kind);
+    let of_kind = |kind: &'static str| objects.iter().filter(move |object| object["kind"] == kind);
     for (binding, role) in [("RoleBinding", "Role"), ("ClusterRoleBinding", "ClusterRole")] {
         for binding in of_kind(binding) {
             let (namespace, name) = (&binding["metadata"]["namespace"], &binding["roleRef"]["name"]);

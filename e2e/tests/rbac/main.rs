@@ -118,9 +118,11 @@ async fn the_controller_and_its_workers_are_refused_nothing() -> Result<()> {
 
     let nodes: Api<Node> = Api::all(cluster.client()?);
     for name in [node::FIRST, node::SECOND] {
-        until(&format!("{name} to be let in"), async || node::is_open(&nodes, name).await).await?;
+        let open = until(&format!("{name} to be let in"), async || node::is_open(&nodes, name).await).await;
+        open.with_context(|| format!("refused: {:?}", refusals.told()))?;
     }
-    until("what is said about a pass", async || said(&cluster, &nodes, &gates).await).await?;
+    let told = until("what is said about a pass", async || said(&cluster, &nodes, &gates).await).await;
+    told.with_context(|| format!("refused: {:?}", refusals.told()))?;
     assert_eq!(gates.get("config").await?.spec, gate);
     ensure!(machines.failed() > 0, "no worker failed, so nothing was recorded but the pass");
 

@@ -23,7 +23,7 @@ pub struct Problem {
 }
 
 /// Which of the two files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum File {
     /// The controller's `config.yaml`.
     Config,

@@ -259,8 +259,8 @@ fn f18_unknown_keys_are_told_with_their_line_and_a_guess() {
             "2: `worker.imagee`: there is no such key: did you mean `image`?",
             "3: `worker.dnsTestDomain`: there is no such key: did you mean `dnsTestDomains`?",
             "5: `reconciliation.retryBackof`: there is no such key: did you mean `retryBackoff`?",
-            "10: `nodeManagement.taints[0].efect`: there is no such key: did you mean `effect`?",
             "6: `zebra`: there is no such key: the keys here are worker, reconciliation, nodeManagement",
+            "10: `nodeManagement.taints[0].efect`: there is no such key: did you mean `effect`?",
         ],
     );
 }
@@ -292,13 +292,13 @@ logging: {level: loud, format: [json]}
     assert_wrong(
         text,
         &[
-            "5: `worker.image.repository`: 'a b' is no image",
-            "5: `worker.image`: has no `repository`",
             "2: `worker.namespace`: 'Kube_System' is no name",
             "3: `worker.resources.requests.cpu`: 'fifty' is no quantity: write for example 50m",
             "3: `worker.resources.requests.memory`: '64MB' is no quantity",
-            "6: `worker.tolerations[0].effect`: 'Never' is none of NoSchedule, PreferNoSchedule, NoExecute",
             "4: `worker.timeoutSeconds`: is '5m': write a whole number from 10 to 3600",
+            "5: `worker.image.repository`: 'a b' is no image",
+            "5: `worker.image`: has no `repository`",
+            "6: `worker.tolerations[0].effect`: 'Never' is none of NoSchedule, PreferNoSchedule, NoExecute",
             "8: `reconciliation.intervalSeconds`: is '0'",
             "9: `reconciliation.maxRetries`: is '-1'",
             "10: `reconciliation.retryBackoff`: 'quadratic' is none of exponential, linear",
