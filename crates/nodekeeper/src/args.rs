@@ -23,7 +23,7 @@ pub enum Command {
     /// Reads the node gates, starts worker pods on the nodes that bear a gate's taint, and takes the taint from those that
     /// pass. Any number of controllers can run: one of them leads. Reaches the cluster as kubectl does: KUBECONFIG, or
     /// the service account of its pod.
-    Controller(Controller),
+    Controller(Box<Controller>),
     /// Check a configuration file without a cluster
     #[command(subcommand)]
     Config(Config),

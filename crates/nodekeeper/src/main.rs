@@ -10,7 +10,7 @@ use clap::Parser as _;
 
 fn main() -> ExitCode {
     let done = match Args::parse().command {
-        Command::Controller(controller) => commands::controller::run(controller),
+        Command::Controller(controller) => commands::controller::run(*controller),
         Command::Config(Config::Check(check)) => return commands::config::run(&check),
         Command::Crds => commands::crds::run(),
         Command::Reference => commands::reference::run(),

@@ -281,7 +281,7 @@ fn a_configuration_file_that_is_wrong_is_told_line_by_line() {
 
 /// What a controller says before it reaches for the cluster, which is not there.
 fn first_words(arguments: &[&str], environment: &[(&str, &str)]) -> String {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().expect("there is room for a folder");
     let nowhere = folder.path().join("kubeconfig");
     let controller = command(&["controller", "--worker-image", "w"])
         .args(arguments)
@@ -289,7 +289,7 @@ fn first_words(arguments: &[&str], environment: &[(&str, &str)]) -> String {
         .env("KUBECONFIG", &nowhere)
         .envs(environment.iter().copied())
         .output()
-        .unwrap();
+        .expect("the binary was built for this test");
     assert!(!controller.status.success(), "there is no cluster");
     text(&controller.stderr)
 }
