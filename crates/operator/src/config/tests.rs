@@ -66,7 +66,7 @@ fn assert_does(key: &str, text: &str, loaded: &Loaded, does: &Does) {
             assert!(!right(&Loaded::default()), "{key}: the default proves nothing");
         }
         Does::Idle => {
-            assert!(warnings.contains("change nothing") && warnings.contains(key), "{key}: {warnings}")
+            assert!(warnings.contains("change nothing") && warnings.contains(key), "{key}: {warnings}");
         }
         Does::Warns(wanted) => assert!(warnings.contains(wanted), "{key}: {warnings}"),
         Does::Silent => assert_eq!(*loaded, Loaded { warnings: Vec::new(), ..Loaded::default() }, "{key}"),
@@ -76,10 +76,9 @@ fn assert_does(key: &str, text: &str, loaded: &Loaded, does: &Does) {
     }
 }
 
-/// Every key of the seed's controller file, with what is typed and what comes of it.
-fn controller_keys() -> Vec<(&'static str, &'static str, Does)> {
-    use Does::{Gate, Idle, Set, Silent, Warns};
-    let taint = json!([{"key": "a/b", "value": "c", "effect": "NoExecute"}]);
+/// Every key below `worker` in the seed's controller file, with what is typed and what comes of it.
+fn keys_of_workers() -> Vec<(&'static str, &'static str, Does)> {
+    use Does::{Gate, Idle, Set, Silent};
     vec![
         ("worker.image", "{repository: r/w, tag: 1.10}", Gate("/worker/image", json!("r/w:1.10"))),
         ("worker.image.pullPolicy", "Always", Gate("/worker/pullPolicy", json!("Always"))),
@@ -123,6 +122,14 @@ fn controller_keys() -> Vec<(&'static str, &'static str, Does)> {
             "[{name: a, image: b}]",
             Gate("/worker/initContainers/0/image", json!("b")),
         ),
+    ]
+}
+
+/// The rest of them.
+fn keys_of_controllers() -> Vec<(&'static str, &'static str, Does)> {
+    use Does::{Gate, Idle, Set, Silent, Warns};
+    let taint = json!([{"key": "a/b", "value": "c", "effect": "NoExecute"}]);
+    vec![
         ("reconciliation.intervalSeconds", "30", Set(|l| l.sweep == Some(Duration::from_secs(30)))),
         ("reconciliation.maxRetries", "7", Gate("/retry/maxRetries", json!(7))),
         ("reconciliation.retryBackoff", "linear", Gate("/retry/backoff", json!("Linear"))),
@@ -146,6 +153,10 @@ fn controller_keys() -> Vec<(&'static str, &'static str, Does)> {
         ("kubernetes.burst", "30", Idle),
         ("kubernetes.burst", "100", Silent),
     ]
+}
+
+fn controller_keys() -> Vec<(&'static str, &'static str, Does)> {
+    keys_of_workers().into_iter().chain(keys_of_controllers()).collect()
 }
 
 /// Every key of the worker's file. Its README has them below `worker` too.
