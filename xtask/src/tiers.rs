@@ -143,6 +143,13 @@ pub const TIERS: &[Tier] = &[
         steps: &[Step::Tests("e2e", Which::Named(&["gate"]))],
     },
     Tier {
+        name: "rights",
+        what: "the chart's roles: nothing is granted that is not needed, and nothing that is needed is refused",
+        usually: "30 s",
+        needs: Some("node programs"),
+        steps: &[Step::Tests("e2e", Which::Named(&["rbac"]))],
+    },
+    Tier {
         name: "nodes",
         what: "real nodes run pods, resolve names, fail, boot, and leave nothing behind",
         usually: "75 s",

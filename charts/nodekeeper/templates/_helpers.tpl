@@ -45,7 +45,8 @@ app.kubernetes.io/component: controller
 
 {{- define "nodekeeper.worker.serviceAccount" -}}
 {{- if .Values.worker.serviceAccount.create -}}
-{{- .Values.worker.serviceAccount.name | default (include "nodekeeper.worker.name" .) -}}
+{{- $ofFile := dig "worker" "serviceAccountName" "" .Values.config -}}
+{{- .Values.worker.serviceAccount.name | default $ofFile | default (include "nodekeeper.worker.name" .) -}}
 {{- else -}}
 {{- required "worker.serviceAccount.name is needed if worker.serviceAccount.create is false" .Values.worker.serviceAccount.name -}}
 {{- end -}}
@@ -59,3 +60,68 @@ app.kubernetes.io/component: controller
 {{ .image.repository }}:{{ .image.tag | default .root.Chart.AppVersion }}
 {{- end -}}
 {{- end -}}
+
+{{/* Where workers run. Roles and accounts have to be there too. */}}
+{{- define "nodekeeper.worker.namespace" -}}
+{{- dig "worker" "namespace" "" .Values.config | default .Release.Namespace -}}
+{{- end -}}
+
+{{- define "nodekeeper.lease.name" -}}
+{{- dig "leaderElection" "id" "" .Values.config | default .Values.controller.leaseName -}}
+{{- end -}}
+
+{{- define "nodekeeper.lease.namespace" -}}
+{{- dig "leaderElection" "namespace" "" .Values.config | default (include "nodekeeper.worker.namespace" .) -}}
+{{- end -}}
+
+{{/* A port, or 0 where nothing is served. The file of kube-node-ready says it before the values do. */}}
+{{- define "nodekeeper.metrics.port" -}}
+{{- if dig "metrics" "enabled" .Values.metrics.enabled .Values.config -}}
+{{- int (dig "metrics" "port" .Values.metrics.port .Values.config) -}}
+{{- else -}}
+0
+{{- end -}}
+{{- end -}}
+
+{{- define "nodekeeper.health.port" -}}
+{{- int (dig "health" "port" .Values.health.port .Values.config) -}}
+{{- end -}}
+
+{{/* The taints that hold nodes, as JSON: those of the gate that there will be. */}}
+{{- define "nodekeeper.taints" -}}
+{{- if .Values.config -}}
+{{- dig "nodeManagement" "taints" (list (dict "key" "node-ready/unverified" "value" "true" "effect" "NoSchedule")) .Values.config | toJson -}}
+{{- else -}}
+{{- .Values.gate.taints | toJson -}}
+{{- end -}}
+{{- end -}}
+
+{{/* A Role and who has it, from {name, namespace, labels, rules, subject}. */}}
+{{- define "nodekeeper.role" }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata:
+  name: {{ .name }}
+  namespace: {{ .namespace }}
+  labels:
+    {{- .labels | nindent 4 }}
+rules:
+  {{- toYaml .rules | nindent 2 }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  name: {{ .name }}
+  namespace: {{ .namespace }}
+  labels:
+    {{- .labels | nindent 4 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: Role
+  name: {{ .name }}
+subjects:
+  - kind: ServiceAccount
+    name: {{ .subject.name }}
+    namespace: {{ .subject.namespace }}
+{{- end }}

@@ -2,7 +2,6 @@
 
 #[cfg(feature = "sim")]
 use std::net::SocketAddr;
-#[cfg(feature = "sim")]
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
@@ -25,7 +24,10 @@ pub enum Command {
     /// Reads the node gates, starts worker pods on the nodes that bear a gate's taint, and takes the taint from those that
     /// pass. Any number of controllers can run: one of them leads. Reaches the cluster as kubectl does: KUBECONFIG, or
     /// the service account of its pod.
-    Controller(Controller),
+    Controller(Box<Controller>),
+    /// Check a configuration file without a cluster
+    #[command(subcommand)]
+    Config(Config),
     /// Print the custom resource definitions, ready for `kubectl apply -f -`
     Crds,
     /// Print a page of the documentation
@@ -64,18 +66,26 @@ pub enum Command {
 /// Flags of `nodekeeper controller`.
 #[derive(Debug, clap::Args)]
 pub struct Controller {
-    /// Where worker pods run, and where the lease is
-    #[arg(long, env = "POD_NAMESPACE", value_name = "NAME", default_value = "nodekeeper-system")]
-    pub namespace: String,
+    /// Configuration file, as kube-node-ready has it: becomes the node gate named `config`
+    ///
+    /// Flags win over the environment, the environment over the file. `nodekeeper config check` says what a file means.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// The worker's configuration file, as kube-node-ready has it
+    #[arg(long, value_name = "FILE", requires = "config")]
+    pub worker_config: Option<PathBuf>,
+    /// Where worker pods run, and where the lease is [default: nodekeeper-system]
+    #[arg(long, env = "POD_NAMESPACE", value_name = "NAME")]
+    pub namespace: Option<String>,
     /// Who this controller is in the lease; a part that never repeats is added [default: the host's name]
     #[arg(long, env = "POD_NAME", value_name = "NAME")]
     pub identity: Option<String>,
     /// Image of the workers, where a gate names no other
     #[arg(long, env = "WORKER_IMAGE", value_name = "IMAGE")]
     pub worker_image: String,
-    /// Service account of the workers
-    #[arg(long, env = "WORKER_SERVICE_ACCOUNT", value_name = "NAME", default_value = "nodekeeper-worker")]
-    pub worker_service_account: String,
+    /// Service account of the workers [default: nodekeeper-worker]
+    #[arg(long, env = "WORKER_SERVICE_ACCOUNT", value_name = "NAME")]
+    pub worker_service_account: Option<String>,
     /// Priority class of the workers; none if empty
     #[arg(long, env = "WORKER_PRIORITY_CLASS", value_name = "NAME", default_value = "")]
     pub worker_priority_class: String,
@@ -95,30 +105,61 @@ pub struct Controller {
     /// Whoever can write gates is then root on every node.
     #[arg(long = "worker-allow-privileged")]
     pub allow_privileged: bool,
-    /// Name of the lease
-    #[arg(long, value_name = "NAME", default_value = "kube-node-ready-leader")]
-    pub lease_name: String,
+    /// Name of the lease [default: kube-node-ready-leader]
+    #[arg(long, value_name = "NAME")]
+    pub lease_name: Option<String>,
     /// How many workers may run at once
     #[arg(long, value_name = "N", default_value = "100", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub max_workers: u32,
-    /// Where /metrics is served: a port of every address, one address, or 0 for nowhere
-    #[arg(long, value_name = "ADDRESS", default_value = ":8080")]
-    pub metrics_bind_address: Bind,
-    /// Where /healthz and /readyz are served: a port of every address, one address, or 0 for nowhere
-    #[arg(long, value_name = "ADDRESS", default_value = ":8081")]
-    pub health_probe_bind_address: Bind,
-    /// Serve the metrics of kube-node-ready too, under its names
-    #[arg(long)]
-    pub metrics_seed_names: bool,
+    /// Where /metrics is served: a port of every address, one address, or 0 for nowhere [default: :8080]
+    #[arg(long, value_name = "ADDRESS")]
+    pub metrics_bind_address: Option<Bind>,
+    /// Where /healthz and /readyz are served: a port of every address, one address, or 0 for nowhere [default: :8081]
+    #[arg(long, value_name = "ADDRESS")]
+    pub health_probe_bind_address: Option<Bind>,
+    /// Serve the metrics of kube-node-ready too, under its names [default: with --config]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub metrics_seed_names: Option<bool>,
     /// Serve metrics that have a series for each node [default: as --metrics-seed-names]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub metrics_per_node: Option<bool>,
-    /// How logs are written
-    #[arg(long, value_enum, default_value_t = LogFormat::Json)]
-    pub log_format: LogFormat,
-    /// What is logged: error, warn, info, debug, or a filter such as `info,nodekeeper_operator=debug`
-    #[arg(long, value_name = "LEVEL", default_value = "info")]
-    pub log_level: String,
+    /// How logs are written [default: json]
+    #[arg(long, value_enum)]
+    pub log_format: Option<LogFormat>,
+    /// What is logged: error, warn, info, debug, or a filter such as `info,nodekeeper_operator=debug` [default: info]
+    #[arg(long, value_name = "LEVEL")]
+    pub log_level: Option<String>,
+}
+
+/// What can be done with a configuration file.
+#[derive(Debug, Subcommand)]
+pub enum Config {
+    /// Say what a configuration file of kube-node-ready means here, and all that is wrong with it
+    ///
+    /// Needs no cluster. Warnings go to standard error: what does nothing here, what is done otherwise. Exit code 0: a
+    /// controller takes the file; 2: it does not, and each line says where, what and how to mend it.
+    ///
+    /// Examples:
+    ///   nodekeeper config check config.yaml
+    ///   nodekeeper config check config.yaml --worker-config worker-config.yaml
+    ///   nodekeeper config check config.yaml --print | kubectl apply -f -
+    ///   kubectl get configmap X -o jsonpath='{.data.config\.yaml}' | nodekeeper config check -
+    #[command(verbatim_doc_comment)]
+    Check(Check),
+}
+
+/// Flags of `nodekeeper config check`.
+#[derive(Debug, clap::Args)]
+pub struct Check {
+    /// The controller's file; `-` is standard input
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// The worker's file
+    #[arg(long, value_name = "FILE")]
+    pub worker_config: Option<PathBuf>,
+    /// Print the node gate that comes of it, ready for `kubectl apply -f -`
+    #[arg(long)]
+    pub print: bool,
 }
 
 /// How logs are written.

@@ -5,12 +5,13 @@ mod commands;
 
 use std::process::ExitCode;
 
-use args::{Args, Command};
+use args::{Args, Command, Config};
 use clap::Parser as _;
 
 fn main() -> ExitCode {
     let done = match Args::parse().command {
-        Command::Controller(controller) => commands::controller::run(controller),
+        Command::Controller(controller) => commands::controller::run(*controller),
+        Command::Config(Config::Check(check)) => return commands::config::run(&check),
         Command::Crds => commands::crds::run(),
         Command::Reference { page } => commands::reference::run(page),
         #[cfg(feature = "sim")]

@@ -318,3 +318,104 @@ fn a_kubeconfig_of_somebody_else_is_left_alone() {
     assert_all(&text(&demo.stderr), &["not from a demo", "name another"]);
     assert_eq!(fs::read_to_string(&theirs).unwrap(), "current-context: production\n");
 }
+
+const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/kube-node-ready");
+
+fn example(name: &str) -> String {
+    format!("{EXAMPLES}/{name}")
+}
+
+#[test]
+fn a_configuration_file_is_checked_without_a_cluster() {
+    let checked = nodekeeper(&["config", "check", &example("config.yaml"), "--print"]);
+    assert!(checked.status.success(), "{}", text(&checked.stderr));
+    assert_all(
+        &text(&checked.stdout),
+        &["apiVersion: nodekeeper.dev/v1alpha1", "kind: NodeGate", "name: config", "workerSeconds: 300"],
+    );
+    let told = text(&checked.stderr);
+    assert_eq!(told.matches("warning:").count(), 1, "{told}");
+
+    let both =
+        ["config", "check", &example("config-full.yaml"), "--worker-config", &example("worker-config.yaml")];
+    let checked = nodekeeper(&both);
+    assert!(checked.status.success(), "{}", text(&checked.stderr));
+    assert!(text(&checked.stdout).contains("a controller takes it"));
+}
+
+#[test]
+fn a_configuration_file_that_is_wrong_is_told_line_by_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("config.yaml");
+    fs::write(&file, "worker:\n  imagee: x\n  timeoutSeconds: soon\n").unwrap();
+    let path = file.to_str().unwrap();
+    let wanted = [
+        &format!("{path}:2: `worker.imagee`: there is no such key: did you mean `image`?"),
+        &format!("{path}:3: `worker.timeoutSeconds`: is 'soon': write a whole number"),
+    ];
+    let checked = nodekeeper(&["config", "check", path]);
+    assert_eq!(checked.status.code(), Some(2));
+    assert_all(&text(&checked.stderr), &wanted.map(String::as_str));
+    let controller = nodekeeper(&["controller", "--config", path, "--worker-image", "x"]);
+    assert_eq!(controller.status.code(), Some(1));
+    assert_all(&text(&controller.stderr), &wanted.map(String::as_str));
+    assert_eq!(nodekeeper(&["config", "check", "/no/such/file"]).status.code(), Some(1));
+}
+
+/// What a controller says before it reaches for the cluster, which is not there.
+fn first_words(arguments: &[&str], environment: &[(&str, &str)]) -> String {
+    let folder = tempfile::tempdir().expect("there is room for a folder");
+    let nowhere = folder.path().join("kubeconfig");
+    let controller = command(&["controller", "--worker-image", "w"])
+        .args(arguments)
+        .env_clear()
+        .env("KUBECONFIG", &nowhere)
+        .envs(environment.iter().copied())
+        .output()
+        .expect("the binary was built for this test");
+    assert!(!controller.status.success(), "there is no cluster");
+    text(&controller.stderr)
+}
+
+#[test]
+fn flags_win_over_the_environment_and_that_over_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("config.yaml");
+    fs::write(
+        &file,
+        "{worker: {namespace: of-file, serviceAccountName: of-file}, leaderElection: {id: of-file}}",
+    )
+    .unwrap();
+    let config = ["--config", file.to_str().unwrap()];
+
+    let told = first_words(&[], &[]);
+    assert_all(&told, &[r#""namespace":"nodekeeper-system""#, r#""lease":"kube-node-ready-leader""#]);
+    let told = first_words(&config, &[]);
+    assert_all(
+        &told,
+        &[r#""namespace":"of-file""#, r#""worker_service_account":"of-file""#, r#""lease":"of-file""#],
+    );
+    let environment = [("POD_NAMESPACE", "of-environment"), ("WORKER_SERVICE_ACCOUNT", "of-environment")];
+    let told = first_words(&config, &environment);
+    assert_all(&told, &[r#""namespace":"of-environment""#, r#""worker_service_account":"of-environment""#]);
+    let flags = [config[0], config[1], "--namespace", "of-flag", "--lease-name", "of-flag"];
+    let told = first_words(&flags, &environment);
+    let wanted =
+        [r#""namespace":"of-flag""#, r#""worker_service_account":"of-environment""#, r#""lease":"of-flag""#];
+    assert_all(&told, &wanted);
+}
+
+#[test]
+fn logs_are_as_the_file_says_unless_a_flag_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("config.yaml");
+    fs::write(&file, "{logging: {format: console, level: error}}").unwrap();
+    let config = ["--config", file.to_str().unwrap()];
+    assert!(!first_words(&config, &[]).contains("starting"), "only errors");
+    let told = first_words(&[config[0], config[1], "--log-level", "info"], &[]);
+    assert!(told.contains("starting") && !told.contains('{'), "for people: {told}");
+    assert!(
+        first_words(&[config[0], config[1], "--log-level", "info", "--log-format", "json"], &[])
+            .contains('{')
+    );
+}

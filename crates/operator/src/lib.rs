@@ -10,6 +10,7 @@ mod account;
 mod apply;
 mod client;
 pub mod clock;
+pub mod config;
 mod gate;
 pub mod health;
 pub mod http;

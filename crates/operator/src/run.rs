@@ -19,10 +19,12 @@ use crate::term::{Stop, Term};
 /// What a controller is told.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// What every worker gets; its namespace is also the lease's.
+    /// What every worker gets.
     pub template: Template,
     /// Name of the Lease.
     pub lease: String,
+    /// Where the Lease is; where workers run if none.
+    pub lease_namespace: Option<String>,
     /// Who we are in the lease. Never used twice: a restarted process is another.
     pub identity: String,
     /// How long the lease lasts.
@@ -50,6 +52,7 @@ impl Settings {
         Self {
             template,
             lease: "kube-node-ready-leader".into(),
+            lease_namespace: None,
             identity,
             timing: Timing::default(),
             most_workers: 100,
@@ -72,7 +75,7 @@ pub async fn run(
 ) {
     let stop: Stop = stop.boxed().shared();
     let candidate = Candidate::new(settings.identity.clone(), settings.timing);
-    let namespace = &settings.template.namespace;
+    let namespace = settings.lease_namespace.as_ref().unwrap_or(&settings.template.namespace);
     let Settings { metrics, health, lease, .. } = &settings;
     metrics.starts(clock.now(), lease, settings.timing.lease, settings.concurrency);
     let leader = Leader::new(client.clone(), namespace, lease, clock.clone(), candidate)

@@ -43,6 +43,18 @@ use crate::checks::Checks;
     )
     .message("`spec.checks.dns.names` must be names, not IP addresses: those resolve without any DNS; use `tcp` for them"),
     validation = Rule::new(
+        "!has(self.spec.checks.dns) || !has(self.spec.checks.dns.optional) || self.spec.checks.dns.optional.all(n, !n.matches('^[0-9.]+$') && !n.contains(':'))"
+    )
+    .message("`spec.checks.dns.optional` must be names, not IP addresses: those resolve without any DNS"),
+    validation = Rule::new(
+        "!has(self.spec.checks.dns) || !has(self.spec.checks.dns.servers) || self.spec.checks.dns.servers.all(s, s.matches('^[0-9.]+$') || s.contains(':'))"
+    )
+    .message("`spec.checks.dns.servers` must be IP addresses of DNS servers; put names into `spec.checks.dns.names`"),
+    validation = Rule::new(
+        "!has(self.spec.checks.http) || self.spec.checks.http.targets.all(t, t.expectStatus.min <= t.expectStatus.max)"
+    )
+    .message("`spec.checks.http.targets[].expectStatus.min` must not be more than `max`"),
+    validation = Rule::new(
         "self.spec.taints.all(t, !t.key.matches('^(node|node-role|node.cloudprovider)[.]kubernetes[.]io/|^karpenter[.]sh/|^ToBeDeleted'))"
     )
     .message("`spec.taints` must be taints of your own: those of Kubernetes and of autoscalers are theirs to remove"),

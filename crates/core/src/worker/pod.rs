@@ -151,7 +151,7 @@ pub fn pod(
         // Ends by itself, with a report, before the kubelet ends it without one.
         deadline_seconds: gate.deadlines.worker_seconds.unsigned_abs().saturating_sub(5).max(1),
         report_bytes: report_bytes(1 + gate.checks.exec.len() + worker.init_containers.len()),
-        checks: gate.checks.clone(),
+        checks: Checks { exec: Vec::new(), ..gate.checks.clone() },
     };
     let priority = worker.priority_class_name.as_ref().unwrap_or(&template.priority_class);
     let secrets: Vec<Value> =
@@ -166,7 +166,7 @@ pub fn pod(
             "activeDeadlineSeconds": gate.deadlines.worker_seconds,
             "terminationGracePeriodSeconds": 1,
             "serviceAccountName": worker.service_account_name.as_ref().unwrap_or(&template.service_account),
-            "automountServiceAccountToken": needs_token(gate),
+            "automountServiceAccountToken": gate.checks.need_token(),
             "enableServiceLinks": false,
             "priorityClassName": (!priority.is_empty()).then_some(priority),
             "imagePullSecrets": (!secrets.is_empty()).then_some(secrets),
@@ -189,18 +189,6 @@ pub fn pod(
 fn report_bytes(containers: usize) -> Option<u32> {
     let share = 12 * 1024 / containers;
     (share < MESSAGE_LIMIT).then(|| u32::try_from(share).unwrap_or_default())
-}
-
-/// Whether a check asks the API server.
-fn needs_token(gate: &NodeGateSpec) -> bool {
-    let Checks { api, services, peers, clock, mtu, dns, .. } = &gate.checks;
-    api.is_some()
-        || services.is_some()
-        || peers.is_some()
-        || clock.is_some()
-        || mtu.is_some()
-        // Names are excused, and CoreDNS asked pod by pod, by what the API server says of it.
-        || dns.is_some()
 }
 
 fn metadata(template: &Template, node: &NodeView, subject: &Subject) -> Result<Value, serde_json::Error> {

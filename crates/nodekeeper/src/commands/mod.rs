@@ -1,5 +1,6 @@
 //! One file a subcommand. None of them decides anything.
 
+pub mod config;
 pub mod controller;
 pub mod crds;
 #[cfg(feature = "sim")]

@@ -1,6 +1,6 @@
 //! `nodekeeper reference`: the pages of the documentation that `make generate` writes.
 
-use std::io::Write as _;
+use std::io::Write;
 
 use anyhow::Result;
 use clap::CommandFactory as _;
@@ -29,8 +29,20 @@ fn commands() -> Result<()> {
     for command in
         all.get_subcommands_mut().filter(|command| !command.is_hide_set() && command.get_name() != "help")
     {
-        let name = command.get_name().to_owned();
-        writeln!(out, "\n## `nodekeeper {name}`\n\n```text\n{}\n```", unstyled(command))?;
+        let name = format!("nodekeeper {}", command.get_name());
+        section(&mut out, command, &name)?;
+    }
+    Ok(())
+}
+
+/// A command, or those below it.
+fn section(out: &mut impl Write, command: &mut clap::Command, name: &str) -> Result<()> {
+    if !command.has_subcommands() {
+        writeln!(out, "\n## `{name}`\n\n```text\n{}\n```", unstyled(command))?;
+    }
+    for below in command.get_subcommands_mut().filter(|below| below.get_name() != "help") {
+        let name = format!("{name} {}", below.get_name());
+        section(out, below, &name)?;
     }
     Ok(())
 }

@@ -1,0 +1,275 @@
+//! Reading a tree key by key. Whatever is wrong is noted with its place, and reading goes on, so that a person sees all
+//! of it at once. Keys that nobody asked for are unknown.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use nodekeeper_core::text::clean;
+
+use super::tree::{Node, Value};
+
+/// One thing that is wrong with a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// In which file.
+    pub file: File,
+    /// Counted from 1; 0 if it is not known.
+    pub line: u64,
+    /// Path of the key; empty for the file as a whole.
+    pub key: String,
+    /// What is wrong, and the fix.
+    pub message: String,
+}
+
+/// Which of the two files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum File {
+    /// The controller's `config.yaml`.
+    Config,
+    /// The `worker-config.yaml`.
+    Worker,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, to: &mut fmt::Formatter) -> fmt::Result {
+        if self.key.is_empty() {
+            write!(to, "{}", self.message)
+        } else {
+            write!(to, "`{}`: {}", self.key, self.message)
+        }
+    }
+}
+
+/// What was found while reading.
+#[derive(Debug, Default)]
+pub struct Findings {
+    /// Why it cannot be used.
+    pub problems: Vec<Problem>,
+    /// Keys that change nothing.
+    pub idle: Vec<String>,
+    /// What else a person should know.
+    pub warnings: Vec<String>,
+}
+
+/// A place in a file: what stands there, and how one gets to it.
+#[derive(Clone)]
+pub struct Field<'a> {
+    findings: &'a RefCell<Findings>,
+    file: File,
+    /// Path of its key.
+    pub path: String,
+    /// Where the key, or the item of a list, stands.
+    pub line: u64,
+    node: &'a Node,
+}
+
+impl<'a> Field<'a> {
+    /// The file as a whole.
+    pub fn root(findings: &'a RefCell<Findings>, file: File, node: &'a Node) -> Self {
+        Self { findings, file, path: String::new(), line: node.line, node }
+    }
+
+    /// Notes what is wrong here.
+    pub fn wrong(&self, message: impl Into<String>) {
+        let problem =
+            Problem { file: self.file, line: self.line, key: self.path.clone(), message: message.into() };
+        self.findings.borrow_mut().problems.push(problem);
+    }
+
+    /// Notes what should be known about this.
+    pub fn warn(&self, message: &str) {
+        self.findings.borrow_mut().warnings.push(format!("`{}`: {message}", self.path));
+    }
+
+    /// Notes that this changes nothing, and why.
+    pub fn idle(&self, why: &str) {
+        let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
+        self.findings.borrow_mut().idle.push(format!("`{}`{why}", self.path));
+    }
+
+    fn is_null(&self) -> bool {
+        matches!(self.node.value, Value::Null)
+    }
+
+    /// Whether nothing was typed, or an empty text.
+    pub fn is_blank(&self) -> bool {
+        self.is_null() || matches!(&self.node.value, Value::Text(text) if text.is_empty())
+    }
+
+    fn what(&self) -> String {
+        match &self.node.value {
+            Value::Null => "nothing".into(),
+            Value::Text(text) => quoted(text),
+            Value::List(_) => "a list".into(),
+            Value::Map(_) => "a block of keys".into(),
+        }
+    }
+
+    /// A word.
+    pub fn text(&self) -> Option<String> {
+        if let Value::Text(text) = &self.node.value {
+            return Some(text.clone());
+        }
+        self.wrong(format!("is {}: write one word or one text", self.what()));
+        None
+    }
+
+    /// A word that is right; else the fix is told.
+    pub fn checked(&self, right: impl Fn(&str) -> bool, fix: &str) -> Option<String> {
+        let text = self.text()?;
+        if right(&text) {
+            return Some(text);
+        }
+        self.wrong(format!("{} {fix}", quoted(&text)));
+        None
+    }
+
+    /// One of these words.
+    pub fn choice<T: Copy>(&self, choices: &[(&str, T)]) -> Option<T> {
+        let text = self.text()?;
+        let chosen = choices.iter().find(|(word, _)| *word == text).map(|(_, choice)| *choice);
+        if chosen.is_none() {
+            let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
+            self.wrong(format!("{} is none of {}", quoted(&text), words.join(", ")));
+        }
+        chosen
+    }
+
+    /// A whole number within bounds.
+    pub fn int(&self, range: RangeInclusive<i32>) -> Option<i32> {
+        let number = match &self.node.value {
+            Value::Text(text) => text.parse().ok().filter(|number| range.contains(number)),
+            _ => None,
+        };
+        if number.is_none() {
+            let (least, most) = (range.start(), range.end());
+            self.wrong(format!("is {}: write a whole number from {least} to {most}", self.what()));
+        }
+        number
+    }
+
+    /// Yes or no, as YAML has been writing it.
+    pub fn bool(&self) -> Option<bool> {
+        let told = match &self.node.value {
+            Value::Text(text) => match text.to_lowercase().as_str() {
+                "true" | "yes" | "on" => Some(true),
+                "false" | "no" | "off" => Some(false),
+                _ => None,
+            },
+            _ => None,
+        };
+        if told.is_none() {
+            self.wrong(format!("is {}: write true or false", self.what()));
+        }
+        told
+    }
+
+    /// The items of a list of at most so many.
+    pub fn items(&self, most: usize) -> Vec<Field<'a>> {
+        let Value::List(items) = &self.node.value else {
+            self.wrong(format!(
+                "is {}: write a list, each item on a line that begins with `- `",
+                self.what()
+            ));
+            return Vec::new();
+        };
+        if items.len() > most {
+            self.wrong(format!("has {} items: there may be {most} at most", items.len()));
+        }
+        let item = |(index, node): (usize, &'a Node)| Field {
+            path: format!("{}[{index}]", self.path),
+            line: node.line,
+            node,
+            ..self.clone()
+        };
+        items.iter().enumerate().map(item).collect()
+    }
+
+    /// The keys below it.
+    pub fn section(&self) -> Section<'a> {
+        let entries = match &self.node.value {
+            Value::Map(entries) => entries
+                .iter()
+                .map(|entry| {
+                    let dot = if self.path.is_empty() { "" } else { "." };
+                    let path = format!("{}{dot}{}", self.path, clean(&entry.key, 80));
+                    (entry.key.as_str(), Field { path, line: entry.line, node: &entry.node, ..self.clone() })
+                })
+                .collect(),
+            Value::Null => Vec::new(),
+            Value::Text(_) | Value::List(_) => {
+                self.wrong(format!("is {}: write keys, each as `key: value`", self.what()));
+                Vec::new()
+            }
+        };
+        Section { entries, asked: Vec::new() }
+    }
+
+    /// Whether there are keys below it.
+    pub fn is_map(&self) -> bool {
+        matches!(self.node.value, Value::Map(_))
+    }
+
+    /// Whether there is a list below it.
+    pub fn is_list(&self) -> bool {
+        matches!(self.node.value, Value::List(_))
+    }
+}
+
+/// The keys of one block, each to be asked for once.
+pub struct Section<'a> {
+    entries: Vec<(&'a str, Field<'a>)>,
+    asked: Vec<&'static str>,
+}
+
+impl<'a> Section<'a> {
+    /// The value of a key; one without a value counts as left out.
+    pub fn take(&mut self, key: &'static str) -> Option<Field<'a>> {
+        self.asked.push(key);
+        let at = self.entries.iter().position(|(known, _)| *known == key)?;
+        let (_, field) = self.entries.remove(at);
+        (!field.is_null()).then_some(field)
+    }
+
+    /// The value of a key that may be asked for again.
+    pub fn peek(&self, key: &str) -> Option<Field<'a>> {
+        self.entries.iter().find(|(known, _)| *known == key).map(|(_, field)| field.clone())
+    }
+
+    /// The keys below a key; none if it is left out.
+    pub fn section(&mut self, key: &'static str) -> Section<'a> {
+        let field = self.take(key);
+        field.map_or(Section { entries: Vec::new(), asked: Vec::new() }, |field| field.section())
+    }
+
+    /// Every key that is left, and that one need not know.
+    pub fn rest(&mut self) -> Vec<(&'a str, Field<'a>)> {
+        std::mem::take(&mut self.entries)
+    }
+
+    /// Keys that nobody asked for are mistakes.
+    pub fn end(self) {
+        for (key, field) in &self.entries {
+            let near = self
+                .asked
+                .iter()
+                .map(|known| (strsim::damerau_levenshtein(&lower(key), &lower(known)), known));
+            let near = near.min().filter(|(distance, _)| *distance <= 2.max(key.len() / 4));
+            let fix = near.map_or_else(
+                || format!("the keys here are {}", self.asked.join(", ")),
+                |(_, known)| format!("did you mean `{known}`?"),
+            );
+            field.wrong(format!("there is no such key: {fix}"));
+        }
+    }
+}
+
+fn lower(key: &str) -> String {
+    clean(key, 80).to_lowercase()
+}
+
+/// Short enough for a line, whatever it is.
+pub fn quoted(text: &str) -> String {
+    format!("'{}'", clean(text, 80))
+}

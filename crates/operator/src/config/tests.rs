@@ -1,0 +1,508 @@
+use nodekeeper_core::api::{NodeGateSpec, TaintEffect};
+use nodekeeper_core::checks::Dns;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+
+/// As seed 002 shows it.
+const EXAMPLE: &str = include_str!("../../../../examples/kube-node-ready/values.yaml");
+/// The same as a ConfigMap holds it.
+const CONFIG: &str = include_str!("../../../../examples/kube-node-ready/config.yaml");
+/// All that the seed's chart renders, with its defaults.
+const FULL: &str = include_str!("../../../../examples/kube-node-ready/config-full.yaml");
+const WORKER: &str = include_str!("../../../../examples/kube-node-ready/worker-config.yaml");
+
+fn loaded(text: &str) -> Loaded {
+    load(text, None).unwrap_or_else(|problems| panic!("{problems:#?}\n{text}"))
+}
+
+/// What is wrong, as `line: text`.
+fn wrong(text: &str) -> Vec<String> {
+    let Err(problems) = load(text, None) else { panic!("nothing is wrong with\n{text}") };
+    problems.iter().map(|problem| format!("{}: {problem}", problem.line)).collect()
+}
+
+fn assert_wrong(text: &str, wanted: &[&str]) {
+    let told = wrong(text);
+    assert_eq!(told.len(), wanted.len(), "{told:#?}");
+    for (told, wanted) in told.iter().zip(wanted) {
+        assert!(told.contains(wanted), "no {wanted:?} in {told:?}");
+    }
+}
+
+/// `a.b.c` and a value as a file.
+fn file(path: &str, value: &str) -> String {
+    let parts: Vec<&str> = path.split('.').collect();
+    let (open, close) = (format!("{{{}", parts.join(": {")), "}".repeat(parts.len()));
+    format!("{open}: {value}{close}")
+}
+
+/// What a key does.
+enum Does {
+    /// Sets this part of the gate.
+    Gate(&'static str, Value),
+    /// Sets something else.
+    Set(fn(&Loaded) -> bool),
+    /// Is named among the keys that change nothing.
+    Idle,
+    /// Is explained in a warning of its own.
+    Warns(&'static str),
+    /// Is taken without a word.
+    Silent,
+}
+
+fn assert_does(key: &str, text: &str, loaded: &Loaded, does: &Does) {
+    let warnings = loaded.warnings.join("\n");
+    match does {
+        Does::Gate(pointer, wanted) => {
+            let gate = serde_json::to_value(&loaded.gate).unwrap();
+            assert_eq!(gate.pointer(pointer), Some(wanted), "{key}: {text}");
+            let default = serde_json::to_value(NodeGateSpec::default()).unwrap();
+            assert_ne!(default.pointer(pointer), Some(wanted), "{key}: the default proves nothing");
+        }
+        Does::Set(right) => {
+            assert!(right(loaded), "{key}: {loaded:#?}");
+            assert!(!right(&Loaded::default()), "{key}: the default proves nothing");
+        }
+        Does::Idle => {
+            assert!(warnings.contains("change nothing") && warnings.contains(key), "{key}: {warnings}");
+        }
+        Does::Warns(wanted) => assert!(warnings.contains(wanted), "{key}: {warnings}"),
+        Does::Silent => assert_eq!(*loaded, Loaded { warnings: Vec::new(), ..Loaded::default() }, "{key}"),
+    }
+    if matches!(does, Does::Gate(..) | Does::Set(_)) {
+        assert_eq!(warnings, "", "{key}");
+    }
+}
+
+/// Every key below `worker` in the seed's controller file, with what is typed and what comes of it.
+fn keys_of_workers() -> Vec<(&'static str, &'static str, Does)> {
+    use Does::{Gate, Idle, Set, Silent};
+    vec![
+        ("worker.image", "{repository: r/w, tag: 1.10}", Gate("/worker/image", json!("r/w:1.10"))),
+        ("worker.image.pullPolicy", "Always", Gate("/worker/pullPolicy", json!("Always"))),
+        ("worker.namespace", "kube-system", Set(|l| l.namespace.as_deref() == Some("kube-system"))),
+        ("worker.serviceAccountName", "who", Set(|l| l.service_account.as_deref() == Some("who"))),
+        ("worker.priorityClassName", "high", Gate("/worker/priorityClassName", json!("high"))),
+        ("worker.resources.requests.cpu", "50m", Gate("/worker/resources/requests/cpu", json!("50m"))),
+        (
+            "worker.resources.requests.memory",
+            "64Mi",
+            Gate("/worker/resources/requests/memory", json!("64Mi")),
+        ),
+        ("worker.resources.limits.cpu", "1", Gate("/worker/resources/limits/cpu", json!("1"))),
+        ("worker.resources.limits.memory", "1.5Gi", Gate("/worker/resources/limits/memory", json!("1.5Gi"))),
+        (
+            "worker.resources.limits",
+            "{nvidia.com/gpu: 2}",
+            Gate("/worker/resources/limits/nvidia.com~1gpu", json!("2")),
+        ),
+        ("worker.configMapName", "some", Idle),
+        ("worker.job.activeDeadlineSeconds", "300", Gate("/deadlines/workerSeconds", json!(300))),
+        ("worker.job.backoffLimit", "3", Idle),
+        ("worker.job.backoffLimit", "2", Silent),
+        ("worker.job.completions", "2", Idle),
+        ("worker.job.completions", "1", Silent),
+        ("worker.job.ttlSecondsAfterFinished", "600", Idle),
+        ("worker.job.parallelism", "2", Idle),
+        ("worker.timeoutSeconds", "900", Gate("/deadlines/workerSeconds", json!(900))),
+        ("worker.timeoutSeconds", "900", Gate("/deadlines/gateSeconds", json!(900))),
+        (
+            "worker.tolerations",
+            "[{key: a, operator: Equal, value: b, effect: NoExecute, tolerationSeconds: 9}]",
+            Gate(
+                "/worker/tolerations/0",
+                json!({"key": "a", "operator": "Equal", "value": "b", "effect": "NoExecute",
+                "tolerationSeconds": 9}),
+            ),
+        ),
+        (
+            "worker.initContainers",
+            "[{name: a, image: b}]",
+            Gate("/worker/initContainers/0/image", json!("b")),
+        ),
+    ]
+}
+
+/// The rest of them.
+fn keys_of_controllers() -> Vec<(&'static str, &'static str, Does)> {
+    use Does::{Gate, Idle, Set, Silent, Warns};
+    let taint = json!([{"key": "a/b", "value": "c", "effect": "NoExecute"}]);
+    vec![
+        ("reconciliation.intervalSeconds", "30", Set(|l| l.sweep == Some(Duration::from_secs(30)))),
+        ("reconciliation.maxRetries", "7", Gate("/retry/maxRetries", json!(7))),
+        ("reconciliation.retryBackoff", "linear", Gate("/retry/backoff", json!("Linear"))),
+        ("nodeManagement.deleteFailedNodes", "true", Warns("this release replaces no nodes")),
+        ("nodeManagement.deleteFailedNodes", "false", Silent),
+        ("nodeManagement.taints", "[{key: a/b, value: c, effect: NoExecute}]", Gate("/taints", taint)),
+        ("nodeManagement.verifiedLabel.key", "a/b", Gate("/verifiedLabel/key", json!("a/b"))),
+        ("nodeManagement.verifiedLabel.value", "yes", Gate("/verifiedLabel/value", json!("yes"))),
+        ("leaderElection.enabled", "false", Idle),
+        ("leaderElection.enabled", "true", Silent),
+        ("leaderElection.id", "who", Set(|l| l.lease_name.as_deref() == Some("who"))),
+        ("leaderElection.namespace", "where", Set(|l| l.lease_namespace.as_deref() == Some("where"))),
+        ("metrics.enabled", "false", Set(|l| l.metrics.as_deref() == Some("0"))),
+        ("metrics.port", "9090", Set(|l| l.metrics.as_deref() == Some(":9090"))),
+        ("health.port", "9091", Set(|l| l.health.as_deref() == Some(":9091"))),
+        ("logging.level", "debug", Set(|l| l.log_level.as_deref() == Some("debug"))),
+        ("logging.format", "console", Set(|l| l.log_format == Some(LogFormat::Console))),
+        ("kubernetes.kubeconfigPath", "/some/where", Set(|l| l.kubeconfig.as_deref() == Some("/some/where"))),
+        ("kubernetes.qps", "20", Idle),
+        ("kubernetes.qps", "50", Silent),
+        ("kubernetes.burst", "30", Idle),
+        ("kubernetes.burst", "100", Silent),
+    ]
+}
+
+fn controller_keys() -> Vec<(&'static str, &'static str, Does)> {
+    keys_of_workers().into_iter().chain(keys_of_controllers()).collect()
+}
+
+/// Every key of the worker's file. Its README has them below `worker` too.
+fn worker_keys() -> Vec<(&'static str, &'static str, Does)> {
+    use Does::{Gate, Idle, Silent};
+    vec![
+        ("dnsTestDomains", "[a.b]", Gate("/checks/dns", serde_json::to_value(names(&["a.b"])).unwrap())),
+        ("checkTimeoutSeconds", "5", Gate("/deadlines/checkSeconds", json!(5))),
+        ("maxRetries", "3", Idle),
+        ("maxRetries", "1", Silent),
+        ("retryBackoff", "exponential", Idle),
+        ("retryBackoff", "linear", Silent),
+        ("logging.level", "debug", Idle),
+        ("logging.format", "console", Idle),
+        ("logging.format", "json", Silent),
+        ("dryRun", "true", Idle),
+        ("dryRun", "false", Silent),
+    ]
+}
+
+fn names(names: &[&str]) -> Dns {
+    let names = names.iter().map(|name| (*name).to_owned()).collect();
+    Dns { names, optional: Vec::new(), ..Dns::default() }
+}
+
+#[test]
+fn f18_every_key_of_the_controllers_file_does_what_it_says_or_is_named() {
+    for (key, value, does) in controller_keys() {
+        let text = file(key, value);
+        assert_does(key, &text, &loaded(&text), &does);
+    }
+}
+
+#[test]
+fn f18_every_key_of_the_workers_file_does_so_too_in_either_place() {
+    for (key, value, does) in worker_keys() {
+        let text = file(key, value);
+        let read = load("worker: {}", Some(&text)).unwrap_or_else(|problems| panic!("{key}: {problems:#?}"));
+        assert_does(key, &text, &read, &does);
+        let text = file(&format!("worker.{key}"), value);
+        assert_does(key, &text, &loaded(&text), &does);
+    }
+}
+
+#[test]
+fn the_seeds_example_loads_with_one_warning_about_its_image() {
+    let read = loaded(CONFIG);
+    assert_eq!(read.warnings.len(), 1, "{:?}", read.warnings);
+    assert!(read.warnings[0].contains("ghcr.io/imunhatep/kube-node-ready"));
+    assert!(read.hints.is_empty());
+    let mut gate = NodeGateSpec::default();
+    gate.checks.dns = Some(names(&["kubernetes.default.svc.cluster.local", "google.com"]));
+    gate.deadlines.worker_seconds = 300;
+    assert_eq!(read.gate, gate, "all else is as by default");
+    assert_eq!(read.namespace.as_deref(), Some("kube-system"));
+    assert_eq!(read.sweep, Some(Duration::from_secs(30)));
+}
+
+#[test]
+fn the_values_of_the_readme_are_the_same_with_a_hint() {
+    let (values, config) = (loaded(EXAMPLE), loaded(CONFIG));
+    assert_eq!((values.hints.len(), values.warnings.len()), (1, 1));
+    assert!(values.warnings[0].contains("`controller.config.worker.image`"), "as it stands in the file");
+    assert_eq!(Loaded { hints: Vec::new(), warnings: config.warnings.clone(), ..values }, config);
+}
+
+#[test]
+fn the_values_may_have_a_worker_config_beside() {
+    let read =
+        loaded("{controller: {config: {}}, worker: {config: {checkTimeoutSeconds: 4}}, nameOverride: x}");
+    assert_eq!(read.gate.deadlines.check_seconds, 4);
+}
+
+#[test]
+fn all_that_the_seeds_chart_renders_loads() {
+    let read = load(FULL, Some(WORKER)).unwrap();
+    assert_eq!(read.warnings.len(), 1, "{:?}", read.warnings);
+    assert_eq!(read.gate.deadlines.check_seconds, 5);
+    assert_eq!(read.lease_name.as_deref(), Some("kube-node-ready-leader"));
+    assert_eq!(read.lease_namespace, None, "an empty text is none");
+    assert_eq!(read.metrics.as_deref(), Some(":8080"));
+    // JSON is YAML.
+    let json = serde_json::to_string(&serde_saphyr::from_str::<Value>(FULL).unwrap()).unwrap();
+    assert_eq!(load(&json, Some(WORKER)).unwrap(), read);
+}
+
+#[test]
+fn the_workers_own_file_wins_and_spares_the_word_about_its_config_map() {
+    let text = "worker: {configMapName: x, checkTimeoutSeconds: 3, dnsTestDomains: [a.b]}";
+    let read = load(text, Some("{checkTimeoutSeconds: 4}")).unwrap();
+    assert_eq!(read.gate.deadlines.check_seconds, 4);
+    assert_eq!(read.gate.checks.dns, Some(names(&["a.b"])), "what it leaves out stands");
+    assert_eq!(read.warnings, Vec::<String>::new());
+}
+
+#[test]
+fn keys_that_change_nothing_are_named_in_one_warning() {
+    let read = loaded("{worker: {configMapName: x, job: {backoffLimit: 0}}, kubernetes: {qps: 1}}");
+    assert_eq!(read.warnings.len(), 1);
+    for key in ["`worker.configMapName`", "`worker.job.backoffLimit`", "`kubernetes.qps`"] {
+        assert!(read.warnings[0].contains(key), "{:?}", read.warnings);
+    }
+}
+
+#[test]
+fn f18_unknown_keys_are_told_with_their_line_and_a_guess() {
+    let text = "worker:\n  imagee: {}\n  dnsTestDomain: [a]\nreconciliation:\n  retryBackof: linear\nzebra: 1\n\
+                nodeManagement:\n  taints:\n  - key: a/b\n    efect: NoSchedule\n";
+    assert_wrong(
+        text,
+        &[
+            "2: `worker.imagee`: there is no such key: did you mean `image`?",
+            "3: `worker.dnsTestDomain`: there is no such key: did you mean `dnsTestDomains`?",
+            "5: `reconciliation.retryBackof`: there is no such key: did you mean `retryBackoff`?",
+            "6: `zebra`: there is no such key: the keys here are worker, reconciliation, nodeManagement",
+            "10: `nodeManagement.taints[0].efect`: there is no such key: did you mean `effect`?",
+        ],
+    );
+}
+
+#[test]
+fn f18_bad_values_are_told_all_at_once_with_line_value_and_fix() {
+    let text = "\
+worker:
+  namespace: Kube_System
+  resources: {requests: {cpu: fifty, memory: 64MB}}
+  timeoutSeconds: 5m
+  image: {repository: a b, tag: x}
+  tolerations: [{effect: Never}]
+reconciliation:
+  intervalSeconds: 0
+  maxRetries: -1
+  retryBackoff: quadratic
+nodeManagement:
+  deleteFailedNodes: perhaps
+  taints:
+    - {key: a/b, effect: NoWay}
+    - {value: x}
+    - {key: node.kubernetes.io/not-ready}
+  verifiedLabel: {key: kubernetes.io/ready}
+metrics: {port: 70000}
+health: 8081
+logging: {level: loud, format: [json]}
+";
+    assert_wrong(
+        text,
+        &[
+            "2: `worker.namespace`: 'Kube_System' is no name",
+            "3: `worker.resources.requests.cpu`: 'fifty' is no quantity: write for example 50m",
+            "3: `worker.resources.requests.memory`: '64MB' is no quantity",
+            "4: `worker.timeoutSeconds`: is '5m': write a whole number from 10 to 3600",
+            "5: `worker.image.repository`: 'a b' is no image",
+            "5: `worker.image`: has no `repository`",
+            "6: `worker.tolerations[0].effect`: 'Never' is none of NoSchedule, PreferNoSchedule, NoExecute",
+            "8: `reconciliation.intervalSeconds`: is '0'",
+            "9: `reconciliation.maxRetries`: is '-1'",
+            "10: `reconciliation.retryBackoff`: 'quadratic' is none of exponential, linear",
+            "12: `nodeManagement.deleteFailedNodes`: is 'perhaps': write true or false",
+            "14: `nodeManagement.taints[0].effect`: 'NoWay' is none of",
+            "15: `nodeManagement.taints[1]`: has no `key`",
+            "16: `nodeManagement.taints[2].key`: 'node.kubernetes.io/not-ready' belongs to Kubernetes",
+            "17: `nodeManagement.verifiedLabel.key`: 'kubernetes.io/ready' is a label of Kubernetes",
+            "18: `metrics.port`: is '70000': write a whole number from 1 to 65535",
+            "19: `health`: is '8081': write keys",
+            "20: `logging.level`: 'loud' is none of error, warn, info, debug, trace",
+            "20: `logging.format`: is a list",
+        ],
+    );
+}
+
+#[test]
+fn f18_both_files_are_read_before_anything_is_told() {
+    let problems = load("worker: {x: 1}", Some("y: 1")).unwrap_err();
+    let files: Vec<File> = problems.iter().map(|problem| problem.file).collect();
+    assert_eq!(files, [File::Config, File::Worker], "{problems:?}");
+}
+
+#[test]
+fn f18_what_is_no_yaml_has_its_line() {
+    assert_wrong("worker:\n  image: [\n", &["this is no YAML"]);
+    assert!(wrong("a: 1\nb: [}\n")[0].starts_with("2: "), "{:?}", wrong("a: 1\nb: [}\n"));
+    assert_wrong("", &["keys and values"]);
+    assert_wrong("- a\n", &["keys and values"]);
+    assert!(wrong("worker: {}\nworker: {}\n")[0].starts_with("2: "), "a key twice");
+}
+
+#[test]
+fn no_taints_at_all_is_an_error_with_the_fix() {
+    assert_wrong("nodeManagement: {taints: []}", &["would hold every node there is"]);
+    assert_eq!(loaded("nodeManagement: {}").gate.taints, NodeGateSpec::default().taints);
+}
+
+#[test]
+fn a_taint_without_value_and_effect_has_their_defaults() {
+    let taints = loaded("nodeManagement: {taints: [{key: a}]}").gate.taints;
+    assert_eq!((taints[0].value.as_str(), taints[0].effect), ("", TaintEffect::NoSchedule));
+}
+
+#[test]
+fn a_check_has_to_fit_into_its_worker() {
+    assert_wrong(
+        "worker: {timeoutSeconds: 60, checkTimeoutSeconds: 55}",
+        &["is 55, and a worker has 60 s for all: raise `worker.timeoutSeconds` to 61"],
+    );
+    assert_wrong("worker: {timeoutSeconds: 15}", &["is 15, and one check may take 10 s: make it 16 or more"]);
+    assert_eq!(loaded("worker: {timeoutSeconds: 16}").gate.deadlines.worker_seconds, 16);
+}
+
+#[test]
+fn of_two_deadlines_the_one_that_worked_in_the_seed_is_used() {
+    let read = loaded("worker: {timeoutSeconds: 300, job: {activeDeadlineSeconds: 200}}");
+    assert_eq!(read.gate.deadlines.worker_seconds, 200);
+    assert_eq!(read.warnings.len(), 1);
+    assert_eq!(loaded("worker: {timeoutSeconds: 300, job: {activeDeadlineSeconds: 300}}").warnings.len(), 0);
+}
+
+#[test]
+fn an_address_among_the_names_is_a_server_that_has_to_answer() {
+    let read = loaded("worker: {dnsTestDomains: [a.b., 8.8.8.8, '2001:db8::1']}");
+    let servers = vec!["8.8.8.8".to_owned(), "2001:db8::1".to_owned()];
+    assert_eq!(read.gate.checks.dns, Some(Dns { servers, ..names(&["a.b."]) }));
+    assert_eq!(read.warnings.len(), 2);
+    let alone = loaded("worker: {dnsTestDomains: [8.8.8.8]}").gate.checks.dns.expect("it is checked");
+    assert_eq!((alone.names, alone.servers), (Dns::default().names, vec!["8.8.8.8".to_owned()]));
+    assert_wrong("worker: {dnsTestDomains: [a..b]}", &["'a..b' is neither a DNS name nor an IP address"]);
+    assert_wrong("worker: {dnsTestDomains: []}", &["is empty"]);
+}
+
+#[test]
+fn f18_a_tag_that_looks_like_a_number_stays_as_typed() {
+    for tag in ["1.10", "0x10", "1e3", "007", "true", "'1.10'"] {
+        let image = loaded(&format!("worker: {{image: {{repository: r, tag: {tag}}}}}")).gate.worker.image;
+        assert_eq!(image, Some(format!("r:{}", tag.trim_matches('\''))));
+    }
+}
+
+#[test]
+fn f19_init_containers_mount_volumes_that_can_be_defined() {
+    let text = "
+worker:
+  volumes:
+    - {name: scratch, emptyDir: {}}
+    - {name: settings, configMap: {name: probe}}
+    - {name: modules, hostPath: {path: /lib/modules}}
+  initContainers:
+    - name: probe
+      image: busybox:1
+      command: [sh, -c]
+      args: |
+        test -d /scratch
+      env: [{name: A, value: 1.0}]
+      workingDir: /scratch
+      volumeMounts:
+        - {name: scratch, mountPath: /scratch}
+        - {name: modules, mountPath: /lib/modules, readOnly: true, subPath: x}
+      resources: {limits: {memory: 16Mi}}
+      securityContext: {privileged: true, readOnlyRootFilesystem: false, runAsNonRoot: false, runAsUser: 0,
+        runAsGroup: 0, allowPrivilegeEscalation: true}
+";
+    let worker = serde_json::to_value(loaded(text).gate.worker).unwrap();
+    let wanted = json!([{
+        "name": "probe", "image": "busybox:1", "command": ["sh", "-c"], "args": ["test -d /scratch\n"],
+        "env": [{"name": "A", "value": "1.0"}], "workingDir": "/scratch",
+        "volumeMounts": [{"name": "scratch", "mountPath": "/scratch", "readOnly": false},
+            {"name": "modules", "mountPath": "/lib/modules", "readOnly": true, "subPath": "x"}],
+        "resources": {"limits": {"memory": "16Mi"}},
+        "securityContext": {"privileged": true, "readOnlyRootFilesystem": false, "runAsNonRoot": false, "runAsUser": 0,
+            "runAsGroup": 0, "allowPrivilegeEscalation": true},
+    }]);
+    assert_eq!(worker["initContainers"], wanted);
+    let volumes = json!([{"name": "scratch", "emptyDir": {}}, {"name": "settings", "configMap": {"name": "probe"}},
+        {"name": "modules", "hostPath": {"path": "/lib/modules"}}]);
+    assert_eq!(worker["volumes"], volumes);
+}
+
+#[test]
+fn f19_a_mount_without_its_volume_is_told_with_the_fix() {
+    assert_wrong(
+        "worker:\n  initContainers:\n  - name: a\n    image: b\n    volumeMounts:\n    - {name: x, mountPath: /x}\n",
+        &[
+            "6: `worker.initContainers[0].volumeMounts[0]`: there is no volume 'x': add it to `worker.volumes`",
+        ],
+    );
+    assert_wrong("worker: {volumes: [{name: x}]}", &["needs one of `emptyDir: {}`"]);
+}
+
+#[test]
+fn f19_what_an_init_container_cannot_have_is_told() {
+    let text = "worker:\n  initContainers:\n  - name: a\n    image: b\n    command: sh -c x\n    env:\n    - name: A\n      valueFrom: {}\n";
+    assert_wrong(
+        text,
+        &[
+            "`worker.initContainers[0].command`: is 'sh -c x': write a list",
+            "8: `worker.initContainers[0].env[0].valueFrom`",
+        ],
+    );
+}
+
+fn any_yaml() -> impl Strategy<Value = String> {
+    let keys: Vec<&str> =
+        controller_keys().iter().flat_map(|(key, ..)| key.split('.').collect::<Vec<_>>()).collect();
+    let leaf = prop_oneof![
+        any::<i64>().prop_map(|n| n.to_string()),
+        any::<f64>().prop_map(|n| n.to_string()),
+        "[a-zA-Z0-9./:~ -]{0,12}".prop_map(|text| format!("{text:?}")),
+        Just("null".to_owned()),
+        Just("true".to_owned()),
+        Just("64Mi".to_owned()),
+    ];
+    leaf.prop_recursive(5, 64, 6, move |inner| {
+        let map = prop::collection::btree_map(prop::sample::select(keys.clone()), inner.clone(), 0..6);
+        prop_oneof![
+            prop::collection::vec(inner, 0..4).prop_map(|items| format!("[{}]", items.join(", "))),
+            map.prop_map(|map| {
+                let entries: Vec<String> = map.iter().map(|(key, value)| format!("{key}: {value}")).collect();
+                format!("{{{}}}", entries.join(", "))
+            }),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn f18_nothing_panics_on_any_text(text in any::<String>(), worker in any::<Option<String>>()) {
+        let _ = load(&text, worker.as_deref());
+    }
+
+    #[test]
+    fn f18_nothing_panics_on_keys_with_any_values(text in any_yaml(), worker in any_yaml()) {
+        let _ = load(&text, Some(&worker));
+    }
+
+    #[test]
+    fn f18_nothing_panics_on_a_file_that_somebody_broke(at in 0..FULL.len(), put in "[ -~\n]{0,3}", cut in 0..20_usize) {
+        let end = (at + cut).min(FULL.len());
+        if FULL.is_char_boundary(at) && FULL.is_char_boundary(end) {
+            let _ = load(&format!("{}{put}{}", &FULL[..at], &FULL[end..]), None);
+        }
+    }
+}
+
+#[test]
+fn f18_a_deep_file_and_a_bomb_are_refused() {
+    assert_wrong(&"[".repeat(100_000), &["this is no YAML"]);
+    assert_wrong(&format!("a: {}{}", "{a: ".repeat(200), "}".repeat(200)), &["this is no YAML"]);
+    let bomb = "a: &a [x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b]\n\
+                d: &d [*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d]\nf: [*e,*e,*e,*e,*e,*e,*e,*e]\n";
+    assert_wrong(bomb, &["this is no YAML"]);
+}

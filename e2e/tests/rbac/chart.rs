@@ -1,0 +1,240 @@
+//! The chart: as Helm renders it, and installed.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use nodekeeper_e2e::assets::{self, Settings};
+use nodekeeper_e2e::{Cluster, or_skip};
+use serde_json::{Value, json};
+use tokio::task::spawn_blocking;
+
+use crate::NAMESPACE;
+
+/// What the controller may do in every namespace, as the API server puts it.
+pub const EVERYWHERE: &[&str] = &[
+    "/nodes [] get,list,watch,patch",
+    "nodekeeper.dev/nodegates [] list,watch",
+    "nodekeeper.dev/nodegates/status [] patch",
+    "karpenter.sh/nodepools [] list",
+];
+
+/// The same, and all else, as `account where: what`.
+const ALWAYS: &[&str] = &[
+    "nodekeeper-controller *: /nodes [] get,list,watch,patch",
+    "nodekeeper-controller *: nodekeeper.dev/nodegates [] list,watch",
+    "nodekeeper-controller *: nodekeeper.dev/nodegates/status [] patch",
+    "nodekeeper-controller *: karpenter.sh/nodepools [] list",
+    "nodekeeper-controller nodekeeper-system: /pods [] get,list,watch,create,delete",
+    "nodekeeper-controller nodekeeper-system: coordination.k8s.io/leases [] create",
+    "nodekeeper-controller nodekeeper-system: coordination.k8s.io/leases [kube-node-ready-leader] get,update",
+    "nodekeeper-controller default: events.k8s.io/events [] create",
+    "nodekeeper-controller kube-system: /configmaps [cluster-autoscaler-status] get",
+    "nodekeeper-worker default: /services [] get",
+    "nodekeeper-worker default: discovery.k8s.io/endpointslices [] list",
+    "nodekeeper-worker kube-system: /services [] get",
+    "nodekeeper-worker kube-system: discovery.k8s.io/endpointslices [] list",
+];
+
+fn helm(arguments: &[&str], values: &Value, kubeconfig: Option<&Path>) -> Result<Output> {
+    let helm: PathBuf = assets::helm(&Settings::from_env()?)?;
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("values.json");
+    std::fs::write(&file, values.to_string())?;
+    let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/nodekeeper");
+    let mut command = Command::new(helm);
+    command
+        .args(arguments)
+        .arg("nodekeeper")
+        .arg(chart)
+        .args(["--namespace", NAMESPACE, "--values"])
+        .arg(file);
+    if let Some(kubeconfig) = kubeconfig {
+        command.arg("--kubeconfig").arg(kubeconfig);
+    }
+    Ok(command.stdin(Stdio::null()).output()?)
+}
+
+/// Installs it as a person would.
+pub async fn install(cluster: &Cluster, values: &Value) -> Result<()> {
+    let (kubeconfig, values) = (cluster.kubeconfig_path(), values.clone());
+    let arguments = ["install", "--create-namespace", "--wait", "--timeout", "2m"];
+    let done = spawn_blocking(move || helm(&arguments, &values, Some(&kubeconfig))).await??;
+    ensure!(done.status.success(), "helm: {}", String::from_utf8_lossy(&done.stderr));
+    Ok(())
+}
+
+/// The objects that come of these values; none on a machine without Helm.
+fn rendered(values: &Value) -> Result<Option<Vec<Value>>> {
+    let Some(done) = or_skip(helm(&["template"], values, None))? else { return Ok(None) };
+    ensure!(done.status.success(), "helm: {}", String::from_utf8_lossy(&done.stderr));
+    let text = String::from_utf8(done.stdout)?;
+    Ok(Some(serde_saphyr::from_str_multiple::<Value, Vec<Value>>(&text)?))
+}
+
+fn words(value: &Value) -> String {
+    let words = value.as_array().into_iter().flatten().filter_map(Value::as_str);
+    words.collect::<Vec<_>>().join(",")
+}
+
+/// Every rule that is bound to somebody, as `account where: what`.
+fn granted(objects: &[Value]) -> Result<BTreeSet<String>> {
+    let mut all = BTreeSet::new();
+    let of_kind = |kind: &'static str| objects.iter().filter(move |object| object["kind"] == kind);
+    for (binding, role) in [("RoleBinding", "Role"), ("ClusterRoleBinding", "ClusterRole")] {
+        for binding in of_kind(binding) {
+            let (namespace, name) = (&binding["metadata"]["namespace"], &binding["roleRef"]["name"]);
+            let role = of_kind(role)
+                .find(|role| role["metadata"]["name"] == *name && role["metadata"]["namespace"] == *namespace)
+                .with_context(|| format!("there is no role {name} in {namespace}"))?;
+            ensure!(binding["subjects"].as_array().is_some_and(|subjects| subjects.len() == 1), "{binding}");
+            let account = binding["subjects"][0]["name"].as_str().context("no account")?;
+            for rule in role["rules"].as_array().into_iter().flatten() {
+                let place = namespace.as_str().unwrap_or("*");
+                let (groups, resources) = (words(&rule["apiGroups"]), words(&rule["resources"]));
+                let (names, verbs) = (words(&rule["resourceNames"]), words(&rule["verbs"]));
+                all.insert(format!("{account} {place}: {groups}/{resources} [{names}] {verbs}"));
+            }
+        }
+    }
+    Ok(all)
+}
+
+fn assert_grants(values: &Value, more: &[&str]) -> Result<()> {
+    let Some(objects) = rendered(values)? else { return Ok(()) };
+    let wanted = ALWAYS.iter().chain(more).map(|&line| line.to_owned()).collect();
+    assert_eq!(granted(&objects)?, wanted, "{values}");
+    Ok(())
+}
+
+#[test]
+fn the_rules_are_exactly_these() -> Result<()> {
+    assert_grants(&json!({}), &[])?;
+    let pods = "nodekeeper-controller *: /pods [] list,watch";
+    assert_grants(&json!({"rbac": {"daemonSetPods": true}}), &[pods])?;
+    let waiting = json!({"waitFor": {"daemonSets": [{"namespace": "a", "name": "b"}]}});
+    assert_grants(&json!({"gate": {"spec": waiting}}), &[pods])?;
+    let conditions = "nodekeeper-controller *: /nodes/status [] patch";
+    assert_grants(&json!({"rbac": {"nodeConditions": true}}), &[conditions])?;
+    assert_grants(&json!({"gate": {"spec": {"nodeCondition": "NetworkVerified"}}}), &[conditions])?;
+    let gate = [
+        "nodekeeper-controller *: nodekeeper.dev/nodegates [] create",
+        "nodekeeper-controller *: nodekeeper.dev/nodegates [config] patch",
+    ];
+    assert_grants(&json!({"config": {"worker": {}}}), &gate)
+}
+
+#[test]
+fn without_rbac_there_are_no_rules() -> Result<()> {
+    let Some(objects) = rendered(&json!({"rbac": {"create": false}}))? else { return Ok(()) };
+    assert_eq!(granted(&objects)?, BTreeSet::new());
+    Ok(())
+}
+
+fn the<'a>(objects: &'a [Value], kind: &str) -> Result<&'a Value> {
+    objects.iter().find(|object| object["kind"] == kind).with_context(|| format!("there is no {kind}"))
+}
+
+fn container(objects: &[Value]) -> Result<&Value> {
+    Ok(&the(objects, "Deployment")?["spec"]["template"]["spec"]["containers"][0])
+}
+
+#[test]
+fn f21_where_workers_run_there_are_their_account_and_rights() -> Result<()> {
+    let config = json!({"worker": {"namespace": "kube-system", "serviceAccountName": "who"},
+        "leaderElection": {"id": "lead", "namespace": "there"}});
+    let Some(objects) = rendered(&json!({"config": config}))? else { return Ok(()) };
+    let all = granted(&objects)?;
+    for line in [
+        "nodekeeper-controller kube-system: /pods [] get,list,watch,create,delete",
+        "nodekeeper-controller there: coordination.k8s.io/leases [lead] get,update",
+        "who default: /services [] get",
+    ] {
+        assert!(all.contains(line), "no {line:?} in {all:#?}");
+    }
+    let account = objects
+        .iter()
+        .find(|object| object["kind"] == "ServiceAccount" && object["metadata"]["name"] == "who");
+    assert_eq!(account.context("no account")?["metadata"]["namespace"], "kube-system");
+    let arguments = words(&container(&objects)?["args"]);
+    for flag in ["--namespace=kube-system", "--lease-name=lead", "--config=/etc/nodekeeper/config.yaml"] {
+        assert!(arguments.contains(flag), "no {flag} in {arguments}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_seeds_file_arrives_as_it_is_and_brings_its_own_gate() -> Result<()> {
+    let config = json!({"worker": {"dnsTestDomains": ["a.b"]}, "metrics": {"port": 9090}, "health": {"port": 9091},
+        "nodeManagement": {"taints": [{"key": "a/held", "effect": "NoExecute"}]}});
+    let Some(objects) = rendered(&json!({"config": config, "workerConfig": {"checkTimeoutSeconds": 4}}))?
+    else {
+        return Ok(());
+    };
+    let files = &the(&objects, "ConfigMap")?["data"];
+    let read: Value = serde_saphyr::from_str(files["config.yaml"].as_str().context("no file")?)?;
+    assert_eq!(read, config);
+    assert!(files["worker-config.yaml"].as_str().is_some_and(|text| text.contains("checkTimeoutSeconds: 4")));
+    assert!(!objects.iter().any(|object| object["kind"] == "NodeGate"), "the controller makes the gate");
+    let pod = &the(&objects, "Deployment")?["spec"]["template"]["spec"];
+    assert_eq!(pod["tolerations"], json!([{"key": "a/held", "operator": "Exists", "effect": "NoExecute"}]));
+    let arguments = words(&container(&objects)?["args"]);
+    for flag in ["--metrics-bind-address=:9090", "--health-probe-bind-address=:9091", "--metrics-seed-names"]
+    {
+        assert!(arguments.contains(flag), "no {flag} in {arguments}");
+    }
+    Ok(())
+}
+
+#[test]
+fn f17_the_controller_is_restricted_and_probed() -> Result<()> {
+    let Some(objects) = rendered(&json!({}))? else { return Ok(()) };
+    let container = container(&objects)?;
+    let context = json!({"allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": {"drop": ["ALL"]}});
+    assert_eq!(container["securityContext"], context);
+    assert_eq!(container["livenessProbe"]["httpGet"], json!({"path": "/healthz", "port": "health"}));
+    assert_eq!(container["readinessProbe"]["httpGet"], json!({"path": "/readyz", "port": "health"}));
+    let pod = &the(&objects, "Deployment")?["spec"]["template"];
+    assert_eq!(pod["metadata"]["labels"]["app.kubernetes.io/component"], "controller");
+    assert_eq!(the(&objects, "PodDisruptionBudget")?["spec"]["maxUnavailable"], 1);
+    assert!(!words(&container["args"]).contains("seed-names"), "without the seed's file it is asked for");
+    let Some(one) = rendered(&json!({"controller": {"replicas": 1}}))? else { return Ok(()) };
+    assert!(the(&one, "PodDisruptionBudget").is_err(), "one replica must not hold up a drain");
+    Ok(())
+}
+
+#[test]
+fn what_gates_may_ask_for_becomes_flags() -> Result<()> {
+    let worker = json!({"pullSecrets": ["s"], "allowed": {"serviceAccounts": ["a"], "hostPaths": ["/p"], "privileged": true}});
+    let metrics = json!({"enabled": false, "perNode": false, "seedNames": true});
+    let Some(objects) = rendered(&json!({"worker": worker, "metrics": metrics}))? else { return Ok(()) };
+    let arguments = words(&container(&objects)?["args"]);
+    for flag in [
+        "--worker-pull-secret=s",
+        "--worker-allow-service-account=a",
+        "--worker-allow-host-path=/p",
+        "--worker-allow-privileged",
+        "--metrics-bind-address=0",
+        "--metrics-per-node=false",
+        "--metrics-seed-names",
+    ] {
+        assert!(arguments.contains(flag), "no {flag} in {arguments}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_value_that_there_is_not_is_refused() -> Result<()> {
+    for values in [
+        json!({"zebra": 1}),
+        json!({"rbac": {"zebra": true}}),
+        json!({"metrics": {"port": "http"}}),
+        json!({"worker": {"allowed": {"hostPaths": ["relative"]}}}),
+        json!({"workerConfig": {"checkTimeoutSeconds": 4}}),
+    ] {
+        let Some(done) = or_skip(helm(&["template"], &values, None))? else { return Ok(()) };
+        assert!(!done.status.success(), "{values} is taken");
+    }
+    Ok(())
+}

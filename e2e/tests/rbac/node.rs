@@ -1,0 +1,183 @@
+//! Two nodes, and what a kubelet does for them: it runs workers, the real ones, with the rights of their account.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client, Resource, ResourceExt as _};
+use nodekeeper_e2e::Cluster;
+use nodekeeper_sim::actors::kubelet::End;
+use nodekeeper_sim::loopback::Dns;
+use nodekeeper_sim::process::{Processes, Setup};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::{LOOK, NAMESPACE};
+
+/// Held by the gate of the file.
+pub const FIRST: &str = "node-1";
+/// Held by another one.
+pub const SECOND: &str = "node-2";
+/// By this taint.
+pub const OTHER_TAINT: &str = "other/held";
+
+/// The nodes, while this lives.
+pub struct Machines {
+    failed: Arc<AtomicU32>,
+    _kubelet: JoinSet<()>,
+    _folder: tempfile::TempDir,
+}
+
+impl Machines {
+    /// The first worker on the first node finds no DNS; all others find everything in order.
+    pub async fn start(cluster: &Cluster) -> Result<Self> {
+        let client = cluster.client()?;
+        furnish(&client).await?;
+        let folder = tempfile::tempdir()?;
+        let token = crate::token(cluster, "nodekeeper-worker").await?;
+        let url = cluster.config()?.cluster_url;
+        let (host, port) = (url.host(), url.port_u16());
+        let processes = Processes::new(Setup {
+            binary: worker()?,
+            folder: folder.path().to_owned(),
+            api_server: SocketAddr::new(host.context("no host")?.parse()?, port.context("no port")?),
+            authority: std::fs::read_to_string(cluster.folder().join("ca.crt"))?,
+            tokens: Arc::new(move |_| token.clone()),
+        })?;
+        processes.endpoints(FIRST).await?.set_dns(Dns::Drop);
+        join(&client, FIRST, "node-ready/unverified").await?;
+        join(&client, SECOND, OTHER_TAINT).await?;
+        let failed = Arc::<AtomicU32>::default();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(kubelet(client, processes, failed.clone()));
+        Ok(Self { failed, _kubelet: tasks, _folder: folder })
+    }
+
+    /// How many workers failed.
+    pub fn failed(&self) -> u32 {
+        self.failed.load(Ordering::Relaxed)
+    }
+}
+
+/// The worker, which is built with the workspace.
+fn worker() -> Result<std::path::PathBuf> {
+    let test = std::env::current_exe()?;
+    let worker = test.ancestors().nth(2).context("tests are in target/debug/deps")?.join("nodekeeper-worker");
+    ensure!(worker.exists(), "{} is not there: run `cargo build --workspace` first", worker.display());
+    Ok(worker)
+}
+
+async fn make<K>(api: Api<K>, body: Value) -> Result<K>
+where
+    K: Resource + Clone + std::fmt::Debug + DeserializeOwned + serde::Serialize,
+{
+    Ok(api.create(&PostParams::default(), &serde_json::from_value(body)?).await?)
+}
+
+/// What a cluster has besides its control plane.
+async fn furnish(client: &Client) -> Result<()> {
+    let ports = json!([{"name": "dns", "port": 53, "protocol": "UDP"}]);
+    let spec = json!({"clusterIP": "10.96.0.10", "ports": ports});
+    make(
+        Api::<Service>::namespaced(client.clone(), "kube-system"),
+        json!({"metadata": {"name": "kube-dns"}, "spec": spec}),
+    )
+    .await?;
+    for (namespace, service) in [("default", "kubernetes"), ("kube-system", "kube-dns")] {
+        let slices: Api<EndpointSlice> = Api::namespaced(client.clone(), namespace);
+        let labels = json!({"kubernetes.io/service-name": service});
+        let endpoints = json!([{"addresses": ["10.244.0.2"], "conditions": {"ready": true}}]);
+        let slice = json!({"metadata": {"name": format!("{service}-rbac"), "labels": labels}, "addressType": "IPv4",
+            "endpoints": endpoints, "ports": ports});
+        make(slices, slice).await?;
+    }
+    let labels = json!({"app": "network"});
+    let containers = json!([{"name": "network", "image": "nodekeeper.local/none:1"}]);
+    let spec = json!({"tolerations": [{"operator": "Exists"}], "containers": containers});
+    let template = json!({"metadata": {"labels": labels}, "spec": spec});
+    make(
+        Api::<DaemonSet>::namespaced(client.clone(), "kube-system"),
+        json!({"metadata": {"name": "network"}, "spec": {"selector": {"matchLabels": labels}, "template": template}}),
+    )
+    .await?;
+    Ok(())
+}
+
+/// Makes a node as its kubelet would.
+async fn join(client: &Client, name: &str, taint: &str) -> Result<()> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let taints = json!([{"key": taint, "effect": "NoSchedule"}]);
+    make(nodes.clone(), json!({"metadata": {"name": name}, "spec": {"taints": taints}})).await?;
+    let room = json!({"cpu": "4", "memory": "8Gi", "pods": "110"});
+    let info = json!({"bootID": format!("boot-of-{name}"), "machineID": "", "systemUUID": "", "kernelVersion": "",
+        "osImage": "", "containerRuntimeVersion": "", "kubeletVersion": "v1.36.4", "kubeProxyVersion": "",
+        "operatingSystem": "linux", "architecture": "amd64"});
+    let status =
+        json!({"status": {"conditions": [ready()], "capacity": room, "allocatable": room, "nodeInfo": info}});
+    nodes.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await?;
+    Ok(())
+}
+
+fn ready() -> Value {
+    json!({"type": "Ready", "status": "True", "reason": "Hollow", "message": "",
+        "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z"})
+}
+
+/// Whether the node was let in.
+pub async fn is_open(nodes: &Api<Node>, name: &str) -> Result<Option<()>> {
+    let node = nodes.get(name).await?;
+    let taints = node.spec.clone().unwrap_or_default().taints.unwrap_or_default();
+    let held =
+        taints.iter().any(|taint| [OTHER_TAINT, "node-ready/unverified"].contains(&taint.key.as_str()));
+    Ok((!held && node.labels().contains_key("node-ready/verified")).then_some(()))
+}
+
+/// Runs each pod once. It looks again and again instead of watching: there are a handful.
+async fn kubelet(client: Client, processes: Processes, failed: Arc<AtomicU32>) {
+    let pods: Api<Pod> = Api::all(client.clone());
+    let mut known = BTreeSet::new();
+    loop {
+        for pod in pods.list(&ListParams::default()).await.map(|list| list.items).unwrap_or_default() {
+            let Some(node) = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()) else { continue };
+            let own: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
+            if pod.metadata.deletion_timestamp.is_some() {
+                let _ = own.delete(&pod.name_any(), &DeleteParams::default().grace_period(0)).await;
+            } else if known.insert(pod.uid()) {
+                let status = if pod.namespace().as_deref() == Some(NAMESPACE) {
+                    run(&pod, &node, &processes, &failed).await
+                } else {
+                    json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]})
+                };
+                let patch = Patch::Merge(json!({"status": status}));
+                let _ = own.patch_status(&pod.name_any(), &PatchParams::default(), &patch).await;
+            }
+        }
+        sleep(LOOK).await;
+    }
+}
+
+async fn run(pod: &Pod, node: &str, processes: &Processes, failed: &AtomicU32) -> Value {
+    let value = serde_json::to_value(pod).unwrap_or_default();
+    let container = value["spec"]["containers"][0].clone();
+    let (code, message) = match processes.execute(node, &value, &container).await {
+        End::Exit { code, message } => (code, message),
+        End::OutOfMemory => (137, String::new()),
+    };
+    if code == 1 {
+        failed.fetch_add(1, Ordering::Relaxed);
+        if let Ok(network) = processes.endpoints(node).await {
+            network.set_dns(Dns::Healthy);
+        }
+    }
+    let state = json!({"terminated": {"exitCode": code, "message": message, "reason": "Ended"}});
+    let container = json!({"name": "worker", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state});
+    json!({"phase": if code == 0 { "Succeeded" } else { "Failed" }, "containerStatuses": [container]})
+}

@@ -1,0 +1,37 @@
+//! A client that remembers every 403.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::Result;
+use http::{Request, StatusCode};
+use kube::client::Body;
+use kube::{Client, Config};
+use tower::service_fn;
+
+/// What was refused.
+#[derive(Clone, Default)]
+pub struct Refusals(Arc<Mutex<Vec<String>>>);
+
+impl Refusals {
+    /// A client whose refusals are remembered here.
+    pub fn client(&self, config: Config) -> Result<Client> {
+        let (inner, memory) = (Client::try_from(config)?, self.clone());
+        let service = service_fn(move |request: Request<Body>| {
+            let (inner, memory) = (inner.clone(), memory.clone());
+            async move {
+                let asked = format!("{} {}", request.method(), request.uri());
+                let answer = inner.send(request).await?;
+                if answer.status() == StatusCode::FORBIDDEN {
+                    memory.0.lock().unwrap_or_else(PoisonError::into_inner).push(asked);
+                }
+                Ok::<_, kube::Error>(answer)
+            }
+        });
+        Ok(Client::new(service, "default"))
+    }
+
+    /// Each as method and address.
+    pub fn told(&self) -> Vec<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
