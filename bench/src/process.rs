@@ -49,6 +49,8 @@ impl Controller {
         let process = Command::new(binary)
             .args(["controller", "--namespace", NAMESPACE, "--identity", name])
             .args(["--worker-image", "nodekeeper.local/nodekeeper-worker:bench"])
+            // Two of them run on one machine.
+            .args(["--metrics-bind-address", "127.0.0.1:0", "--health-probe-bind-address", "127.0.0.1:0"])
             .env_clear()
             .env("KUBECONFIG", kubeconfig)
             .envs(

@@ -286,7 +286,7 @@ fn workers(seen: &Seen<'_>) -> Finding {
         return of(
             "True",
             "CreateRefused",
-            format!("the API server takes no worker pods: {why}. No node is blamed, and it is tried again"),
+            format!("no worker pod can be made: {why}. No node is blamed, and it is tried again"),
         );
     }
     match seen.tally.cannot_run() {

@@ -219,7 +219,9 @@ fn paused(gate: &GateView) -> Decision {
         "gate {0} is paused: the node stays tainted until somebody sets `spec.enforcement: Enforce` (kubectl edit nodegate {0})",
         gate.name
     );
-    let told = Notice { once: Some(0), ..Notice::new(true, "NodeGatePaused", "Hold", note.clone()) };
+    // Each pause is told.
+    let once = u32::try_from(gate.generation).ok().or(Some(0));
+    let told = Notice { once, ..Notice::new(true, "NodeGatePaused", "Hold", note.clone()) };
     Decision::new(State::Waiting, note).with([Effect::Tell(told)])
 }
 

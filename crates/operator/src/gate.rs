@@ -10,7 +10,9 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client};
 use nodekeeper_core::autoscaler::Autoscalers;
 use nodekeeper_core::fleet::{Census, Standing};
-use nodekeeper_core::gate::{DaemonPod, Decision, Effect, GateView, Observed, Served, decide, serving};
+use nodekeeper_core::gate::{
+    DaemonPod, Decision, Effect, GateView, Observed, Served, State, decide, serving,
+};
 use nodekeeper_core::node::NodeView;
 use nodekeeper_core::record::Record;
 use nodekeeper_core::worker::WorkerView;
@@ -204,6 +206,9 @@ impl Gate {
             info!(node = &*node.name, state = state_word(decision.state), "Node added to queue");
         }
         let touched = census.set(&node.name, Some(standing));
+        if decision.state == State::Waiting && !touched.is_empty() {
+            info!(node = &*node.name, why = decision.why, "Node waits");
+        }
         locked(&self.touched).extend(touched);
     }
 

@@ -80,7 +80,7 @@ impl View for GateView {
     }
 
     fn version(&self) -> &'static str {
-        // Nobody writes gates but people: there are no answers to put in order.
+        // What we write of them is not read back: there are no answers to put in order.
         ""
     }
 }

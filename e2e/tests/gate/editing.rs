@@ -7,8 +7,8 @@ use serde_json::json;
 
 use crate::eye::Eye;
 use crate::play::{
-    controller, edit_gate, gate, gates, gates_have, is_gated, no_workers_left, node, node_is, opens, record,
-    until, worker_on, workers_of,
+    controller, edit_gate, gate, gates, is_gated, no_workers_left, node, node_is, opens, record, until,
+    worker_on, workers_of,
 };
 use crate::worker::{State, say, subject};
 use crate::world::{BROKEN, Fate, WORKS, World, machine};
@@ -55,9 +55,6 @@ pub async fn a_gate_that_is_deleted_leaves_the_node_alone(world: impl World) -> 
 
 /// A gate is paused: no worker starts, and a worker that passes opens nothing, until it is enforced again.
 pub async fn a_gate_that_is_paused_opens_nothing(world: impl World) -> Result<()> {
-    if !gates_have("enforcement")? {
-        return Ok(());
-    }
     let eye = Eye::open(&world);
     let only = |pool: &str| json!({"matchLabels": {"pool": pool}});
     gate(&world, "paused", json!({"nodeSelector": only("paused")})).await?;

@@ -114,20 +114,6 @@ pub async fn edit_gate(world: &impl World, name: &str, spec: Value) -> Result<()
     Ok(())
 }
 
-/// Whether the definition of gates has a field in its spec. What is about a field that is not there yet is skipped,
-/// and runs as soon as it is.
-pub fn gates_have(field: &str) -> Result<bool> {
-    let definition = serde_json::to_value(NodeGate::crd())?;
-    let spec = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties";
-    let fields =
-        definition.pointer(spec).and_then(Value::as_object).context("a definition without a spec")?;
-    let there = fields.contains_key(field);
-    if !there {
-        println!("SKIPPED: a NodeGate has no spec.{field} yet");
-    }
-    Ok(there)
-}
-
 pub fn is_gated(node: &Node) -> bool {
     bears(node, TAINT)
 }

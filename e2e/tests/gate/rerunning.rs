@@ -7,14 +7,12 @@ use serde_json::json;
 
 use crate::eye::Eye;
 use crate::play::{
-    controller, gate, gates_have, is_gated, is_labelled, no_workers_left, node, node_is, opens, patch_node,
-    record, tells, worker_on,
+    controller, gate, is_gated, is_labelled, no_workers_left, node, node_is, opens, patch_node, record,
+    tells, worker_on,
 };
 use crate::worker::{State, say};
 use crate::world::{BROKEN, Fate, LABEL, WORKS, World, machine};
 
-/// What came with the field that says what a reboot means.
-const FIELD: &str = "onReboot";
 const VERIFY: &str = "nodekeeper.dev/verify";
 
 /// A node that was let in, and on which workers hang from now on; and the number of its last worker.
@@ -41,9 +39,6 @@ async fn is_looked_at_in_place(world: &impl World, name: &str, before: u32) -> R
 
 /// Somebody removes the label: one worker looks at the node in place, and the label comes back.
 pub async fn f07_a_label_that_is_removed_comes_back_by_a_worker(world: impl World) -> Result<()> {
-    if !gates_have(FIELD)? {
-        return Ok(());
-    }
     let eye = Eye::open(&world);
     let _controller = controller(&world, "a");
     let before = verified(&world, "unlabelled").await?;
@@ -56,9 +51,6 @@ pub async fn f07_a_label_that_is_removed_comes_back_by_a_worker(world: impl Worl
 
 /// Somebody asks for it, of a node that was let in.
 pub async fn f07_a_verified_node_is_looked_at_when_asked_for(world: impl World) -> Result<()> {
-    if !gates_have(FIELD)? {
-        return Ok(());
-    }
     let _controller = controller(&world, "a");
     let before = verified(&world, "asked").await?;
     patch_node(&world, "asked", json!({"metadata": {"annotations": {VERIFY: "now"}}})).await?;
@@ -67,9 +59,6 @@ pub async fn f07_a_verified_node_is_looked_at_when_asked_for(world: impl World) 
 
 /// Somebody asks for it, of a node that was given up: it does not have to wait for its turn.
 pub async fn f07_a_failed_node_is_looked_at_when_asked_for(world: impl World) -> Result<()> {
-    if !gates_have(FIELD)? {
-        return Ok(());
-    }
     // Nobody would look by himself before the scenario is over.
     gate(&world, "default", json!({"retry": {"maxRetries": 0, "recheckSeconds": 86_400}})).await?;
     let _controller = controller(&world, "a");
@@ -84,9 +73,6 @@ pub async fn f07_a_failed_node_is_looked_at_when_asked_for(world: impl World) ->
 
 /// A machine boots again: one worker looks at the node in place.
 pub async fn f07_a_verified_node_that_boots_is_looked_at(world: impl World) -> Result<()> {
-    if !gates_have(FIELD)? {
-        return Ok(());
-    }
     let _controller = controller(&world, "a");
     let before = verified(&world, "booted").await?;
     world.reboot("booted").await?;
@@ -95,9 +81,6 @@ pub async fn f07_a_verified_node_that_boots_is_looked_at(world: impl World) -> R
 
 /// What is looked at in place and fails is held like any other, until it heals.
 pub async fn f07_only_a_failure_taints_a_verified_node(world: impl World) -> Result<()> {
-    if !gates_have(FIELD)? {
-        return Ok(());
-    }
     let _controller = controller(&world, "a");
     verified(&world, "worse").await?;
     world.fates().set("worse", BROKEN);

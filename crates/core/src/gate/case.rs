@@ -123,7 +123,7 @@ impl Case<'_> {
         // Where nothing can run, or the cluster's DNS does not, the node's clock stands still.
         let stands = self.seen.fleet.cannot_run || cause == Some(Cause::ClusterDns) || !self.held;
         let spent = self.age(worker) + Duration::try_from(self.pause()).unwrap_or_default();
-        self.record.after(Ending {
+        let record = self.record.after(Ending {
             uid: &self.seen.node.uid,
             round: round(self.seen.node, self.gate),
             number: worker.subject.number,
@@ -133,7 +133,9 @@ impl Case<'_> {
             spent: if stands { 0 } else { u32::try_from(spent.as_secs()).unwrap_or(u32::MAX) },
             anew: self.seen.node.verify.is_some(),
             at: self.seen.now,
-        })
+        });
+        // One that somebody tainted is not open any more, whatever let it in.
+        Record { open: record.open && !self.held, ..record }
     }
 
     fn passed(&self, worker: &WorkerView, report: &Report) -> Decision {

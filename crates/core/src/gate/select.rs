@@ -1,11 +1,12 @@
 //! Which gate a node stands before.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::api::{GateTaint, NodeGate, NodeGateSpec, NodeGateStatus};
+use crate::api::{Enforcement, GateTaint, NodeGate, NodeGateSpec, NodeGateStatus};
 use crate::node::NodeView;
 use crate::record::Record;
 
@@ -44,9 +45,11 @@ impl GateView {
         }
     }
 
-    /// The first of two gates for the same node serves it: by priority, then by age, then by name.
-    fn precedence(&self) -> (std::cmp::Reverse<i32>, Timestamp, &str) {
-        (std::cmp::Reverse(self.spec.priority), self.created, &self.name)
+    /// The first of two gates for the same node serves it: by priority, then by age, then by name. One that only looks
+    /// comes last: trying it out must not hold what another would let in.
+    fn precedence(&self) -> (bool, Reverse<i32>, Timestamp, &str) {
+        let only_looks = self.spec.enforcement == Enforcement::DryRun;
+        (only_looks, Reverse(self.spec.priority), self.created, &self.name)
     }
 
     /// Whether this one is ahead of another.

@@ -456,6 +456,8 @@ fn the_older_gate_serves_and_only_those_it_selects() {
     assert_eq!(name(&[&younger, &older]).as_deref(), Some("default"));
     younger.spec.priority = 1;
     assert_eq!(name(&[&younger, &older]).as_deref(), Some("a"), "priority goes before age");
+    younger.spec.enforcement = Enforcement::DryRun;
+    assert_eq!(name(&[&younger, &older]).as_deref(), Some("default"), "whoever only looks holds nobody up");
     younger.deleting = true;
     assert_eq!(name(&[&younger]), None);
     let mut picky = gate();

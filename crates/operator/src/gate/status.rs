@@ -79,7 +79,14 @@ impl Gate {
         let taints: Vec<&str> = gate.spec.taints.iter().map(|taint| taint.key.as_str()).collect();
         let autoscalers = locked(&self.autoscalers);
         let nothing = Autoscalers { pools: Ok(Vec::new()), cluster_autoscaler: false };
-        let found = judge(autoscalers.as_ref().map_or(&nothing, |(_, found)| found), &taints);
+        let there = autoscalers.as_ref().map_or(&nothing, |(_, found)| found);
+        let found = judge(there, &taints);
+        if there.pools.as_ref().is_ok_and(|pools| !pools.is_empty()) {
+            self.metrics.autoscaler("karpenter", found.reason != "TaintIsPermanent");
+        }
+        if there.cluster_autoscaler {
+            self.metrics.autoscaler("cluster-autoscaler", found.status == "True");
+        }
         let seen = Seen {
             gate: &gate,
             tally: &census.tally(name),

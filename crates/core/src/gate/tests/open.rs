@@ -161,3 +161,15 @@ fn a_gate_that_does_not_enforce_leaves_open_nodes_alone() {
         assert_eq!(look(&node, &gate, &[], Fleet::default(), 60).effects, vec![]);
     }
 }
+
+#[test]
+fn a_node_that_a_person_tainted_is_open_no_more() {
+    let (mut node, gate) = verified();
+    node.taints.push(taint("node-ready/unverified"));
+    let decision = look(&node, &gate, &[reported(2, Outcome::Failed)], Fleet::default(), 60);
+    let record = remembers(&decision).expect("it is recorded");
+    assert!(!record.is_open(), "whoever frees it by hand then is obeyed: {record:?}");
+    remembered(&mut node, record);
+    node.taints.pop();
+    assert_eq!(look(&node, &gate, &[], Fleet::default(), 600).state, State::Ungated);
+}
