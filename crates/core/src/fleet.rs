@@ -8,7 +8,7 @@ use crate::gate::{Fleet, GateView, State, serving};
 use crate::node::NodeView;
 use crate::record::Cause;
 
-/// So many nodes whose workers cannot run for the same reason are no coincidence.
+/// So many nodes whose workers cannot run for the same reason are no coincidence, if they are most of those that try.
 const ALIKE: u32 = 3;
 
 /// Where one node stands. Small: there is one for each node of the cluster.
@@ -50,7 +50,10 @@ impl Tally {
     pub fn cannot_run(&self) -> Option<(Cause, u32)> {
         let (cause, count) =
             self.causes.iter().filter(|(cause, _)| cause.is_about_running()).max_by_key(|all| all.1)?;
-        (*count >= ALIKE).then_some((*cause, *count))
+        let trying =
+            [State::Unverified, State::Pending, State::InProgress, State::Inconclusive, State::Stuck];
+        let trying: u32 = trying.into_iter().map(|state| self.count(state)).sum();
+        (*count >= ALIKE && count * 2 > trying).then_some((*cause, *count))
     }
 
     fn shift(&mut self, standing: &Standing, more: bool) {

@@ -51,6 +51,8 @@ pub struct Slots {
     pub first: bool,
     /// Another one: nodes that keep failing must not keep newcomers waiting.
     pub another: bool,
+    /// One that nobody asked for, on a node that works.
+    pub periodic: bool,
 }
 
 /// What the nodes of a gate say together.
@@ -154,8 +156,10 @@ pub struct Decision {
     pub effects: Vec<Effect>,
     /// When to look again though nothing changed.
     pub recheck_in: Option<Duration>,
-    /// A worker is due, and there is no slot for it.
-    pub wants_slot: bool,
+    /// A worker is due, and there is no slot for it; how many the node had.
+    pub wants_slot: Option<u32>,
+    /// The worker that starts was asked for by nobody: its time had come.
+    pub periodic: bool,
     /// The node's pods have to be watched: DaemonSets are waited for.
     pub wants_pods: bool,
     /// For people.
@@ -168,7 +172,8 @@ impl Decision {
             state,
             effects: Vec::new(),
             recheck_in: None,
-            wants_slot: false,
+            wants_slot: None,
+            periodic: false,
             wants_pods: false,
             why: why.into(),
         }

@@ -11,7 +11,8 @@ pub const ANNOTATION: &str = "nodekeeper.dev/record";
 
 /// Longer texts say no more.
 const WHY_LIMIT: usize = 512;
-const MOST_WORKERS: u32 = 1 << 30;
+/// No node has so many in its life.
+pub(crate) const MOST_WORKERS: u32 = 1 << 30;
 
 /// Counts and the last verdict. Whoever leads next goes on from here.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +52,9 @@ pub struct Record {
     /// Key of the label that it got when it was let in: whoever removes it asks for another look.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub label: String,
+    /// Key of the taint by which it is held: who deletes the gate leaves a node that nobody serves.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub taint: String,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
@@ -178,13 +182,14 @@ impl Record {
             open: self.is_open(),
             regated: self.regated,
             label: self.label.clone(),
+            taint: self.taint.clone(),
         }
     }
 
     /// The node was let in, and got this label.
     #[must_use]
     pub fn opened(self, label: &str) -> Self {
-        Self { open: true, regated: false, label: label.to_owned(), spent: 0, ..self }
+        Self { open: true, regated: false, label: label.to_owned(), taint: String::new(), spent: 0, ..self }
     }
 
     /// The node was tainted again.

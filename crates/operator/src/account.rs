@@ -19,6 +19,8 @@ pub struct Account<'a> {
     pub node: &'a NodeView,
     /// Its gate; empty if none.
     pub gate: &'a str,
+    /// It bore the gate's taint.
+    pub held: bool,
     /// Its workers, as they were then.
     pub workers: &'a [WorkerView],
     /// The time of day now.
@@ -42,15 +44,14 @@ impl Account<'_> {
             (Effect::StartWorker(_), Err(trouble)) => metrics.worker_not_created(node, word(trouble)),
             (Effect::Open(record), _) => {
                 // A node that works and passed again loses no taint.
-                let held = !self.before().is_open();
-                if held {
+                if self.held {
                     metrics.taint_removed(node, done, self.took);
                 }
                 if done {
                     self.ended(metrics, record);
                 }
                 // One that was tainted again came long ago.
-                if done && held && !self.before().regated {
+                if done && self.held && !self.before().regated {
                     metrics.opened(self.gate, self.since_it_came());
                 }
             }

@@ -92,10 +92,14 @@ impl Writer {
             (Effect::RemoveWorker { name, uid }, _) => self.remove(name, uid).await,
             (Effect::Tell(notice), _) => {
                 // What an Event says stands in the record too: it is not worth a second try.
-                if let Err(error) = self.tell(node, notice).await {
-                    warn!(node = &*node.name, reason = notice.reason, %error, "no Event");
+                match self.tell(node, notice).await {
+                    Err(error) if notice.once.is_none() => {
+                        warn!(node = &*node.name, reason = notice.reason, %error, "no Event");
+                        Ok(())
+                    }
+                    // It stands nowhere else.
+                    told => told,
                 }
-                Ok(())
             }
             (Effect::StartWorker(_) | Effect::Open(_) | Effect::Regate(_), None) => {
                 Err(Trouble::Conflict("the gate is gone".into()))
@@ -136,11 +140,13 @@ impl Writer {
             }
             Err(Trouble::Conflict(why)) => match self.recognise(node, subject).await {
                 // Its name is free, so the pod itself is what the server does not want.
-                Err(Trouble::Gone(_)) => Err(Trouble::Refused(why)),
+                Err(Trouble::Gone(_)) => Err(Trouble::Refused(why.replace(&name, "worker"))),
                 recognised => recognised,
             },
             // There is no such namespace, or no such account: looking at the node again would not help.
             Err(Trouble::Gone(why)) => Err(Trouble::Refused(why)),
+            // The same for all workers, so that it is the same news.
+            Err(Trouble::Refused(why)) => Err(Trouble::Refused(why.replace(&name, "worker"))),
             Err(trouble) => Err(trouble),
         }
     }
@@ -254,9 +260,15 @@ impl Writer {
             }
             None => {
                 info!(gate = name, "the gate of the configuration file is made");
-                asked(gates.create(&PostParams::default(), &NodeGate::new(name, spec.clone())))
-                    .await
-                    .map(drop)
+                let gate = NodeGate::new(name, spec.clone());
+                let made = asked(gates.create(&PostParams::default(), &gate)).await;
+                if !matches!(made, Err(Trouble::Conflict(_))) {
+                    return made.map(drop);
+                }
+                // There is one that we cannot read.
+                let operations = [json!({"op": "replace", "path": "/spec", "value": spec})];
+                let patch = Patch::<()>::Json(as_patch(&operations)?);
+                asked(gates.patch(name, &PatchParams::default(), &patch)).await.map(drop)
             }
         }
     }
@@ -329,6 +341,8 @@ async fn asked<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, T
         Ok(Err(Error::Api(status))) => Err(match status.code {
             404 => Trouble::Gone(status.message),
             409 | 410 | 412 | 422 => Trouble::Conflict(status.message),
+            // Not now, which is not never.
+            401 | 408 | 429 => Trouble::Doubtful(status.message),
             400..=499 => Trouble::Refused(status.message),
             _ => Trouble::Doubtful(status.message),
         }),

@@ -31,6 +31,9 @@ use crate::views::Views;
 const DECISIONS: usize = 6;
 const READ: Duration = Duration::from_secs(5);
 
+/// How long a server that refused a condition is not asked for another.
+const UNPUBLISHED: Duration = Duration::from_mins(10);
+
 /// What was told about a node, that no write of ours remembers.
 #[derive(Debug, Default)]
 struct Told {
@@ -42,6 +45,8 @@ struct Told {
 struct Look {
     node: NodeView,
     gate: Option<GateView>,
+    /// It bears the gate's taint.
+    held: bool,
     workers: Vec<WorkerView>,
     decision: Decision,
 }
@@ -59,6 +64,8 @@ pub struct Gate {
     touched: Mutex<BTreeSet<Arc<str>>>,
     told: Mutex<BTreeMap<String, Told>>,
     autoscalers: Mutex<Option<(Duration, Autoscalers)>>,
+    /// Gates whose nodes' conditions the server does not take, and until when it is not asked again.
+    unpublished: Mutex<BTreeMap<String, Duration>>,
 }
 
 impl Gate {
@@ -82,6 +89,7 @@ impl Gate {
             touched: Mutex::default(),
             told: Mutex::default(),
             autoscalers: Mutex::default(),
+            unpublished: Mutex::default(),
         }
     }
 
@@ -97,7 +105,7 @@ impl Gate {
             return true;
         };
         let Decision { effects, recheck_in, wants_slot, wants_pods, .. } = &look.decision;
-        effects.is_empty() && recheck_in.is_none() && !wants_slot && !wants_pods
+        effects.is_empty() && recheck_in.is_none() && wants_slot.is_none() && !wants_pods
     }
 
     /// Looks at one node and does what is to be done. After a doubtful write the node is read anew first.
@@ -164,7 +172,7 @@ impl Gate {
         let daemons: Option<Vec<DaemonPod>> = views.daemons_of(name);
         let elapsed = self.clock.elapsed();
         let mut line = locked(&self.line);
-        let refused = line.refusal(at).is_some();
+        let refused = line.refusal(at, elapsed).is_some();
         let mut decision = decide(&Observed {
             node: &node,
             served,
@@ -176,17 +184,22 @@ impl Gate {
             elapsed,
         });
         if let Some(number) = starts(&decision).filter(|_| in_earnest) {
-            line.starts(at, number);
+            line.starts(at, number, decision.periodic, elapsed);
         }
         self.leave_out_what_was_told(&node, &mut decision);
-        self.count(&node, served, &decision);
+        if locked(&self.unpublished).get(at).is_some_and(|until| elapsed < *until) {
+            decision.effects.retain(|effect| !matches!(effect, Effect::Publish(_)));
+        }
+        let gates: Vec<String> = views.gates.all().map(|gate| gate.name.clone()).collect();
+        self.count(&node, served, &gates, &decision);
         let gate = served.gate().filter(|_| in_earnest).cloned();
-        views.want_pods(name, decision.wants_pods);
-        Some(Look { node, gate, workers, decision })
+        let held = matches!(served, Served::Held(_));
+        views.want_pods(name, decision.wants_pods, elapsed);
+        Some(Look { held, gate, workers, decision, node })
     }
 
     /// Remembers where a node stands.
-    fn count(&self, node: &NodeView, served: Served<'_>, decision: &Decision) {
+    fn count(&self, node: &NodeView, served: Served<'_>, gates: &[String], decision: &Decision) {
         let record = Record::read(node.record.as_deref(), &node.uid).unwrap_or_default();
         let mut census = locked(&self.census);
         let standing = Standing {
@@ -196,8 +209,12 @@ impl Gate {
                 Served::Released | Served::Nobody => "",
             }),
             state: decision.state,
-            cause: record.cause.filter(|_| matches!(served, Served::Held(_))),
-            regated: record.regated,
+            // A node that nothing can be looked at on says nothing about others.
+            cause: record
+                .cause
+                .filter(|_| matches!(served, Served::Held(_)) && decision.state != State::Waiting),
+            // Those that are tainted in this moment count already: others are decided meanwhile.
+            regated: record.regated || decision.effects.iter().any(|one| matches!(one, Effect::Regate(_))),
             came: node.created.as_second(),
             retries: record.attempts.saturating_sub(1),
             took: None,
@@ -205,7 +222,11 @@ impl Gate {
         if matches!(served, Served::Held(_)) && census.get(&node.name).is_none() {
             info!(node = &*node.name, state = state_word(decision.state), "Node added to queue");
         }
-        let touched = census.set(&node.name, Some(standing));
+        let mut touched = census.set(&node.name, Some(standing));
+        if !touched.is_empty() && (gates.len() > 1 || matches!(served, Served::Orphan(..))) {
+            // What one gate does or does not serve concerns the others.
+            touched.extend(gates.iter().map(|gate| Arc::from(gate.as_str())));
+        }
         if decision.state == State::Waiting && !touched.is_empty() {
             info!(node = &*node.name, why = decision.why, "Node waits");
         }
@@ -218,7 +239,7 @@ impl Gate {
         locked(&self.touched).extend(touched);
         locked(&self.told).remove(name);
         self.metrics.forget_node(name);
-        self.views().want_pods(name, false);
+        self.views().want_pods(name, false, self.clock.elapsed());
     }
 
     /// What goes with no other write is decided again and again, and told once.
@@ -250,7 +271,7 @@ impl Gate {
     }
 
     async fn apply(&self, look: &Look) -> Result<(), Trouble> {
-        let Look { node, gate, workers, decision } = look;
+        let Look { node, gate, held, workers, decision } = look;
         let gate = gate.as_ref();
         let at = gate.map_or("", |gate| gate.name.as_str());
         let mut result = Ok(());
@@ -259,9 +280,19 @@ impl Gate {
             result = self.writer.apply(node, gate, effect).await;
             let (now, elapsed) = (self.clock.now(), self.clock.elapsed());
             let took = elapsed.saturating_sub(started);
-            Account { node, gate: at, workers, now, elapsed, took }.tell(&self.metrics, effect, &result);
+            Account { node, gate: at, held: *held, workers, now, elapsed, took }.tell(
+                &self.metrics,
+                effect,
+                &result,
+            );
             if let Effect::StartWorker(subject) = effect {
                 self.started(at, subject.number, &result);
+            }
+            if let (Effect::Publish(_), Err(Trouble::Refused(why))) = (effect, &result) {
+                // A courtesy to others: it holds up nothing.
+                warn!(gate = at, why, "no condition on nodes: the chart allows it with rbac.nodeConditions");
+                locked(&self.unpublished).insert(at.to_owned(), elapsed + UNPUBLISHED);
+                result = Ok(());
             }
             if result.is_err() {
                 break;
@@ -286,10 +317,9 @@ impl Gate {
     fn settle(&self, look: &Look) -> Outcome {
         let Look { node, gate, decision, .. } = look;
         debug!(node = &*node.name, state = ?decision.state, why = decision.why, "nothing to do");
-        if let Some(gate) = gate.as_ref().filter(|_| decision.wants_slot) {
-            let record = Record::read(node.record.as_deref(), &node.uid);
+        if let (Some(gate), Some(workers)) = (gate.as_ref(), decision.wants_slot) {
             locked(&self.line).wait(Place {
-                workers: record.map_or(0, |record| record.number),
+                workers,
                 created: node.created,
                 node: node.name.to_string(),
                 gate: gate.name.clone(),

@@ -9,6 +9,10 @@ use nodekeeper_core::worker::{Progress, WorkerView};
 
 /// A worker that has not started by then no longer counts against the others.
 const STARTING: Duration = Duration::from_mins(1);
+/// Workers that nobody asked for start no more often.
+const PERIODIC: Duration = Duration::from_secs(1);
+/// A refusal that nobody met again for so long says nothing any more.
+const STALE: Duration = Duration::from_mins(5);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
@@ -56,12 +60,20 @@ pub struct Line {
     starting: Busy,
     waiting: BTreeSet<Place>,
     refusals: BTreeMap<String, Refusal>,
+    /// When the next worker may start that nobody asked for.
+    next_periodic: Duration,
 }
 
 impl Line {
     /// A line for so many workers at once.
     pub fn new(most: usize) -> Self {
-        Self { most, starting: Busy::default(), waiting: BTreeSet::new(), refusals: BTreeMap::new() }
+        Self {
+            most,
+            starting: Busy::default(),
+            waiting: BTreeSet::new(),
+            refusals: BTreeMap::new(),
+            next_periodic: Duration::ZERO,
+        }
     }
 
     /// Whether a gate may start one more.
@@ -73,7 +85,8 @@ impl Line {
     ) -> Slots {
         let room = self.room(workers, now);
         let open = self.is_open(gate, now);
-        Slots { first: open && room.first > 0, another: open && room.another > 0 }
+        let another = open && room.another > 0;
+        Slots { first: open && room.first > 0, another, periodic: another && now >= self.next_periodic }
     }
 
     /// How many slots are taken.
@@ -96,8 +109,11 @@ impl Line {
     }
 
     /// A worker is about to be made.
-    pub fn starts(&mut self, gate: &str, number: u32) {
+    pub fn starts(&mut self, gate: &str, number: u32, periodic: bool, now: Duration) {
         self.starting.add(number, 1);
+        if periodic {
+            self.next_periodic = now + PERIODIC;
+        }
         if let Some(refusal) = self.refusals.get_mut(gate) {
             refusal.trying = true;
         }
@@ -131,8 +147,9 @@ impl Line {
     }
 
     /// Why the server takes no workers of this gate.
-    pub fn refusal(&self, gate: &str) -> Option<String> {
-        self.refusals.get(gate).map(|refusal| refusal.why.clone())
+    pub fn refusal(&self, gate: &str, now: Duration) -> Option<String> {
+        let fresh = |refusal: &&Refusal| now < refusal.until + STALE;
+        self.refusals.get(gate).filter(fresh).map(|refusal| refusal.why.clone())
     }
 
     /// A gate is gone, and takes its refusal along.
@@ -239,7 +256,7 @@ mod tests {
         let mut line = Line::new(4);
         let retries = [worker(2, Progress::Running), worker(9, Progress::Running)];
         let free = line.free("g", retries.iter(), at(0));
-        assert_eq!(free, Slots { first: true, another: false });
+        assert_eq!(free, Slots { first: true, another: false, periodic: false });
         for (workers, node) in [(3, "hopeless"), (1, "also"), (0, "new"), (0, "newer")] {
             line.wait(place(workers, node));
         }
@@ -260,7 +277,7 @@ mod tests {
     #[test]
     fn where_the_server_refuses_one_node_tries_for_all() {
         let mut line = Line::new(10);
-        line.starts("g", 1);
+        line.starts("g", 1, false, at(0));
         assert!(line.started("g", 1, Some("quota".into()), false, at(0)), "news for the gate's status");
         for node in ["a", "b", "c"] {
             line.wait(place(0, node));
@@ -268,12 +285,12 @@ mod tests {
         assert!(line.admitted([].iter(), at(0)).is_empty());
         assert_eq!(line.wakes([].iter(), at(0)), Some(at(1)));
         assert_eq!(line.admitted([].iter(), at(1)), ["a"]);
-        line.starts("g", 1);
+        line.starts("g", 1, false, at(0));
         assert!(line.admitted([].iter(), at(1)).is_empty(), "one at a time");
         assert!(!line.started("g", 1, Some("quota".into()), false, at(1)));
         assert_eq!(line.wakes([].iter(), at(1)), Some(at(3)), "the pause grows");
         assert_eq!(line.admitted([].iter(), at(3)), ["b"]);
-        line.starts("g", 1);
+        line.starts("g", 1, false, at(0));
         assert!(line.started("g", 1, None, true, at(3)), "it is over");
         assert_eq!(line.admitted([].iter(), at(3)), ["c"]);
     }
@@ -281,9 +298,12 @@ mod tests {
     #[test]
     fn a_gate_that_is_refused_holds_up_no_other() {
         let mut line = Line::new(10);
-        line.starts("g", 1);
+        line.starts("g", 1, false, at(0));
         line.started("g", 1, Some("no such account".into()), false, at(0));
-        assert_eq!(line.free("other", [].iter(), at(0)), Slots { first: true, another: true });
-        assert_eq!(line.free("g", [].iter(), at(0)), Slots { first: false, another: false });
+        assert_eq!(
+            line.free("other", [].iter(), at(0)),
+            Slots { first: true, another: true, periodic: true }
+        );
+        assert_eq!(line.free("g", [].iter(), at(0)), Slots { first: false, another: false, periodic: false });
     }
 }

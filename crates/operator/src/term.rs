@@ -118,6 +118,8 @@ impl Term {
         let mut last_call = None;
         let most = self.settings.concurrency;
         while !(stopping && looks.is_empty()) {
+            // However busy the loop is, the lease is renewed beside it.
+            tokio::task::yield_now().await;
             self.beat();
             self.admit();
             while !stopping
@@ -137,10 +139,10 @@ impl Term {
                     stopping = true;
                     last_call = Some(self.clock.elapsed() + DRAIN);
                 }
+                Some(heard) = self.heard.next() => self.hear(heard),
                 Some((key, outcome, doubtful)) = looks.next(), if !looks.is_empty() => {
                     self.done(key, outcome, doubtful);
                 }
-                Some(heard) = self.heard.next() => self.hear(heard),
                 () = self.clock.reach(wake.unwrap_or_default()), if wake.is_some() => {
                     if stopping {
                         return;
@@ -162,6 +164,7 @@ impl Term {
         self.settings.health.beat(now);
         self.settings.health.leads(self.locked().missing());
         self.settings.metrics.queue_has(&self.queue.numbers(now));
+        self.follow_daemons();
     }
 
     fn next(&mut self) -> Option<Key> {
@@ -281,6 +284,7 @@ impl Term {
         }
         self.settings.health.leads(missing);
         self.glance_at(names, now);
+        self.follow_daemons();
     }
 
     /// Returns the nodes that it concerns.
@@ -356,10 +360,11 @@ impl Term {
 
     /// Watches the pods of the nodes that wait for some, and of no others.
     fn follow_daemons(&mut self) {
-        let wanted: BTreeSet<String> =
-            self.locked().wanting_pods().take(MOST_POD_WATCHES).map(str::to_owned).collect();
+        let now = self.clock.elapsed();
+        let (wanted, unwanted) = self.locked().wanting_pods(MOST_POD_WATCHES, now);
         self.daemons.retain(|node, watch| {
-            let keep = wanted.contains(node);
+            // What was unwanted for a moment has to be listed anew.
+            let keep = wanted.contains(node) && !unwanted.contains(node);
             if !keep {
                 watch.abort();
             }

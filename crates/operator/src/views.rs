@@ -116,6 +116,9 @@ impl View for DaemonView {
     }
 }
 
+/// How long a node's pods are watched where others wait for it.
+const TURN: Duration = Duration::from_mins(1);
+
 /// Versions are numbers on every server that we claim. One that is not is never newer than another.
 fn number(version: &str) -> u64 {
     version.parse().unwrap_or(0)
@@ -263,8 +266,10 @@ pub struct Views {
     pub labels: BTreeSet<Arc<str>>,
     /// Names of workers that the watch does not show: somebody took the label by which it selects.
     pub unwatched: BTreeSet<String>,
-    /// Pods of DaemonSets by node, of those nodes that wait for them.
-    daemons: BTreeMap<String, Store<DaemonView>>,
+    /// Pods of DaemonSets by node, of those nodes that wait for them; and since when they do.
+    daemons: BTreeMap<String, (Duration, Store<DaemonView>)>,
+    /// Nodes whose pods were watched for nothing any more.
+    unwanted: BTreeSet<String>,
 }
 
 impl Views {
@@ -277,6 +282,7 @@ impl Views {
             labels: BTreeSet::new(),
             unwatched: BTreeSet::new(),
             daemons: BTreeMap::new(),
+            unwanted: BTreeSet::new(),
         }
     }
 
@@ -306,29 +312,42 @@ impl Views {
     }
 
     /// A node's pods have to be watched from now on, or no longer.
-    pub fn want_pods(&mut self, node: &str, wanted: bool) {
+    pub fn want_pods(&mut self, node: &str, wanted: bool, now: Duration) {
         if wanted {
-            self.daemons.entry(node.to_owned()).or_insert_with(Store::new);
-        } else {
-            self.daemons.remove(node);
+            self.daemons.entry(node.to_owned()).or_insert_with(|| (now, Store::new()));
+        } else if self.daemons.remove(node).is_some() {
+            self.unwanted.insert(node.to_owned());
         }
     }
 
-    /// The nodes whose pods have to be watched.
-    pub fn wanting_pods(&self) -> impl Iterator<Item = &str> {
-        self.daemons.keys().map(String::as_str)
+    /// The nodes whose pods have to be watched, so many at most: those that wait longest. Where more wait, whoever had
+    /// a minute lets others look. Also those whose watch is for nothing.
+    pub fn wanting_pods(&mut self, most: usize, now: Duration) -> (BTreeSet<String>, BTreeSet<String>) {
+        if self.daemons.len() > most {
+            for (node, (since, store)) in &mut self.daemons {
+                if store.synced && now.saturating_sub(*since) > TURN {
+                    (*since, *store) = (now, Store::new());
+                    self.unwanted.insert(node.clone());
+                }
+            }
+        }
+        let mut waiting: Vec<(Duration, &String)> =
+            self.daemons.iter().map(|(node, (since, _))| (*since, node)).collect();
+        waiting.sort();
+        let wanted = waiting.into_iter().take(most).map(|(_, node)| node.clone()).collect();
+        (wanted, std::mem::take(&mut self.unwanted))
     }
 
     /// Takes in what the watch of a node's pods says.
     pub fn take_daemon(&mut self, node: &str, event: Event<DaemonView>, now: Duration) {
-        if let Some(store) = self.daemons.get_mut(node) {
+        if let Some((_, store)) = self.daemons.get_mut(node) {
             store.take(event, now);
         }
     }
 
     /// The DaemonSets' pods on a node; none as long as they are not known.
     pub fn daemons_of(&self, node: &str) -> Option<Vec<DaemonPod>> {
-        let store = self.daemons.get(node).filter(|store| store.synced)?;
+        let (_, store) = self.daemons.get(node).filter(|(_, store)| store.synced)?;
         Some(store.all().map(|view| view.pod.clone()).collect())
     }
 

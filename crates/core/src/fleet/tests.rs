@@ -119,3 +119,16 @@ fn a_gate_is_shadowed_by_one_that_goes_before_it() {
     picky.spec.node_selector.match_labels.insert("pool".into(), "gpu".into());
     assert_eq!(shadow(&low, &[&low, &picky], [held].iter()), None);
 }
+
+#[test]
+fn a_few_chronic_nodes_among_many_that_run_stop_no_clock() {
+    let mut census = Census::default();
+    for name in ["a", "b", "c"] {
+        census.set(&name.into(), Some(standing(State::Inconclusive, Some(Cause::ImagePull))));
+    }
+    assert!(census.fleet("g", false).cannot_run);
+    for name in ["d", "e", "f"] {
+        census.set(&name.into(), Some(standing(State::InProgress, None)));
+    }
+    assert!(!census.fleet("g", false).cannot_run, "three of six are not most");
+}

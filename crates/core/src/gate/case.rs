@@ -4,16 +4,18 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 
-use super::pace::{pause, spread};
+use super::pace::{pause, scatter, spread};
 use super::wait::{Unmet, unmet};
 use super::{Decision, Effect, GateView, Notice, Observed, State, remove, round, round_of, subject};
 use crate::api::{Mode, OnReboot};
-use crate::record::{Cause, Ending, Record};
+use crate::record::{Cause, Ending, MOST_WORKERS, Record};
 use crate::report::{Outcome, Report, Verdict, reason};
 use crate::worker::{Progress, WorkerView};
 
 /// So many workers in a row without a verdict, and the next comes as rarely as to a node that failed.
 const TOO_MANY_SILENT: u32 = 20;
+/// The same of a node that works.
+const FEW_SILENT: u32 = 3;
 /// How long a worker may wait for a kubelet to start it, and for its end to be seen.
 const WAITING_GRACE: Duration = Duration::from_mins(1);
 /// How long the scheduler may refuse a worker. The next one tolerates what the node bears then.
@@ -54,12 +56,19 @@ impl Case<'_> {
         }
         let (looked_at, now) = (round_of(&worker.subject), round(node, self.gate));
         if looked_at.boot_id != now.boot_id {
+            if self.is_held_for_boot() {
+                return self.hold_for_boot(worker.subject.number);
+            }
             return other("the node was booted again since the worker was made");
         }
         if looked_at != now {
             return other("the gate was changed since the worker was made");
         }
         match &worker.progress {
+            // A container that is told to end may well end with 0.
+            Progress::Reported(_) if worker.deleting && !self.gate.spec.checks.exec.is_empty() => {
+                other("the worker was deleted before all of its checks were read")
+            }
             Progress::Reported(report) => self.judge(worker, report),
             Progress::Silent(cause, why) => self.inconclusive(worker, *cause, why),
             _ if worker.deleting => other("the worker was deleted before it ended"),
@@ -83,6 +92,8 @@ impl Case<'_> {
     fn await_end(&self, worker: &WorkerView, state: State, doing: &str, cause: Cause) -> Decision {
         let allowed = match cause {
             Cause::Unscheduled => UNSCHEDULED_GRACE,
+            // Its pod's own deadline would end it before ours, and take along why.
+            Cause::ImagePull => WAITING_GRACE,
             _ => {
                 Duration::from_secs(self.gate.spec.deadlines.worker_seconds.unsigned_abs().into())
                     + WAITING_GRACE
@@ -135,7 +146,8 @@ impl Case<'_> {
             at: self.seen.now,
         });
         // One that somebody tainted is not open any more, whatever let it in.
-        Record { open: record.open && !self.held, ..record }
+        let taint = self.held.then(|| self.gate.spec.taints.first().map(|taint| taint.key.clone())).flatten();
+        Record { open: record.open && !self.held, taint: taint.unwrap_or_default(), ..record }
     }
 
     fn passed(&self, worker: &WorkerView, report: &Report) -> Decision {
@@ -227,24 +239,8 @@ impl Case<'_> {
 
     /// A node that was let in: is there anything to look at?
     fn tend(&self) -> Decision {
-        if self.was_booted() && self.gate.spec.on_reboot == OnReboot::Regate && self.seen.node.ready {
-            let why = "the node was booted again";
-            let ending = Ending {
-                uid: &self.seen.node.uid,
-                round: round(self.seen.node, self.gate),
-                number: self.record.number,
-                verdict: Verdict::Inconclusive,
-                why,
-                cause: Some(Cause::Other),
-                spent: 0,
-                anew: true,
-                at: self.seen.now,
-            };
-            let record = Record { workers: 0, silent: 0, ..self.record.after(ending) };
-            return Self::regate(
-                record,
-                format!("{why}; gate {} holds it until it is verified", self.gate.name),
-            );
+        if self.is_held_for_boot() {
+            return self.hold_for_boot(self.record.number);
         }
         if let Some(wish) = self.wish() {
             return self.next(wish);
@@ -254,6 +250,32 @@ impl Case<'_> {
             Mode::Bootstrap => settled,
             Mode::Continuous => settled.again_in(self.until_periodic()),
         }
+    }
+
+    /// The gate holds what was booted, and this was.
+    fn is_held_for_boot(&self) -> bool {
+        !self.held
+            && self.was_booted()
+            && self.gate.spec.on_reboot == OnReboot::Regate
+            && self.seen.node.ready
+    }
+
+    fn hold_for_boot(&self, number: u32) -> Decision {
+        let why = "the node was booted again";
+        let ending = Ending {
+            uid: &self.seen.node.uid,
+            round: round(self.seen.node, self.gate),
+            number,
+            verdict: Verdict::Inconclusive,
+            why,
+            cause: Some(Cause::Other),
+            spent: 0,
+            anew: true,
+            at: self.seen.now,
+        };
+        let record = Record { workers: 0, silent: 0, ..self.record.after(ending) };
+        let note = format!("{why}; gate {} holds it until it is verified", self.gate.name);
+        Self::regate(record, note)
     }
 
     /// Why a node that was let in has to be looked at.
@@ -309,7 +331,11 @@ impl Case<'_> {
         }
         match unmet(self.seen, &self.gate.spec.wait_for).filter(|_| self.held) {
             Some(Unmet::OnNode(why)) => return waiting(why),
-            Some(Unmet::OnPods(why)) => return Decision { wants_pods: true, ..waiting(why) },
+            Some(Unmet::OnPods(why)) => {
+                let note = format!("{why}; no worker is sent before, however long it takes");
+                let told = Notice { once: Some(0), ..Notice::new(false, "NodeWaiting", "Wait", note) };
+                return Decision { wants_pods: true, ..waiting(why).with([Effect::Tell(told)]) };
+            }
             None => {}
         }
         self.start(state, &why)
@@ -319,7 +345,7 @@ impl Case<'_> {
         let slots = self.seen.slots;
         if !(if self.record.number == 0 { slots.first } else { slots.another }) {
             return Decision {
-                wants_slot: true,
+                wants_slot: Some(self.record.number),
                 ..Decision::new(state, format!("{why}; waits for a free slot"))
             };
         }
@@ -328,11 +354,24 @@ impl Case<'_> {
             let note = format!("worker {number} looks at the verified node: {why}");
             Effect::Tell(Notice::new(false, "NodeVerificationStarted", "CreateWorker", note))
         });
-        let quiet = self.wish() == Some(PERIODIC);
+        if number >= MOST_WORKERS {
+            let why = "its record counts more workers than it can have had: remove the annotation nodekeeper.dev/record";
+            return Decision::new(State::Stuck, why);
+        }
+        let periodic = !self.held && self.wish() == Some(PERIODIC);
+        if periodic && !slots.periodic {
+            // One a second, wherever the clock stands: those that are due together share the time that all of them need.
+            let share = scatter(&self.record.uid, number) % u64::from(self.seen.fleet.open.max(1)) + 1;
+            let wait = SignedDuration::from_secs(i64::try_from(share).unwrap_or(i64::MAX));
+            return Decision::new(State::Verified, format!("{why}; others are looked at first"))
+                .again_in(wait);
+        }
         // The last worker's logs could be read until now.
-        Decision::new(State::Pending, format!("worker {number} starts"))
+        let decision =
+            Decision { periodic, ..Decision::new(State::Pending, format!("worker {number} starts")) };
+        decision
             .with([Effect::StartWorker(subject(self.seen.node, self.gate, number))])
-            .with(told.filter(|_| !quiet))
+            .with(told.filter(|_| !periodic))
             .with(remove(self.seen.workers))
     }
 
@@ -351,7 +390,7 @@ impl Case<'_> {
     /// The gate's deadline is past, and nothing is known that would blame the node.
     fn is_stuck(&self, record: &Record) -> bool {
         self.held
-            && record.attempts == 0
+            && record.attempts < self.attempts_allowed()
             && record.verdict == Some(Verdict::Inconclusive)
             && record.spent >= self.gate.spec.deadlines.gate_seconds.unsigned_abs()
     }
@@ -361,7 +400,7 @@ impl Case<'_> {
             || self.record.silent >= TOO_MANY_SILENT
             || self.is_stuck(&self.record)
             // A node that works is not looked at more often than it needs.
-            || (!self.held && self.record.verdict == Some(Verdict::Failed))
+            || (!self.held && (self.record.verdict == Some(Verdict::Failed) || self.record.silent >= FEW_SILENT))
     }
 
     fn standing(&self, wish: &str) -> (State, String) {
@@ -373,9 +412,7 @@ impl Case<'_> {
         }
         let (attempts, allowed, last) = (self.record.attempts, self.attempts_allowed(), &self.record.why);
         match self.record.verdict {
-            Some(Verdict::Failed) if attempts >= allowed => {
-                (State::Failed, format!("all {allowed} attempts failed: {last}"))
-            }
+            _ if attempts >= allowed => (State::Failed, format!("all {allowed} attempts failed: {last}")),
             Some(Verdict::Failed) => {
                 (State::Unverified, format!("attempt {attempts} of {allowed} failed: {last}"))
             }

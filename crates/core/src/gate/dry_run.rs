@@ -78,7 +78,7 @@ fn start(seen: &Observed<'_>, gate: &GateView, last: u32) -> Decision {
     }
     if !(if last == 0 { seen.slots.first } else { seen.slots.another }) {
         return Decision {
-            wants_slot: true,
+            wants_slot: Some(last),
             ..Decision::new(State::Unverified, "dry run: the node waits for a free slot")
         };
     }

@@ -131,10 +131,15 @@ pub fn serving<'a>(gates: impl IntoIterator<Item = &'a GateView>, node: &'a Node
         };
         return Served::Orphan(&taint.key, why);
     }
-    let Some(record) = Record::read(node.record.as_deref(), &node.uid).filter(Record::is_open) else {
-        return Served::Nobody;
-    };
+    let Some(record) = Record::read(node.record.as_deref(), &node.uid) else { return Served::Nobody };
+    if !record.is_open() {
+        // Of a gate that is no more.
+        let held_by = node.taints.iter().find(|taint| *taint.key == *record.taint);
+        return held_by.map_or(Served::Nobody, |taint| Served::Orphan(&taint.key, "its gate is gone"));
+    }
     // The gate that let it in, if it still is for it.
     let same = first(&|gate| gate.selects(node) && gate.uid == record.round.gate_uid);
-    same.or_else(|| first(&|gate| gate.selects(node))).map_or(Served::Released, Served::Open)
+    // Or its successor, which gives the same label: one with other taints and labels has nothing to do with it.
+    let heir = |gate: &GateView| gate.selects(node) && gate.spec.verified_label.key == record.label;
+    same.or_else(|| first(&heir)).map_or(Served::Released, Served::Open)
 }

@@ -93,7 +93,7 @@ fn observed<'a>(node: &'a NodeView, served: Served<'a>, workers: &'a [WorkerView
         served,
         workers,
         daemons: None,
-        slots: Slots { first: true, another: true },
+        slots: Slots { first: true, another: true, periodic: true },
         fleet: Fleet::default(),
         now: now(),
         elapsed: Duration::ZERO,
@@ -183,9 +183,9 @@ fn nothing_starts_on_a_node_that_is_not_ready_for_it() {
 #[test]
 fn without_a_free_slot_a_node_waits_for_one() {
     let (node, gate) = (node(), gate());
-    let slots = Slots { first: false, another: true };
+    let slots = Slots { first: false, another: true, periodic: true };
     let decision = decide(&Observed { slots, ..observed(&node, Served::Held(&gate), &[]) });
-    assert!(decision.wants_slot && decision.effects.is_empty(), "{decision:?}");
+    assert!(decision.wants_slot == Some(0) && decision.effects.is_empty(), "{decision:?}");
 }
 
 #[test]
@@ -506,7 +506,7 @@ proptest! {
             .collect();
         let gate = gate();
         let now = now() + SignedDuration::from_secs(later);
-        let slots = Slots { first: slot_free, another: slot_free };
+        let slots = Slots { first: slot_free, another: slot_free, periodic: slot_free };
         let decision = decide(&Observed { slots, now, ..observed(&node, Served::Held(&gate), &workers) });
         if opens(&decision) {
             let newest = workers.iter().max_by_key(|worker| worker.subject.number).expect("somebody passed");

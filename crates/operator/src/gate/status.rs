@@ -68,7 +68,7 @@ impl Gate {
         let views = self.views();
         let gate = views.gates.get(name)?.clone();
         let census = locked(&self.census);
-        let refused = locked(&self.line).refusal(name);
+        let refused = locked(&self.line).refusal(name, self.clock.elapsed());
         let gates: Vec<&GateView> = views.gates.all().collect();
         let shadowed_by = shadow(&gate, &gates, views.nodes.all());
         let unserved = gate.spec.taints.iter().find_map(|taint| {

@@ -173,3 +173,41 @@ fn a_node_that_a_person_tainted_is_open_no_more() {
     node.taints.pop();
     assert_eq!(look(&node, &gate, &[], Fleet::default(), 600).state, State::Ungated);
 }
+
+#[test]
+fn a_boot_while_a_worker_looks_holds_the_node_all_the_same() {
+    let (mut node, mut gate) = verified();
+    gate.spec.on_reboot = OnReboot::Regate;
+    node.boot_id = "boot-2".into();
+    for progress in [reported(2, Outcome::Passed), worker(2, Progress::Running)] {
+        let decision = look(&node, &gate, &[progress], Fleet::default(), 60);
+        let record = regates(&decision).expect("it is tainted");
+        assert_eq!(record.number, 2, "its worker counts as one that could not tell");
+    }
+}
+
+#[test]
+fn nodes_that_are_due_together_are_looked_at_one_by_one() {
+    let (node, mut gate) = verified();
+    gate.spec.mode = Mode::Continuous;
+    let late = now() + SignedDuration::from_hours(48);
+    let seen = |periodic| {
+        let slots = Slots { first: true, another: true, periodic };
+        let fleet = Fleet { open: 100, ..Fleet::default() };
+        decide(&Observed { slots, fleet, now: late, ..observed(&node, serving([&gate], &node), &[]) })
+    };
+    let decision = seen(true);
+    assert!(decision.periodic && starts(&decision) == Some(2), "{decision:?}");
+    let decision = seen(false);
+    assert_eq!((starts(&decision), decision.wants_slot), (None, None), "nobody waits in line for it");
+    assert!(decision.recheck_in.is_some_and(|wait| wait <= Duration::from_secs(100)), "{decision:?}");
+}
+
+#[test]
+fn a_gate_with_another_label_does_not_inherit_the_nodes_of_one_that_is_gone() {
+    let (node, mut gate) = verified();
+    gate.uid = "gate-2".into();
+    assert!(matches!(serving([&gate], &node), Served::Open(_)), "a successor does");
+    gate.spec.verified_label.key = "another/label".into();
+    assert!(matches!(serving([&gate], &node), Served::Released));
+}

@@ -138,3 +138,45 @@ fn the_verdict_is_written_as_a_condition_where_the_gate_wants_it_and_once() {
     let [Effect::Publish(said)] = decision.effects.as_slice() else { panic!("{decision:?}") };
     assert_eq!((said.status, said.reason), ("True", "Verified"));
 }
+
+#[test]
+fn f09_a_node_that_used_up_its_attempts_stays_failed_whatever_a_later_worker_cannot_tell() {
+    let mut node = node();
+    let failed = record(6, Verdict::Failed, now());
+    let silent = failed.after(ending(7, failed.round.clone(), Verdict::Inconclusive, now()));
+    remembered(&mut node, &silent);
+    let decision = decided(&node, &[]);
+    assert_eq!((decision.state, decision.recheck_in), (State::Failed, Some(Duration::from_mins(5))));
+}
+
+#[test]
+fn an_image_that_cannot_be_had_is_given_up_before_the_pod_ends_itself() {
+    let stuck = worker(1, Progress::Waiting(Cause::ImagePull, "ErrImagePull".into()));
+    let decision = decided(&node(), std::slice::from_ref(&stuck));
+    assert_eq!(decision.recheck_in, Some(Duration::from_mins(1)));
+    let decision = decided_at(&node(), &[stuck], now() + SignedDuration::from_secs(61));
+    assert_eq!(remembers(&decision).and_then(|record| record.cause), Some(Cause::ImagePull));
+}
+
+#[test]
+fn a_node_whose_gate_with_a_taint_of_its_own_is_gone_is_told_about() {
+    let mut gate = gate();
+    gate.spec.taints = vec![GateTaint { key: "foreign".into(), ..GateTaint::default() }];
+    let mut node = node();
+    node.taints = vec![taint("foreign")];
+    let decision = before(&gate, &node, &[reported(1, Outcome::Failed)]);
+    remembered(&mut node, remembers(&decision).expect("it is recorded"));
+    assert_eq!(decide(&observed(&node, serving([], &node), &[])).state, State::Unserved);
+    node.taints.clear();
+    assert_eq!(decide(&observed(&node, serving([], &node), &[])).state, State::Ungated, "freed by hand");
+}
+
+#[test]
+fn a_record_that_counts_too_far_starts_nothing() {
+    let mut node = node();
+    let forged = Record { uid: "uid-1".into(), number: crate::record::MOST_WORKERS - 1, ..Record::default() };
+    remembered(&mut node, &forged);
+    let decision = decided(&node, &[]);
+    assert_eq!((starts(&decision), decision.effects.len()), (None, 0));
+    assert!(decision.why.contains("nodekeeper.dev/record"), "{}", decision.why);
+}

@@ -146,7 +146,7 @@ impl Eye {
             served,
             workers: &workers,
             daemons: None,
-            slots: Slots { first: true, another: true },
+            slots: Slots { first: true, another: true, periodic: true },
             fleet: Fleet::default(),
             now,
             // No worker of the demo is ever overdue.
