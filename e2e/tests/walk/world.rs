@@ -48,7 +48,7 @@ pub trait World {
 pub fn gate() -> NodeGateSpec {
     NodeGateSpec {
         retry: Retry { recheck_seconds: 10, ..Retry::default() },
-        deadlines: Deadlines { check_seconds: 2, worker_seconds: 60 },
+        deadlines: Deadlines { check_seconds: 2, worker_seconds: 60, ..Deadlines::default() },
         ..NodeGateSpec::default()
     }
 }
