@@ -9,7 +9,7 @@ use nodekeeper_e2e::nodes::Node;
 
 use crate::readme::says;
 use crate::real::Real;
-use crate::shell::heading;
+use crate::shell::{Seen, heading};
 use crate::world::World as _;
 
 /// Something that can be wrong with a node's network.
@@ -77,8 +77,7 @@ pub fn each_is_found_and_told(world: &Real) -> Result<String> {
         world.show(&format!("annotate node {node} nodekeeper.dev/verify=now"))?;
     }
     for (node, _) in &broken {
-        let open =
-            world.until("an open node", || Ok(Some(world.see(node)?).filter(|seen| seen.is_open())))?;
+        let open = world.until("an open node", || Ok(Some(world.see(node)?).filter(Seen::is_open)))?;
         println!("{node}: {}", open.record().context("no record")?.why);
         world.until("no worker", || Ok(world.workers_on(node)?.is_empty().then_some(())))?;
     }

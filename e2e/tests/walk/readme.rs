@@ -239,7 +239,7 @@ pub fn reboot(world: &Real, node: &str) -> Result<()> {
 /// Something is done to an open node: one more worker looks, and goes. Returns what the node is then, and all that it
 /// was in between, which was never tainted.
 fn in_place(world: &Real, node: &str, act: impl FnOnce(&Seen) -> Result<()>) -> Result<(Seen, String)> {
-    let states = Watching::start(world, &["get", "node", node, "--watch", COLUMNS])?;
+    let watched = Watching::start(world, &["get", "node", node, "--watch", COLUMNS])?;
     let words = ["get", "pods", "-n", "nodekeeper-system", "--watch", "--output-watch-events"];
     let pods = Watching::start(world, &words)?;
     let before = world.see(node)?;
@@ -256,14 +256,12 @@ fn in_place(world: &Real, node: &str, act: impl FnOnce(&Seen) -> Result<()>) -> 
     ensure!(said.lines().any(|line| is(line, "ADDED")), "nobody saw {worker} come");
 
     let recorded = format!(r#""number":{},"#, record.number);
-    let said = states.sees("the last record", |said| said.contains(&recorded))?;
+    let said = watched.sees("the last record", |said| said.contains(&recorded))?;
     let states: Vec<&str> = said.lines().filter_map(|line| line.split(" record=").next()).collect();
-    println!("{}\nworker {}: {}", states.join("\n"), record.number, record.why);
-    ensure!(
-        !said.contains(&format!("taints={TAINT}")) && !said.contains(&format!(" {TAINT}")),
-        "it was tainted"
-    );
-    Ok((seen, said))
+    let states = states.join("\n");
+    println!("{states}\nworker {}: {}", record.number, record.why);
+    ensure!(!states.contains(TAINT), "it was tainted in between");
+    Ok((seen, states))
 }
 
 /// "Run worker locally", from outside of the cluster and on a node.
