@@ -58,11 +58,12 @@ impl NodeOptions {
         Self { count, taints: Vec::new(), dns: Some(Dns::default()), images: Vec::new() }
     }
 
-    /// One more taint that nodes are registered with, such as `node-ready/unverified`, with effect `NoSchedule`.
-    /// The DNS tolerates it.
+    /// One more taint that nodes are registered with, such as `node-ready/unverified`, with the value `true` and effect
+    /// `NoSchedule`. The DNS tolerates it.
     #[must_use]
     pub fn tainted(mut self, key: &str) -> Self {
-        self.taints.push(Taint { key: key.into(), effect: "NoSchedule".into(), ..Taint::default() });
+        let (value, effect) = (Some("true".into()), "NoSchedule".into());
+        self.taints.push(Taint { key: key.into(), value, effect, time_added: None });
         if let Some(dns) = &mut self.dns {
             let toleration = Toleration {
                 key: Some(key.into()),

@@ -103,7 +103,7 @@ fn pod(dns: &Dns) -> Value {
         "topologySpreadConstraints": [{
             "maxSkew": 1,
             "topologyKey": "kubernetes.io/hostname",
-            "whenUnsatisfiable": "ScheduleAnyway",
+            "whenUnsatisfiable": "DoNotSchedule",
             "labelSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
         }],
         "containers": [{

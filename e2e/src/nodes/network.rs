@@ -22,6 +22,8 @@ use crate::{
 pub(crate) const CONTROL_PLANE: &str = "10.99.0.1";
 /// The API server's port.
 pub(crate) const API_PORT: u16 = 6443;
+/// The address of the Service `default/kubernetes`: the first of the range that the API server is told.
+pub(crate) const API_SERVICE: &str = "10.96.0.1";
 /// Where all pods are; each node has a part of it.
 pub(crate) const PODS: &str = "10.244.0.0/16";
 

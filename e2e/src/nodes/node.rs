@@ -41,11 +41,25 @@ table inet nodekeeper_no_dns {
     }
 }
 "#;
-/// To make one that is there already and then delete it never fails.
-const DNS: &str = "
-table inet nodekeeper_no_dns
-delete table inet nodekeeper_no_dns
-";
+/// Before its address is translated: the way to the API server itself stays, so that the node is Ready all the while.
+const NO_API: &str = r#"
+table inet nodekeeper_no_api {
+    chain from_pods {
+        type filter hook prerouting priority raw
+        iifname != { "eth0", "lo" } ip daddr API_SERVICE drop
+    }
+}
+"#;
+/// As where an overlay is broken: after addresses were translated, so that it does not matter by which of them somebody
+/// was asked for, and in both directions, because answers take the same way.
+const NO_OTHER_PODS: &str = r#"
+table inet nodekeeper_no_other_pods {
+    chain to_other_nodes {
+        type filter hook forward priority filter
+        iifname != "eth0" oifname "eth0" ip daddr PODS drop
+    }
+}
+"#;
 
 /// A machine of the cluster, as far as it knows.
 pub struct Node {
@@ -88,12 +102,47 @@ impl Node {
     /// From now on nothing that runs on this node gets an answer from a DNS, wherever that runs. Done to a node that is
     /// off, it holds when that boots; [`Node::power_off`] undoes it.
     pub fn break_dns(&self) -> anyhow::Result<()> {
-        self.namespace.feed(&["nft", "-f", "-"], &format!("{DNS}{NO_DNS}"))
+        self.rule("no_dns", NO_DNS)
     }
 
     /// Undoes [`Node::break_dns`].
     pub fn heal_dns(&self) -> anyhow::Result<()> {
-        self.namespace.feed(&["nft", "-f", "-"], DNS)
+        self.rule("no_dns", "")
+    }
+
+    /// From now on no pod on this node gets an answer from the Service `default/kubernetes`. Other Services work, and
+    /// the node itself does not notice: it knows the API server by another address.
+    pub fn break_api_service(&self) -> anyhow::Result<()> {
+        self.rule("no_api", &NO_API.replace("API_SERVICE", network::API_SERVICE))
+    }
+
+    /// Undoes [`Node::break_api_service`].
+    pub fn heal_api_service(&self) -> anyhow::Result<()> {
+        self.rule("no_api", "")
+    }
+
+    /// From now on no pod on this node can talk to a pod on another, by whatever address.
+    pub fn break_pod_to_pod(&self) -> anyhow::Result<()> {
+        self.rule("no_other_pods", &NO_OTHER_PODS.replace("PODS", network::PODS))
+    }
+
+    /// Undoes [`Node::break_pod_to_pod`].
+    pub fn heal_pod_to_pod(&self) -> anyhow::Result<()> {
+        self.rule("no_other_pods", "")
+    }
+
+    /// Tells the only process of a container to end, and gives it time. The number is that of its status, with
+    /// `containerd://` before it.
+    pub fn end_container(&self, id: &str) -> anyhow::Result<()> {
+        let id = id.trim_start_matches("containerd://");
+        self.run("ctr", &["ctr", "--namespace", "k8s.io", "tasks", "kill", "--signal", "SIGTERM", id])
+    }
+
+    /// Puts these rules in the place of what the table had.
+    fn rule(&self, table: &str, rules: &str) -> anyhow::Result<()> {
+        // To make one that is there already and then delete it never fails.
+        let table = format!("table inet nodekeeper_{table}");
+        self.namespace.feed(&["nft", "-f", "-"], &format!("{table}\ndelete {table}\n{rules}"))
     }
 
     /// Pulls the plug: everything on the node ends at once, without a word to anybody. Nothing happens if it is off.
@@ -147,14 +196,20 @@ impl Node {
 
     /// Takes an image from the cluster's folder. A node that is off does so when it boots.
     pub(super) fn import_image(&self, image: &Image) -> anyhow::Result<()> {
+        let words = ["sh", "-c", IMPORT, "import", &image.file_name(), image.name()];
+        self.run(&format!("the import of {}", image.name()), &words)
+    }
+
+    /// Runs a program on the node, as its root. Nothing happens if it is off.
+    fn run(&self, what: &str, words: &[&str]) -> anyhow::Result<()> {
         let Some(parent) = self.lock().as_ref().map(Process::id) else { return Ok(()) };
         let first = *children(parent).first().with_context(|| format!("{} is just going off", self.name))?;
         let output = machine::command("nsenter")
             .args(["--target", &first.to_string(), "--mount", "--net", "--pid", "--"])
-            .args(["sh", "-c", IMPORT, "import", &image.file_name(), image.name()])
+            .args(words)
             .stdin(Stdio::null())
             .output()?;
-        said(&format!("the import of {} on {}", image.name(), self.name), &output)?;
+        said(&format!("{what} on {}", self.name), &output)?;
         Ok(())
     }
 

@@ -3,10 +3,15 @@
 //! - the embedded cluster, on a paused clock, with the checks in process;
 //! - a real control plane, with kubelets that are hollow but for running the real worker as a process;
 //! - three real nodes, with the controller as a pod from the chart, and DNS broken by nftables.
+//!
+//! And once more on real nodes, as a person meets them: with the README of the seed in one hand and kubectl in the other.
 
+mod faults;
 mod hollow;
+mod readme;
 mod real;
 mod scenarios;
+mod shell;
 mod simulated;
 mod world;
 
@@ -17,7 +22,7 @@ use tokio::sync::Mutex;
 use hollow::Hollow;
 use real::Real;
 use simulated::{Simulated, on_a_paused_clock};
-use world::Dns;
+use world::{Dns, World as _};
 
 /// Whoever runs on the real clock runs alone: their checks time out when a build or another cluster has the cores.
 static TURN: Mutex<()> = Mutex::const_new(());
@@ -62,4 +67,17 @@ async fn every_node_is_gated_and_the_cluster_comes_up_on_real_nodes() -> Result<
     let _turn = TURN.lock().await;
     let Some(world) = or_skip(Real::start(Dns::NotYet).await)? else { return Ok(()) };
     scenarios::every_node_is_gated_and_the_cluster_comes_up(world).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_readme_of_the_seed_is_true_on_real_nodes() -> Result<()> {
+    let _turn = TURN.lock().await;
+    let Some(mut world) = or_skip(Real::start(Dns::NotYet).await)? else { return Ok(()) };
+    readme::start_dns(&world)?;
+    world.start_controller(&readme::gate()).await?;
+    readme::how_it_works(&world)?;
+    let quiet = faults::each_is_found_and_told(&world)?;
+    readme::re_run(&world, &quiet)?;
+    readme::reboot(&world, &quiet)?;
+    readme::worker_by_hand(&world)
 }

@@ -20,8 +20,9 @@ use tokio::task::spawn_blocking;
 use crate::world::{Dns, NAMESPACE, TAINT, World};
 
 pub struct Real {
-    cluster: Cluster,
+    pub cluster: Cluster,
     client: Client,
+    product: &'static Product,
 }
 
 impl Real {
@@ -39,10 +40,15 @@ impl Real {
         }
         let cluster = Cluster::start(Options::from_env()?.with_nodes(nodes)).await?;
         let client = cluster.client()?;
-        Ok(Self { cluster, client })
+        Ok(Self { cluster, client, product })
     }
 
-    fn node(&self, name: &str) -> Result<&nodekeeper_e2e::nodes::Node> {
+    /// The worker, as it is shipped.
+    pub fn worker(&self) -> &Path {
+        &self.product.worker
+    }
+
+    pub fn node(&self, name: &str) -> Result<&nodekeeper_e2e::nodes::Node> {
         self.cluster.nodes().iter().find(|node| node.name() == name).context("no such node")
     }
 }
