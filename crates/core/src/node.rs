@@ -30,7 +30,7 @@ pub struct Taint {
 
 /// Labels of a node, by key. Few: those that somebody looks at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Labels(Vec<(Arc<str>, Box<str>)>);
+pub struct Labels(Vec<(Arc<str>, Arc<str>)>);
 
 impl Labels {
     /// The value of a label.
@@ -51,17 +51,20 @@ impl Labels {
         self.0.retain(|(known, _)| **known != *key);
     }
 
-    /// Keeps only these labels. Their keys are shared by all nodes.
+    /// Keeps only these labels. Their keys are shared by all nodes, and so are values that are among these words.
     #[must_use]
     pub fn only(self, wanted: &BTreeSet<Arc<str>>) -> Self {
-        let shared = |(key, value)| wanted.get(&key).map(|key| (key.clone(), value));
-        let mut kept: Vec<(Arc<str>, Box<str>)> = self.0.into_iter().filter_map(shared).collect();
+        let shared = |(key, value): (Arc<str>, Arc<str>)| {
+            let key = wanted.get(&key)?.clone();
+            Some((key, wanted.get(&value).cloned().unwrap_or(value)))
+        };
+        let mut kept: Vec<(Arc<str>, Arc<str>)> = self.0.into_iter().filter_map(shared).collect();
         kept.shrink_to_fit();
         Self(kept)
     }
 }
 
-impl<K: Into<Arc<str>>, V: Into<Box<str>>> FromIterator<(K, V)> for Labels {
+impl<K: Into<Arc<str>>, V: Into<Arc<str>>> FromIterator<(K, V)> for Labels {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(all: I) -> Self {
         Self(all.into_iter().map(|(key, value)| (key.into(), value.into())).collect())
     }
@@ -77,8 +80,8 @@ pub struct NodeView {
     pub uid: Box<str>,
     /// Changes with each boot.
     pub boot_id: Box<str>,
-    /// For guarded writes.
-    pub resource_version: Box<str>,
+    /// For guarded writes. A number on every server that we claim; 0 where it is none.
+    pub resource_version: u64,
     /// When it was made.
     pub created: Timestamp,
     /// Somebody deleted it, or an autoscaler is about to.
@@ -128,7 +131,11 @@ impl NodeView {
                 .and_then(|status| status.node_info.as_ref())
                 .map(|info| info.boot_id.as_str().into())
                 .unwrap_or_default(),
-            resource_version: metadata.resource_version.as_deref().unwrap_or_default().into(),
+            resource_version: metadata
+                .resource_version
+                .as_deref()
+                .and_then(|text| text.parse().ok())
+                .unwrap_or_default(),
             created: metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
             leaving,
             ready: conditions().any(|condition| condition.type_ == "Ready" && condition.status == "True"),

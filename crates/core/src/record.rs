@@ -30,6 +30,7 @@ pub struct Record {
     /// Those of them that ended with a verdict: Passed or Failed.
     pub attempts: u32,
     /// Those that could not tell since the last verdict.
+    #[serde(skip_serializing_if = "is_zero")]
     pub silent: u32,
     /// The last verdict.
     pub verdict: Option<Verdict>,

@@ -364,7 +364,7 @@ fn as_patch(operations: &[Value]) -> Result<json_patch::Patch, Trouble> {
 }
 
 fn same_version(node: &NodeView) -> Value {
-    json!({"op": "test", "path": "/metadata/resourceVersion", "value": node.resource_version})
+    json!({"op": "test", "path": "/metadata/resourceVersion", "value": node.resource_version.to_string()})
 }
 
 /// Writes the record over the one that the decision was made from, and over no other.

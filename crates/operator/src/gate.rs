@@ -141,8 +141,8 @@ impl Gate {
                     if let Err(trouble) = self.read(name).await {
                         return self.unread(name, &trouble);
                     }
-                    let now = self.views().nodes.get(name).map(|node| node.resource_version.clone());
-                    if now.as_ref() == Some(&node.resource_version) {
+                    let now = self.views().nodes.get(name).map(|node| node.resource_version);
+                    if now == Some(node.resource_version) {
                         // Nothing changed, so it will be refused again: not a conflict.
                         warn!(node = name, why, "refused");
                         return (Outcome::Failed, true);

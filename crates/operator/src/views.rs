@@ -17,7 +17,7 @@ pub trait View: Clone {
     /// Under which key.
     fn key(&self) -> Arc<str>;
     /// As of which version.
-    fn version(&self) -> &str;
+    fn version(&self) -> u64;
     /// The node or gate that has to be looked at when it changes.
     fn touches(&self) -> Arc<str>;
     /// It is seen for the first time.
@@ -35,8 +35,8 @@ impl View for NodeView {
         self.name.clone()
     }
 
-    fn version(&self) -> &str {
-        &self.resource_version
+    fn version(&self) -> u64 {
+        self.resource_version
     }
 
     fn born(&mut self, now: Duration) {
@@ -57,8 +57,8 @@ impl View for WorkerView {
         self.node_name.as_str().into()
     }
 
-    fn version(&self) -> &str {
-        &self.resource_version
+    fn version(&self) -> u64 {
+        number(&self.resource_version)
     }
 
     fn born(&mut self, now: Duration) {
@@ -79,9 +79,9 @@ impl View for GateView {
         self.name.as_str().into()
     }
 
-    fn version(&self) -> &'static str {
+    fn version(&self) -> u64 {
         // What we write of them is not read back: there are no answers to put in order.
-        ""
+        0
     }
 }
 
@@ -111,8 +111,8 @@ impl View for DaemonView {
         self.name.as_str().into()
     }
 
-    fn version(&self) -> &str {
-        &self.version
+    fn version(&self) -> u64 {
+        number(&self.version)
     }
 }
 
@@ -143,7 +143,7 @@ impl<V: View> Store<V> {
         match event {
             Event::All(all, version) => self.take_all(all, &version, now),
             Event::Is(view) => {
-                self.seen = self.seen.max(number(view.version()));
+                self.seen = self.seen.max(view.version());
                 if self.is_ahead_of(&view.key(), view.version()) {
                     return Vec::new();
                 }
@@ -152,7 +152,7 @@ impl<V: View> Store<V> {
             Event::Gone(key, version) => {
                 self.seen = self.seen.max(number(&version));
                 // A namesake may have been made since, and we may have read it.
-                if self.is_ahead_of(&key, &version) {
+                if self.is_ahead_of(&key, number(&version)) {
                     return Vec::new();
                 }
                 self.views.remove(&*key).iter().map(View::touches).collect()
@@ -182,7 +182,7 @@ impl<V: View> Store<V> {
         let mut touched = Vec::new();
         for (key, view) in before {
             // An answer to a write of ours may be ahead of the list.
-            if !restored && number(view.version()) > self.seen {
+            if !restored && view.version() > self.seen {
                 self.views.insert(key, view);
             } else if !self.views.contains_key(&key) {
                 touched.push(view.touches());
@@ -213,14 +213,14 @@ impl<V: View> Store<V> {
     }
 
     /// Whether an answer of the server brought us further than the watch is.
-    fn is_ahead_of(&self, key: &str, version: &str) -> bool {
-        self.views.get(key).is_some_and(|known| number(known.version()) > number(version))
+    fn is_ahead_of(&self, key: &str, version: u64) -> bool {
+        self.views.get(key).is_some_and(|known| known.version() > version)
     }
 
     /// Takes in an answer of the server. Where the watch is further already, it has seen this and what came of it.
     pub fn learn(&mut self, view: V, now: Duration) {
-        let known = self.views.get(&view.key()).map_or(0, |known| number(known.version()));
-        if number(view.version()) > self.seen.max(known) {
+        let known = self.views.get(&view.key()).map_or(0, |known| known.version());
+        if view.version() > self.seen.max(known) {
             self.put(view, now);
         }
     }
@@ -366,15 +366,10 @@ mod tests {
     const NOW: Duration = Duration::ZERO;
 
     fn node(version: u64, uid: &str) -> NodeView {
-        NodeView {
-            name: "n".into(),
-            uid: uid.into(),
-            resource_version: version.to_string().into(),
-            ..NodeView::default()
-        }
+        NodeView { name: "n".into(), uid: uid.into(), resource_version: version, ..NodeView::default() }
     }
 
-    fn known(store: &Store<NodeView>) -> Option<(&str, &str)> {
+    fn known(store: &Store<NodeView>) -> Option<(&str, u64)> {
         store.get("n").map(|node| (&*node.uid, node.version()))
     }
 
@@ -384,9 +379,9 @@ mod tests {
         store.take(Event::All(vec![node(5, "a")], "6".into()), NOW);
         store.learn(node(9, "a"), NOW);
         assert!(store.take(Event::Is(node(7, "a")), NOW).is_empty());
-        assert_eq!(known(&store), Some(("a", "9")));
+        assert_eq!(known(&store), Some(("a", 9)));
         store.take(Event::Is(node(11, "a")), NOW);
-        assert_eq!(known(&store), Some(("a", "11")));
+        assert_eq!(known(&store), Some(("a", 11)));
     }
 
     #[test]
@@ -405,7 +400,7 @@ mod tests {
         store.learn(node(9, "b"), NOW);
         store.take(Event::Gone("n".into(), "7".into()), NOW);
         store.take(Event::Is(node(8, "b")), NOW);
-        assert_eq!(known(&store), Some(("b", "9")));
+        assert_eq!(known(&store), Some(("b", 9)));
     }
 
     #[test]
@@ -414,7 +409,7 @@ mod tests {
         store.take(Event::All(vec![node(5, "a")], "6".into()), NOW);
         store.learn(node(9, "a"), NOW);
         store.take(Event::All(vec![node(5, "a")], "7".into()), NOW);
-        assert_eq!(known(&store), Some(("a", "9")));
+        assert_eq!(known(&store), Some(("a", 9)));
         let touched = store.take(Event::All(vec![], "12".into()), NOW);
         assert_eq!((known(&store), touched.len()), (None, 1), "and what is gone is told");
     }
@@ -425,8 +420,8 @@ mod tests {
         store.take(Event::All(vec![node(500, "a")], "600".into()), NOW);
         store.learn(node(900, "a"), NOW);
         store.take(Event::All(vec![node(5, "b")], "7".into()), NOW);
-        assert_eq!(known(&store), Some(("b", "5")));
+        assert_eq!(known(&store), Some(("b", 5)));
         store.learn(node(8, "b"), NOW);
-        assert_eq!(known(&store), Some(("b", "8")));
+        assert_eq!(known(&store), Some(("b", 8)));
     }
 }

@@ -146,8 +146,13 @@ impl Case<'_> {
             at: self.seen.now,
         });
         // One that somebody tainted is not open any more, whatever let it in.
-        let taint = self.held.then(|| self.gate.spec.taints.first().map(|taint| taint.key.clone())).flatten();
-        Record { open: record.open && !self.held, taint: taint.unwrap_or_default(), ..record }
+        let taint = if self.held { self.taint() } else { String::new() };
+        Record { open: record.open && !self.held, taint, ..record }
+    }
+
+    /// The taint by which the gate holds a node.
+    fn taint(&self) -> String {
+        self.gate.spec.taints.first().map(|taint| taint.key.clone()).unwrap_or_default()
     }
 
     fn passed(&self, worker: &WorkerView, report: &Report) -> Decision {
@@ -213,12 +218,13 @@ impl Case<'_> {
             let told = Notice::new(true, "NodeRegateHeld", "Hold", &*note);
             return Decision::new(State::Verified, note).with([Effect::Remember(record), Effect::Tell(told)]);
         }
-        Self::regate(record, format!("{failed}; tainted again"))
+        self.regate(record, format!("{failed}; tainted again"))
     }
 
-    fn regate(record: Record, note: String) -> Decision {
+    fn regate(&self, record: Record, note: String) -> Decision {
         let told = Notice::new(true, "NodeGated", "AddTaint", &*note);
-        Decision::new(State::Unverified, note).with([Effect::Regate(record.held_again()), Effect::Tell(told)])
+        Decision::new(State::Unverified, note)
+            .with([Effect::Regate(Record { taint: self.taint(), ..record.held_again() }), Effect::Tell(told)])
     }
 
     fn inconclusive(&self, worker: &WorkerView, cause: Cause, why: &str) -> Decision {
@@ -275,7 +281,7 @@ impl Case<'_> {
         };
         let record = Record { workers: 0, silent: 0, ..self.record.after(ending) };
         let note = format!("{why}; gate {} holds it until it is verified", self.gate.name);
-        Self::regate(record, note)
+        self.regate(record, note)
     }
 
     /// Why a node that was let in has to be looked at.

@@ -103,7 +103,8 @@ pub fn wanted_labels<'a>(gates: impl IntoIterator<Item = &'a GateView>) -> BTree
     let asked = gates
         .into_iter()
         .flat_map(|gate| gate.spec.node_selector.keys().chain([gate.spec.verified_label.key.as_str()]));
-    asked.chain(super::wait::LABELS).map(Arc::from).collect()
+    // And the word that most of them have for a value.
+    asked.chain(super::wait::LABELS).chain(["true"]).map(Arc::from).collect()
 }
 
 /// Who looks after this node.

@@ -210,7 +210,7 @@ impl Invariant for TaintedForCause {
             return Err(format!("{was:?} became {is:?}"));
         }
         let boot = text(after, "status.nodeInfo.bootID").to_owned();
-        let booted = was.round.boot_id != boot && is.number == was.number;
+        let booted = was.round.boot_id != boot && is.verdict == Some(Verdict::Inconclusive);
         if booted || self.failed.contains(&(uid(after).to_owned(), is.number, boot)) {
             return Ok(());
         }
