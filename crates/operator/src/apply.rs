@@ -411,12 +411,12 @@ fn open(node: &NodeView, gate: &GateView, record: &Record) -> Vec<Value> {
         patch.push(json!({"op": "remove", "path": path}));
     }
     let label = &gate.spec.verified_label;
-    if !node.has_labels {
-        patch.push(same_version(node));
-        patch.push(json!({"op": "add", "path": "/metadata/labels", "value": {&label.key: label.value}}));
-    } else {
+    if node.has_labels {
         let path = format!("/metadata/labels/{}", escaped(&label.key));
         patch.push(json!({"op": "add", "path": path, "value": label.value}));
+    } else {
+        patch.push(same_version(node));
+        patch.push(json!({"op": "add", "path": "/metadata/labels", "value": {&label.key: label.value}}));
     }
     patch.extend(record_only(node, record));
     patch

@@ -195,7 +195,7 @@ impl Gate {
         let gate = served.gate().filter(|_| in_earnest).cloned();
         let held = matches!(served, Served::Held(_));
         views.want_pods(name, decision.wants_pods, elapsed);
-        Some(Look { held, gate, workers, decision, node })
+        Some(Look { node, gate, held, workers, decision })
     }
 
     /// Remembers where a node stands.

@@ -219,7 +219,7 @@ impl<V: View> Store<V> {
 
     /// Takes in an answer of the server. Where the watch is further already, it has seen this and what came of it.
     pub fn learn(&mut self, view: V, now: Duration) {
-        let known = self.views.get(&view.key()).map_or(0, |known| known.version());
+        let known = self.views.get(&view.key()).map_or(0, View::version);
         if view.version() > self.seen.max(known) {
             self.put(view, now);
         }

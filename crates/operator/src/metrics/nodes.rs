@@ -283,6 +283,7 @@ fn word(state: State) -> &'static str {
 }
 
 /// The seed knows fewer states; what it does not know is not verified yet.
+#[must_use]
 pub fn seed_word(state: State) -> &'static str {
     match state {
         State::Ungated => "no_taint",
