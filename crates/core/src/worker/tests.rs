@@ -191,7 +191,7 @@ fn f19_init_containers_have_their_volumes_and_are_confined() {
     let worker = with_volume(&json!({"name": "run", "emptyDir": {}}), &json!({"runAsUser": 7}));
     let pod = pod(&Template::default(), &node(), &gate_with(worker), &subject()).expect("it is allowed");
     let pod = serde_json::to_value(pod).expect("JSON");
-    assert_eq!(pod["spec"]["volumes"], json!([{"name": "run", "emptyDir": {}}]));
+    assert_eq!(pod["spec"]["volumes"][0], json!({"name": "run", "emptyDir": {}}));
     let container = &pod["spec"]["initContainers"][0];
     assert_eq!(container["volumeMounts"][0]["mountPath"], json!("/run/driver"));
     assert_eq!(container["securityContext"]["runAsUser"], json!(7));
@@ -416,4 +416,61 @@ fn a_report_fits_its_share_of_what_the_kubelet_keeps() {
     };
     let pod = pod(&Template::default(), &node(), &gate_with(worker), &subject()).expect("it is allowed");
     assert_eq!(told(pod).report_bytes, Some(12_288 / 5));
+}
+
+/// The pod of a worker with these checks, and an init container that mounts a ConfigMap.
+fn with_access(checks: &Value) -> Value {
+    let mut gate = gate_with(with_volume(&json!({"name": "run", "configMap": {"name": "ca"}}), &json!({})));
+    gate.checks = serde_json::from_value(checks.clone()).expect("checks");
+    gate.checks.exec.push(serde_json::from_value(json!({"name": "gpu", "image": "i:1"})).expect("a check"));
+    let pod = pod(&Template::default(), &node(), &gate, &subject()).expect("it is allowed");
+    serde_json::to_value(pod).expect("JSON")
+}
+
+#[test]
+fn only_our_container_has_a_token_and_only_if_it_needs_one() {
+    let http = |url: &str| json!({"http": {"targets": [{"url": url}]}});
+    for (checks, expected) in [
+        (json!({"api": {}}), vec!["serviceAccountToken", "configMap", "downwardAPI"]),
+        (http("https://example.com/"), vec!["configMap"]),
+        (http("http://example.com/"), vec![]),
+    ] {
+        let pod = with_access(&checks);
+        let spec = &pod["spec"];
+        assert_eq!(spec["automountServiceAccountToken"], json!(false));
+        let sources = spec["volumes"][1]["projected"]["sources"].as_array().cloned().unwrap_or_default();
+        let kinds: Vec<&String> = sources.iter().filter_map(|one| one.as_object()?.keys().next()).collect();
+        assert_eq!(kinds, expected, "{checks}");
+        let mounts = |container: &Value| container["volumeMounts"].to_string().contains("serviceaccount");
+        assert_eq!(mounts(&spec["containers"][0]), !expected.is_empty(), "{checks}");
+        assert!(!mounts(&spec["containers"][1]) && !mounts(&spec["initContainers"][0]), "{checks}");
+    }
+    let token = &with_access(&json!({"api": {}}))["spec"]["volumes"][1]["projected"]["sources"][0];
+    assert_eq!(token["serviceAccountToken"]["expirationSeconds"], json!(600));
+    let taken = with_volume(&json!({"name": "nodekeeper-access", "emptyDir": {}}), &json!({}));
+    let error = Allowed::default().permits(&taken, "own").expect_err("it is ours").to_string();
+    assert!(error.contains("nodekeeper-access") && error.contains("choose another"), "{error}");
+}
+
+#[test]
+fn a_config_map_of_the_gate_is_a_folder_of_the_workers() {
+    let mount = with_access(&json!({"tcp": {}}))["spec"]["containers"][0]["volumeMounts"].clone();
+    assert_eq!(mount, json!([{"name": "run", "mountPath": "/etc/nodekeeper/run", "readOnly": true}]));
+    let empty = with_volume(&json!({"name": "run", "emptyDir": {}}), &json!({}));
+    let mut gate = gate_with(empty);
+    gate.checks = serde_json::from_value(json!({"tcp": {}})).expect("checks");
+    let pod = pod(&Template::default(), &node(), &gate, &subject()).expect("it is allowed");
+    let mounts = pod.spec.expect("a spec").containers.remove(0).volume_mounts;
+    assert_eq!(mounts, Some(vec![]), "what else is the user's is not the worker's");
+}
+
+#[test]
+fn a_check_of_the_users_cannot_be_called_as_one_of_ours() {
+    let crd = <crate::api::NodeGate as kube::CustomResourceExt>::crd();
+    let crd = serde_json::to_string(&crd).expect("JSON");
+    let (_, rule) = crd.split_once("!(self.name in [").expect("a rule about `checks.exec[].name`");
+    let taken: Vec<&str> = rule.split(']').next().expect("a list").split(", ").collect();
+    for name in crate::checks::Checks::OF_WORKER.into_iter().chain([CONTAINER]) {
+        assert!(taken.contains(&format!("'{name}'").as_str()), "{name} is not in {taken:?}");
+    }
 }
