@@ -104,6 +104,13 @@ impl Checks {
             || self.mtu.is_some()
             || self.dns.as_ref().is_some_and(|dns| dns.replicas == Replicas::Each)
     }
+
+    /// Whether a worker needs the cluster's authority: whether it may be shown a certificate that it signed.
+    #[must_use]
+    pub fn need_authority(&self) -> bool {
+        let targets = self.http.iter().flat_map(|http| &http.targets);
+        self.need_token() || targets.into_iter().any(|target| target.url.starts_with("https:"))
+    }
 }
 
 /// Names to resolve.
@@ -163,7 +170,14 @@ pub struct Api {}
 
 /// Addresses to connect to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "api", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "api", derive(kube::KubeSchema))]
+#[cfg_attr(
+    feature = "api",
+    x_kube(validation = Rule::new(
+        r"!has(self.targets) || self.targets.all(t, t.matches('^([^][:/ ]+|[[][0-9A-Fa-f:.]+[]]):[1-9][0-9]{0,4}$'))"
+    )
+    .message("`targets` must each be `host:port`, such as `10.0.0.1:443`, `[fd00::1]:443` or `example.com:443`"))
+)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Tcp {
     /// Each as `host:port`. None: the address of the API server inside the cluster.
@@ -288,7 +302,8 @@ pub struct HttpTarget {
     /// The status that it has to answer with.
     #[serde(default)]
     pub expect_status: StatusRange,
-    /// A file in the worker's container with more authorities, in PEM.
+    /// A file in the worker's container with more authorities, in PEM. The key `k` of a ConfigMap that is the volume `v`
+    /// of `worker.volumes` is the file `/etc/nodekeeper/v/k`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "api", schemars(length(min = 1, max = 256)))]
     pub ca_file: Option<String>,
@@ -376,8 +391,10 @@ impl Default for Mtu {
 #[cfg_attr(feature = "api", derive(kube::KubeSchema))]
 #[cfg_attr(
     feature = "api",
-    x_kube(validation = Rule::new("self.name != 'worker'")
-        .message("`name` must not be `worker`: that is the container of the worker itself; choose another"))
+    x_kube(validation = Rule::new(
+        "!(self.name in ['worker', 'dns', 'api', 'tcp', 'services', 'peers', 'http', 'clock', 'mtu'])"
+    )
+    .message("`name` must not be `worker` nor the name of a built-in check (dns, api, tcp, services, peers, http, clock, mtu): choose another"))
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Exec {

@@ -67,9 +67,13 @@ use crate::checks::Checks;
     )
     .message("`spec.verifiedLabel.key` must not be a label of Kubernetes: it would be overwritten on every node"),
     validation = Rule::new(
-        "has(self.spec.checks.dns) || has(self.spec.checks.api) || has(self.spec.checks.tcp) || has(self.spec.checks.services) || has(self.spec.checks.peers) || has(self.spec.checks.http) || has(self.spec.checks.clock) || has(self.spec.checks.mtu) || has(self.spec.checks.exec)"
+        "has(self.spec.checks.dns) || has(self.spec.checks.api) || has(self.spec.checks.tcp) || has(self.spec.checks.services) || has(self.spec.checks.peers) || has(self.spec.checks.http) || has(self.spec.checks.clock) || has(self.spec.checks.mtu) || (has(self.spec.checks.exec) && size(self.spec.checks.exec) > 0)"
     )
     .message("`spec.checks` must name at least one check; leave it out for the default set"),
+    validation = Rule::new(
+        "!has(self.spec.checks.exec) || !has(self.spec.worker.initContainers) || self.spec.checks.exec.all(e, self.spec.worker.initContainers.all(i, i.name != e.name))"
+    )
+    .message("`spec.checks.exec[].name` must not be the name of one of `spec.worker.initContainers`: both name a check; choose another"),
     validation = Rule::new("self.spec.onFailure == 'KeepTainted' && self.spec.onStuck == 'KeepTainted'")
     .message("`spec.onFailure` and `spec.onStuck` must be 'KeepTainted': this release replaces no nodes"),
 )]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +23,11 @@ pub struct NodeSelector {
 }
 
 /// One thing that must hold of a node's labels.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[x_kube(
+    validation = Rule::new("(has(self.values) && size(self.values) > 0) == (self.operator in ['In', 'NotIn'])")
+        .message("`values` must have at least one value for 'In' and 'NotIn', and must be left out for 'Exists' and 'DoesNotExist'"),
+)]
 #[serde(rename_all = "camelCase")]
 pub struct Requirement {
     /// Key of the label.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -42,11 +43,12 @@ pub struct Worker {
     /// Run before the checks, one after the other. One that ends with an exit code from 1 to 125 is a failed check of
     /// its name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 8))]
+    #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub init_containers: Vec<InitContainer>,
-    /// What they mount.
+    /// What they mount. A ConfigMap is also mounted in the container `worker`, at `/etc/nodekeeper/<name of the volume>`,
+    /// for `caFile` of the check `http`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 8))]
+    #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub volumes: Vec<Volume>,
 }
 
@@ -96,7 +98,11 @@ pub struct Quantity(
 );
 
 /// What a pod tolerates.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[x_kube(
+    validation = Rule::new("!has(self.value) || self.value == '' || (has(self.operator) && self.operator == 'Equal')")
+        .message("`value` must be left out unless `operator` is 'Equal': 'Exists', the default, takes any value"),
+)]
 #[serde(rename_all = "camelCase")]
 pub struct Toleration {
     /// Key of the taint; none: every key.
@@ -134,7 +140,11 @@ pub struct EnvVar {
 }
 
 /// A container that runs before the checks.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[x_kube(
+    validation = Rule::new("self.name != 'worker' && !self.name.startsWith('check-')")
+        .message("`name` must not be `worker` nor begin with `check-`: so the worker's own containers are called; choose another"),
+)]
 #[serde(rename_all = "camelCase")]
 pub struct InitContainer {
     /// Its name, which is that of the check as well.
@@ -215,7 +225,13 @@ pub struct SecurityContext {
 }
 
 /// A volume: one of the kinds.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[x_kube(
+    validation = Rule::new("[has(self.emptyDir), has(self.configMap), has(self.hostPath)].exists_one(kind, kind)")
+        .message("a volume must be exactly one of `emptyDir`, `configMap` and `hostPath`"),
+    validation = Rule::new("self.name != 'nodekeeper-access'")
+        .message("`name` must not be `nodekeeper-access`: that is the volume with the worker's token; choose another"),
+)]
 #[serde(rename_all = "camelCase")]
 pub struct Volume {
     /// Its name.

@@ -1,11 +1,11 @@
 //! What became of a worker, read from its containers.
 
-use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
+use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
 
 use super::{CHECK_PREFIX, CONTAINER, Progress};
 use crate::checks::Subject;
 use crate::record::Cause;
-use crate::report::{self, CheckResult, Outcome, Report};
+use crate::report::{self, CheckResult, Outcome, Report, Verdict};
 use crate::text::clean;
 
 /// Exit codes by which a program says that something is wrong. Above are those of shells and signals: it did not run,
@@ -13,6 +13,10 @@ use crate::text::clean;
 const SAYS_NO: std::ops::RangeInclusive<i32> = 1..=125;
 /// What a container of the user's says, and may be long.
 const WORDS: usize = 200;
+
+/// How the kubelet says that it knows nothing of a container: of one that it never started, when the pod's time is up.
+const UNKNOWN: &str = "ContainerStatusUnknown";
+const DEADLINE: &str = "DeadlineExceeded";
 
 /// Read from the containers by their names, never from the phase alone.
 pub(super) fn progress(pod: &Pod, subject: &Subject) -> Progress {
@@ -22,40 +26,69 @@ pub(super) fn progress(pod: &Pod, subject: &Subject) -> Progress {
     if let Some(refused) = refused_by_init(status, subject) {
         return refused;
     }
-    let containers = || status.container_statuses.iter().flatten();
-    let worker =
-        containers().find(|container| container.name == CONTAINER).and_then(|one| one.state.as_ref());
-    if let Some(terminated) = worker.and_then(|state| state.terminated.as_ref()) {
-        let checks = containers().filter(|container| container.name.starts_with(CHECK_PREFIX));
-        return with_checks(outcome(terminated, subject), checks, subject, is_over(status));
+    let worker = status_of(status, CONTAINER);
+    if let Some(terminated) = worker.and_then(ended) {
+        return with_checks(outcome(terminated, subject), pod, status);
     }
+    let is_running = worker.and_then(|one| one.state.as_ref()).is_some_and(|state| state.running.is_some());
     if is_over(status) {
-        let reason = status.reason.as_deref().unwrap_or("no reason given");
-        let cause = if reason == "Evicted" { Cause::Evicted } else { Cause::NoReport };
-        return Progress::Silent(cause, format!("the pod ended before its worker did: {reason}"));
+        return ended_early(pod, status, is_running);
     }
-    let init = status.init_container_statuses.iter().flatten();
-    let states = init.filter_map(|one| one.state.as_ref()).chain(worker);
-    if let Some(waiting) = states.filter_map(waiting).find(|(_, why)| !why.starts_with("PodInitializing")) {
-        return Progress::Waiting(waiting.0, waiting.1);
+    if let Some((cause, why)) = held_up(pod, status).filter(|_| !is_running) {
+        return Progress::Waiting(cause, why);
     }
     let mut conditions = status.conditions.iter().flatten();
     if let Some(refused) = conditions.find(|one| one.type_ == "PodScheduled" && one.status == "False") {
         return Progress::Unscheduled(refused.message.clone().unwrap_or_default());
     }
-    if worker.is_some_and(|state| state.running.is_some()) {
-        Progress::Running
-    } else {
-        Progress::Waiting(Cause::NotStarted, String::new())
+    if is_running { Progress::Running } else { Progress::Waiting(Cause::NotStarted, String::new()) }
+}
+
+fn status_of<'a>(status: &'a PodStatus, name: &str) -> Option<&'a ContainerStatus> {
+    status.container_statuses.iter().flatten().find(|container| container.name == name)
+}
+
+/// The pod is over, and its worker said nothing.
+fn ended_early(pod: &Pod, status: &PodStatus, is_running: bool) -> Progress {
+    match status.reason.as_deref() {
+        // A deadline is only how the waiting ended: what it was for is what somebody can mend.
+        Some(DEADLINE) if !is_running => {
+            let (cause, why) = held_up(pod, status).unwrap_or_else(never_started);
+            Progress::Silent(cause, why)
+        }
+        reason => {
+            let cause = if reason == Some("Evicted") { Cause::Evicted } else { Cause::NoReport };
+            let reason = reason.unwrap_or("no reason given");
+            Progress::Silent(cause, format!("the pod ended before its worker did: {reason}"))
+        }
     }
+}
+
+fn never_started() -> (Cause, String) {
+    (Cause::NotStarted, format!("{DEADLINE} before it started"))
+}
+
+/// What keeps the first container that has not started.
+fn held_up(pod: &Pod, status: &PodStatus) -> Option<(Cause, String)> {
+    let init = status.init_container_statuses.iter().flatten();
+    let ours = init.chain(status_of(status, CONTAINER)).filter_map(waiting);
+    let beside =
+        checks(pod).filter_map(|(name, container)| image_trouble(name, status_of(status, container)?));
+    ours.filter(|(_, why)| !why.starts_with("PodInitializing")).chain(beside).next()
+}
+
+/// The checks of the user's, as the pod was made with them, and their containers. The statuses may lack one.
+fn checks(pod: &Pod) -> impl Iterator<Item = (&str, &str)> {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    containers.filter_map(|one| Some((one.name.strip_prefix(CHECK_PREFIX)?, one.name.as_str())))
 }
 
 fn is_over(status: &PodStatus) -> bool {
     matches!(status.phase.as_deref(), Some("Failed" | "Succeeded"))
 }
 
-fn waiting(state: &ContainerState) -> Option<(Cause, String)> {
-    let waiting = state.waiting.as_ref()?;
+fn waiting(container: &ContainerStatus) -> Option<(Cause, String)> {
+    let waiting = container.state.as_ref()?.waiting.as_ref()?;
     let reason = waiting.reason.clone().unwrap_or_default();
     let image = reason.contains("Image");
     let why = match &waiting.message {
@@ -63,6 +96,11 @@ fn waiting(state: &ContainerState) -> Option<(Cause, String)> {
         _ => reason,
     };
     Some((if image { Cause::ImagePull } else { Cause::NotStarted }, why))
+}
+
+fn image_trouble(name: &str, container: &ContainerStatus) -> Option<(Cause, String)> {
+    let (cause, why) = waiting(container).filter(|(cause, _)| *cause == Cause::ImagePull)?;
+    Some((cause, format!("check {name}: {why}")))
 }
 
 /// An init container that says no is a failed check of its name. One that could not say anything blames nobody.
@@ -78,35 +116,52 @@ fn refused_by_init(status: &PodStatus, subject: &Subject) -> Option<Progress> {
     })
 }
 
-/// The verdict of the worker and of the containers beside it that are checks of their own.
-fn with_checks<'a>(
-    worker: Progress,
-    checks: impl Iterator<Item = &'a ContainerStatus>,
-    subject: &Subject,
-    over: bool,
-) -> Progress {
+/// The verdict of the worker and of the containers beside it that are checks of their own. One of them that cannot tell
+/// takes nothing back of what the others say.
+fn with_checks(worker: Progress, pod: &Pod, status: &PodStatus) -> Progress {
     let Progress::Reported(report) = worker else { return worker };
-    let (mut results, ms, number_of_ours) = (report.checks, report.ms, report.left_out);
-    for one in checks {
-        let name = one.name.trim_start_matches(CHECK_PREFIX);
-        match ended(one) {
-            None if over => return Progress::Silent(Cause::NoReport, format!("check {name} did not end")),
-            None => return Progress::Running,
-            Some(end) if end.exit_code == 0 => {
-                results.push(CheckResult::new(name, "", Outcome::Passed, "", ""));
-            }
-            Some(end) => match said_no(name, end) {
-                Ok(result) => results.push(result),
-                Err((cause, why)) => return Progress::Silent(cause, why),
+    let Report { subject, verdict, checks: mut results, ms, left_out, .. } = report;
+    let mut unsure = None;
+    for (name, container) in checks(pod) {
+        let container = status_of(status, container);
+        let said = match container.and_then(ended) {
+            Some(end) if end.exit_code == 0 => Ok(CheckResult::new(name, "", Outcome::Passed, "", "")),
+            Some(end) => said_no(name, end),
+            None => match container.and_then(|one| image_trouble(name, one)) {
+                Some(trouble) => Err(trouble),
+                None if is_over(status) => Err(did_not_end(name, container, status)),
+                None => return Progress::Running,
             },
-        }
+        };
+        results.push(said.unwrap_or_else(|(cause, why)| {
+            let result = CheckResult::new(name, "", Outcome::Inconclusive, reason_of(cause), &why);
+            unsure = unsure.take().or(Some((cause, why)));
+            result
+        }));
     }
-    let judged = Report::judge(subject.clone(), results, ms);
-    Progress::Reported(Report { left_out: number_of_ours, ..judged })
+    let judged = Report { left_out, ..Report::judge(subject, results, ms) };
+    match unsure.filter(|_| judged.verdict == Verdict::Inconclusive) {
+        Some((Cause::ImagePull, why)) if !is_over(status) => Progress::Waiting(Cause::ImagePull, why),
+        // Nothing else leaves it open, so that what kept the check is why.
+        Some((cause, why)) if verdict != Verdict::Inconclusive => Progress::Silent(cause, why),
+        _ => Progress::Reported(judged),
+    }
 }
 
+fn did_not_end(name: &str, container: Option<&ContainerStatus>, status: &PodStatus) -> (Cause, String) {
+    let state = container.and_then(|one| one.state.as_ref());
+    let is_running = state.is_some_and(|state| state.running.is_some());
+    if status.reason.as_deref() == Some(DEADLINE) && !is_running {
+        let (cause, why) = never_started();
+        return (cause, format!("check {name}: {why}"));
+    }
+    (Cause::NoReport, format!("check {name} did not end"))
+}
+
+/// How a container ended that ran.
 fn ended(container: &ContainerStatus) -> Option<&ContainerStateTerminated> {
-    container.state.as_ref()?.terminated.as_ref()
+    let end = container.state.as_ref()?.terminated.as_ref()?;
+    (end.started_at.is_some() || end.reason.as_deref() != Some(UNKNOWN)).then_some(end)
 }
 
 /// A container of the user's that did not end well: a failed check, or one that could not tell.
@@ -120,6 +175,16 @@ fn said_no(name: &str, end: &ContainerStateTerminated) -> Result<CheckResult, (C
     }
     let reason = end.reason.as_deref().unwrap_or_default();
     Err((cause_of(reason), format!("container {name} ended with exit code {code} ({reason}) {words}")))
+}
+
+/// For the result of a check.
+fn reason_of(cause: Cause) -> &'static str {
+    match cause {
+        Cause::OutOfMemory => "OutOfMemory",
+        Cause::ImagePull => "ImagePull",
+        Cause::NotStarted => "NotStarted",
+        _ => "NoReport",
+    }
 }
 
 fn cause_of(reason: &str) -> Cause {

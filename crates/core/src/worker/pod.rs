@@ -14,6 +14,12 @@ use crate::report::MESSAGE_LIMIT;
 /// The seed's default taints that a node bears before it is ready for anything.
 const EARLY_TAINTS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
 
+/// The volume with what the kubelet gives to a pod that asks the API server. Nobody else's may be called so.
+const ACCESS: &str = "nodekeeper-access";
+const ACCESS_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+/// Where the worker finds the ConfigMaps of its gate, each in a folder of its volume's name.
+const FILES_PATH: &str = "/etc/nodekeeper";
+
 /// What the controller was installed with and every worker gets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Template {
@@ -87,6 +93,10 @@ impl Allowed {
     }
 
     fn permits_volume(&self, volume: &Volume) -> Result<(), Forbidden> {
+        if volume.name == ACCESS {
+            let fix = "that is the volume with the worker's token; choose another name";
+            return Err(Forbidden::new("spec.worker.volumes[].name", format!("'{ACCESS}'"), fix));
+        }
         let Some(asked) = volume.host_path.as_ref().map(|host| host.path.as_str()) else { return Ok(()) };
         let below = |path: &String| {
             let root = path.trim_end_matches('/');
@@ -157,8 +167,10 @@ pub fn pod(
     let secrets: Vec<Value> =
         template.pull_secrets.iter().chain(&worker.pull_secrets).map(|name| json!({"name": name})).collect();
     let init: Vec<Value> = worker.init_containers.iter().map(|one| init_container(one, worker)).collect();
-    let mut containers = vec![container(template, gate, &assignment)?];
+    let access = access(&gate.checks);
+    let mut containers = vec![container(template, gate, &assignment, access.is_some())?];
     containers.extend(gate.checks.exec.iter().map(|check| exec(check, worker)));
+    let volumes: Vec<Value> = worker.volumes.iter().map(|volume| json!(volume)).chain(access).collect();
     Ok(serde_json::from_value(json!({
         "metadata": metadata(template, node, subject)?,
         "spec": {
@@ -166,7 +178,8 @@ pub fn pod(
             "activeDeadlineSeconds": gate.deadlines.worker_seconds,
             "terminationGracePeriodSeconds": 1,
             "serviceAccountName": worker.service_account_name.as_ref().unwrap_or(&template.service_account),
-            "automountServiceAccountToken": gate.checks.need_token(),
+            // It would be there for everybody's containers; see `access`.
+            "automountServiceAccountToken": false,
             "enableServiceLinks": false,
             "priorityClassName": (!priority.is_empty()).then_some(priority),
             "imagePullSecrets": (!secrets.is_empty()).then_some(secrets),
@@ -180,7 +193,7 @@ pub fn pod(
             },
             "initContainers": (!init.is_empty()).then_some(init),
             "containers": containers,
-            "volumes": (!worker.volumes.is_empty()).then_some(&worker.volumes),
+            "volumes": (!volumes.is_empty()).then_some(volumes),
         },
     }))?)
 }
@@ -238,6 +251,34 @@ fn pinned_to(node: &str) -> Value {
     ]}}})
 }
 
+/// What the worker needs to ask the API server, or to trust who shows a certificate of the cluster. A token lives as
+/// short as the API server allows.
+fn access(checks: &Checks) -> Option<Value> {
+    let authority = json!({"configMap": {
+        "name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}],
+    }});
+    let sources = if checks.need_token() {
+        let token = json!({"serviceAccountToken": {"path": "token", "expirationSeconds": 600}});
+        let field = json!({"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}});
+        vec![token, authority, json!({"downwardAPI": {"items": [field]}})]
+    } else if checks.need_authority() {
+        vec![authority]
+    } else {
+        return None;
+    };
+    Some(json!({"name": ACCESS, "projected": {"sources": sources}}))
+}
+
+/// What the worker's own container mounts; none of it can be written to.
+fn mounts(worker: &Worker, has_access: bool) -> Vec<Value> {
+    let mount = |name: &str, path: String| json!({"name": name, "mountPath": path, "readOnly": true});
+    let files = worker.volumes.iter().filter(|volume| volume.config_map.is_some());
+    files
+        .map(|volume| mount(&volume.name, format!("{FILES_PATH}/{}", volume.name)))
+        .chain(has_access.then(|| mount(ACCESS, ACCESS_PATH.to_owned())))
+        .collect()
+}
+
 /// What every container of ours may do: nothing.
 fn confined() -> Value {
     json!({
@@ -251,6 +292,7 @@ fn container(
     template: &Template,
     gate: &NodeGateSpec,
     assignment: &Assignment,
+    has_access: bool,
 ) -> Result<Value, serde_json::Error> {
     let worker = &gate.worker;
     let mut env = vec![
@@ -270,6 +312,7 @@ fn container(
         "env": env,
         "terminationMessagePolicy": "File",
         "securityContext": confined(),
+        "volumeMounts": mounts(worker, has_access),
         "resources": worker.resources.as_ref().map_or(usual, |asked| json!(asked)),
     }))
 }

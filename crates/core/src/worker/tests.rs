@@ -4,7 +4,7 @@ use super::*;
 use crate::api::NodeGateSpec;
 use crate::checks::Assignment;
 use crate::node::Taint;
-use crate::report::{CheckResult, Outcome, Report};
+use crate::report::{CheckResult, Outcome, Report, Verdict};
 
 fn node() -> NodeView {
     // The longest name that a node can have.
@@ -191,7 +191,7 @@ fn f19_init_containers_have_their_volumes_and_are_confined() {
     let worker = with_volume(&json!({"name": "run", "emptyDir": {}}), &json!({"runAsUser": 7}));
     let pod = pod(&Template::default(), &node(), &gate_with(worker), &subject()).expect("it is allowed");
     let pod = serde_json::to_value(pod).expect("JSON");
-    assert_eq!(pod["spec"]["volumes"], json!([{"name": "run", "emptyDir": {}}]));
+    assert_eq!(pod["spec"]["volumes"][0], json!({"name": "run", "emptyDir": {}}));
     let container = &pod["spec"]["initContainers"][0];
     assert_eq!(container["volumeMounts"][0]["mountPath"], json!("/run/driver"));
     assert_eq!(container["securityContext"]["runAsUser"], json!(7));
@@ -241,7 +241,7 @@ fn init_ended(code: i32, reason: &str) -> Progress {
 fn an_init_container_that_says_no_is_a_failed_check_of_its_name() {
     for code in [1, 125] {
         let Progress::Reported(report) = init_ended(code, "Error") else { panic!("{code}") };
-        assert_eq!(report.verdict, crate::report::Verdict::Failed);
+        assert_eq!(report.verdict, Verdict::Failed);
         assert!(
             report.summary().contains("driver") && report.summary().contains("no driver"),
             "{}",
@@ -254,25 +254,137 @@ fn an_init_container_that_says_no_is_a_failed_check_of_its_name() {
     assert!(matches!(init_ended(137, "OOMKilled"), Progress::Silent(Cause::OutOfMemory, _)));
 }
 
-fn beside(code: Option<i32>, phase: &str) -> Progress {
-    let report = report(Outcome::Passed);
-    let own = json!({"terminated": {"exitCode": 0, "message": report.to_message(4096)}});
-    let other = code.map_or_else(|| json!({"running": {}}), |code| json!({"terminated": {"exitCode": code}}));
-    let one = |name: &str, state: Value| json!({"name": name, "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state});
-    with_status(json!({"phase": phase, "containerStatuses": [one("check-gpu", other), one("worker", own)]}))
+fn one(name: &str, state: &Value) -> Value {
+    json!({"name": name, "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state})
+}
+
+/// Of a pod with the check `gpu`, and one whose name begins twice as its container's does.
+fn with_checks(status: Value) -> Progress {
+    let mut pod = made();
+    let containers = &mut pod.spec.as_mut().expect("a spec").containers;
+    for name in ["check-gpu", "check-check-disk"] {
+        containers.push(serde_json::from_value(json!({"name": name})).expect("a container"));
+    }
+    pod.status = Some(serde_json::from_value(status).expect("a status"));
+    WorkerView::new(&pod).expect("a worker").progress
+}
+
+/// The worker ended so, one check passed, and the other is in this state.
+fn beside(worker: Outcome, state: &Value, status: &Value) -> Progress {
+    let report = report(worker);
+    let own = json!({"terminated": {"exitCode": report.exit_code(), "message": report.to_message(4096)}});
+    let passed = json!({"terminated": {"exitCode": 0}});
+    let mut status = status.clone();
+    status["containerStatuses"] =
+        json!([one("check-gpu", state), one("check-check-disk", &passed), one("worker", &own)]);
+    with_checks(status)
+}
+
+fn verdict(progress: &Progress) -> Option<Verdict> {
+    match progress {
+        Progress::Reported(report) => Some(report.verdict),
+        _ => None,
+    }
+}
+
+fn exits(code: i32) -> Value {
+    json!({"terminated": {"exitCode": code}})
+}
+
+fn cannot_pull() -> Value {
+    json!({"waiting": {"reason": "ErrImagePull", "message": "not found"}})
+}
+
+/// What the kubelet makes of a container that it never started.
+fn unknown() -> Value {
+    json!({"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown", "message": "could not be located"}})
 }
 
 #[test]
 fn a_container_beside_ours_is_a_check_of_its_own() {
-    let verdict = |progress| match progress {
-        Progress::Reported(report) => Some(report.verdict),
-        _ => None,
+    let (running, over) = (json!({"phase": "Running"}), json!({"phase": "Failed"}));
+    let runs = json!({"running": {}});
+    assert_eq!(beside(Outcome::Passed, &runs, &running), Progress::Running, "it is waited for");
+    assert!(matches!(beside(Outcome::Passed, &runs, &over), Progress::Silent(Cause::NoReport, _)));
+    let Progress::Reported(passed) = beside(Outcome::Passed, &exits(0), &json!({"phase": "Succeeded"}))
+    else {
+        panic!("all have passed")
     };
-    assert_eq!(beside(None, "Running"), Progress::Running, "it is waited for");
-    assert_eq!(verdict(beside(Some(0), "Succeeded")), Some(crate::report::Verdict::Passed));
-    assert_eq!(verdict(beside(Some(3), "Failed")), Some(crate::report::Verdict::Failed));
-    assert!(matches!(beside(Some(127), "Failed"), Progress::Silent(..)));
-    assert!(matches!(beside(None, "Failed"), Progress::Silent(..)));
+    assert_eq!(passed.verdict, Verdict::Passed);
+    let names: Vec<&str> = passed.checks.iter().map(|check| check.name.as_str()).collect();
+    assert_eq!(names, ["dns", "gpu", "check-disk"]);
+    assert_eq!(verdict(&beside(Outcome::Passed, &exits(3), &over)), Some(Verdict::Failed));
+}
+
+#[test]
+fn a_check_that_cannot_tell_takes_no_failure_back() {
+    let over = json!({"phase": "Failed"});
+    let oom = json!({"terminated": {"exitCode": 137, "reason": "OOMKilled"}});
+    for state in [&exits(127), &oom, &json!({"running": {}}), &cannot_pull()] {
+        let told = beside(Outcome::Failed, state, &over);
+        assert_eq!(verdict(&told), Some(Verdict::Failed), "{state}");
+        let known = beside(Outcome::Inconclusive, state, &over);
+        assert_eq!(
+            verdict(&known),
+            Some(Verdict::Inconclusive),
+            "{state}: what the worker found out is kept"
+        );
+    }
+    assert!(matches!(beside(Outcome::Passed, &exits(127), &over), Progress::Silent(Cause::NoReport, _)));
+    assert!(matches!(beside(Outcome::Passed, &oom, &over), Progress::Silent(Cause::OutOfMemory, _)));
+}
+
+#[test]
+fn a_check_without_a_status_has_not_ended() {
+    let passed = report(Outcome::Passed).to_message(4096);
+    let own = json!({"terminated": {"exitCode": 0, "message": passed}});
+    let told = |phase: &str| with_checks(json!({"phase": phase, "containerStatuses": [one("worker", &own)]}));
+    assert_eq!(told("Running"), Progress::Running);
+    assert!(matches!(told("Succeeded"), Progress::Silent(Cause::NoReport, _)));
+}
+
+#[test]
+fn the_image_of_a_check_that_cannot_be_pulled_is_named() {
+    let pulled = Progress::Waiting(Cause::ImagePull, "check gpu: ErrImagePull: not found".into());
+    let running = json!({"phase": "Running"});
+    assert_eq!(beside(Outcome::Passed, &cannot_pull(), &running), pulled);
+    assert_eq!(verdict(&beside(Outcome::Failed, &cannot_pull(), &running)), Some(Verdict::Failed));
+    let creating = json!({"waiting": {"reason": "ContainerCreating"}});
+    assert_eq!(beside(Outcome::Passed, &creating, &running), Progress::Running);
+    let before = |state: Value| {
+        let both = [one("worker", &state), one("check-gpu", &cannot_pull())];
+        with_checks(json!({"phase": "Pending", "containerStatuses": both}))
+    };
+    assert_eq!(before(json!({"waiting": {"reason": "PodInitializing"}})), pulled);
+    assert_eq!(before(json!({"running": {}})), Progress::Running, "what the worker finds may be worse");
+    let deadline = json!({"phase": "Failed", "reason": "DeadlineExceeded"});
+    let late = beside(Outcome::Passed, &cannot_pull(), &deadline);
+    assert!(
+        matches!(&late, Progress::Silent(Cause::ImagePull, why) if why.contains("not found")),
+        "{late:?}"
+    );
+    let lost = beside(Outcome::Passed, &unknown(), &deadline);
+    assert!(matches!(&lost, Progress::Silent(Cause::NotStarted, why) if why.contains("gpu")), "{lost:?}");
+}
+
+#[test]
+fn a_deadline_does_not_hide_what_was_waited_for() {
+    let over = |state: &Value| {
+        let status = [one("worker", state)];
+        with_status(json!({"phase": "Failed", "reason": "DeadlineExceeded", "containerStatuses": status}))
+    };
+    assert_eq!(over(&cannot_pull()), Progress::Silent(Cause::ImagePull, "ErrImagePull: not found".into()));
+    let nothing = Progress::Silent(Cause::NotStarted, "DeadlineExceeded before it started".into());
+    assert_eq!(over(&unknown()), nothing);
+    assert_eq!(with_status(json!({"phase": "Failed", "reason": "DeadlineExceeded"})), nothing);
+    let ran = over(&json!({"running": {}}));
+    assert!(
+        matches!(&ran, Progress::Silent(Cause::NoReport, why) if why.contains("DeadlineExceeded")),
+        "{ran:?}"
+    );
+    let init = json!({"phase": "Failed", "reason": "DeadlineExceeded",
+        "initContainerStatuses": [one("driver", &unknown())]});
+    assert_eq!(with_status(init), nothing, "an init container that never ran says nothing");
 }
 
 #[test]
@@ -304,4 +416,61 @@ fn a_report_fits_its_share_of_what_the_kubelet_keeps() {
     };
     let pod = pod(&Template::default(), &node(), &gate_with(worker), &subject()).expect("it is allowed");
     assert_eq!(told(pod).report_bytes, Some(12_288 / 5));
+}
+
+/// The pod of a worker with these checks, and an init container that mounts a ConfigMap.
+fn with_access(checks: &Value) -> Value {
+    let mut gate = gate_with(with_volume(&json!({"name": "run", "configMap": {"name": "ca"}}), &json!({})));
+    gate.checks = serde_json::from_value(checks.clone()).expect("checks");
+    gate.checks.exec.push(serde_json::from_value(json!({"name": "gpu", "image": "i:1"})).expect("a check"));
+    let pod = pod(&Template::default(), &node(), &gate, &subject()).expect("it is allowed");
+    serde_json::to_value(pod).expect("JSON")
+}
+
+#[test]
+fn only_our_container_has_a_token_and_only_if_it_needs_one() {
+    let http = |url: &str| json!({"http": {"targets": [{"url": url}]}});
+    for (checks, expected) in [
+        (json!({"api": {}}), vec!["serviceAccountToken", "configMap", "downwardAPI"]),
+        (http("https://example.com/"), vec!["configMap"]),
+        (http("http://example.com/"), vec![]),
+    ] {
+        let pod = with_access(&checks);
+        let spec = &pod["spec"];
+        assert_eq!(spec["automountServiceAccountToken"], json!(false));
+        let sources = spec["volumes"][1]["projected"]["sources"].as_array().cloned().unwrap_or_default();
+        let kinds: Vec<&String> = sources.iter().filter_map(|one| one.as_object()?.keys().next()).collect();
+        assert_eq!(kinds, expected, "{checks}");
+        let mounts = |container: &Value| container["volumeMounts"].to_string().contains("serviceaccount");
+        assert_eq!(mounts(&spec["containers"][0]), !expected.is_empty(), "{checks}");
+        assert!(!mounts(&spec["containers"][1]) && !mounts(&spec["initContainers"][0]), "{checks}");
+    }
+    let token = &with_access(&json!({"api": {}}))["spec"]["volumes"][1]["projected"]["sources"][0];
+    assert_eq!(token["serviceAccountToken"]["expirationSeconds"], json!(600));
+    let taken = with_volume(&json!({"name": "nodekeeper-access", "emptyDir": {}}), &json!({}));
+    let error = Allowed::default().permits(&taken, "own").expect_err("it is ours").to_string();
+    assert!(error.contains("nodekeeper-access") && error.contains("choose another"), "{error}");
+}
+
+#[test]
+fn a_config_map_of_the_gate_is_a_folder_of_the_workers() {
+    let mount = with_access(&json!({"tcp": {}}))["spec"]["containers"][0]["volumeMounts"].clone();
+    assert_eq!(mount, json!([{"name": "run", "mountPath": "/etc/nodekeeper/run", "readOnly": true}]));
+    let empty = with_volume(&json!({"name": "run", "emptyDir": {}}), &json!({}));
+    let mut gate = gate_with(empty);
+    gate.checks = serde_json::from_value(json!({"tcp": {}})).expect("checks");
+    let pod = pod(&Template::default(), &node(), &gate, &subject()).expect("it is allowed");
+    let mounts = pod.spec.expect("a spec").containers.remove(0).volume_mounts;
+    assert_eq!(mounts, Some(vec![]), "what else is the user's is not the worker's");
+}
+
+#[test]
+fn a_check_of_the_users_cannot_be_called_as_one_of_ours() {
+    let crd = <crate::api::NodeGate as kube::CustomResourceExt>::crd();
+    let crd = serde_json::to_string(&crd).expect("JSON");
+    let (_, rule) = crd.split_once("!(self.name in [").expect("a rule about `checks.exec[].name`");
+    let taken: Vec<&str> = rule.split(']').next().expect("a list").split(", ").collect();
+    for name in crate::checks::Checks::OF_WORKER.into_iter().chain([CONTAINER]) {
+        assert!(taken.contains(&format!("'{name}'").as_str()), "{name} is not in {taken:?}");
+    }
 }
