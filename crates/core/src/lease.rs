@@ -318,7 +318,8 @@ mod tests {
 
         fn attempt(&mut self, who: usize, lands_after: f64, answered: bool) {
             let now = self.local(who);
-            let held = self.lease.last().map(|holder| held(&holder.to_string(), &self.lease.len().to_string()));
+            let held =
+                self.lease.last().map(|holder| held(&holder.to_string(), &self.lease.len().to_string()));
             if self.candidates[who].observe(held.as_ref(), now) == Step::Leave {
                 self.candidates[who].lost();
                 self.renewed[who] = None;
