@@ -220,5 +220,155 @@ mod tests {
             prop_assert_eq!(other.observe(Some(&lease), local(seen)), Step::Leave);
             prop_assert_eq!(other.observe(Some(&lease), local(last_end)), Step::Leave);
         }
+
+        /// Whatever three candidates do and whatever becomes of their writes: none may write later than the lease lasts
+        /// by its own clock, less what clocks and writes under way need; and none before the last write of another,
+        /// with its four seconds, is over.
+        #[test]
+        fn nobody_writes_past_the_end_of_its_lease(
+            clocks in prop::array::uniform3((0.0_f64..1e6, 0.975_f64..1.025)),
+            moves in prop::collection::vec(a_move(), 1..200),
+        ) {
+            let mut world = Model::new(clocks);
+            for one in moves {
+                world.play(one)?;
+            }
+        }
+    }
+
+    /// What may happen.
+    #[derive(Clone, Copy, Debug)]
+    enum Move {
+        /// Somebody reads the lease and makes, takes or renews it. The write lands after so many seconds; whether its
+        /// answer arrives, if it is still waited for then.
+        Try { who: usize, lands_after: f64, answered: bool },
+        /// Somebody is told that it lost the lease.
+        Lose(usize),
+        /// Time goes on.
+        Advance(f64),
+    }
+
+    fn a_move() -> impl Strategy<Value = Move> {
+        let quick = (0_usize..3, 0.0_f64..1.0, prop::bool::weighted(0.9));
+        let slow = (0_usize..3, 0.0_f64..40.0, any::<bool>());
+        let attempt = |(who, lands_after, answered)| Move::Try { who, lands_after, answered };
+        prop_oneof![
+            8 => quick.prop_map(attempt),
+            2 => slow.prop_map(attempt),
+            1 => (0_usize..3).prop_map(Move::Lose),
+            8 => (0.0_f64..3.0).prop_map(Move::Advance),
+            1 => (10.0_f64..20.0).prop_map(Move::Advance),
+        ]
+    }
+
+    /// A write of the lease on its way.
+    struct Sent {
+        lands_at: f64,
+        who: usize,
+        /// By the clock of who sent it; none if no answer arrives.
+        answered: Option<Duration>,
+        /// The version that it was made from: it lands on no other.
+        over: usize,
+    }
+
+    /// A lease, its candidates, and time as it really is, in seconds.
+    struct Model {
+        now: f64,
+        candidates: Vec<Candidate>,
+        clocks: [(f64, f64); 3],
+        /// Its holder after each write.
+        lease: Vec<usize>,
+        under_way: Vec<Sent>,
+        /// When each sent its last renewal that succeeded, by its own clock.
+        renewed: [Option<Duration>; 3],
+        /// When each may last have begun a write.
+        began: [Option<f64>; 3],
+    }
+
+    impl Model {
+        fn new(clocks: [(f64, f64); 3]) -> Self {
+            let candidate = |n: usize| Candidate::new(n.to_string(), Timing::default());
+            Self {
+                now: 0.0,
+                candidates: (0..3).map(candidate).collect(),
+                clocks,
+                lease: Vec::new(),
+                under_way: Vec::new(),
+                renewed: [None; 3],
+                began: [None; 3],
+            }
+        }
+
+        fn local(&self, who: usize) -> Duration {
+            let (offset, speed) = self.clocks[who];
+            Duration::from_secs_f64(offset + self.now * speed)
+        }
+
+        fn play(&mut self, one: Move) -> Result<(), TestCaseError> {
+            match one {
+                Move::Try { who, lands_after, answered } => self.attempt(who, lands_after, answered),
+                Move::Lose(who) => {
+                    self.candidates[who].lost();
+                    self.renewed[who] = None;
+                }
+                Move::Advance(seconds) => return self.advance(self.now + seconds),
+            }
+            self.check()
+        }
+
+        fn attempt(&mut self, who: usize, lands_after: f64, answered: bool) {
+            let now = self.local(who);
+            let held =
+                self.lease.last().map(|holder| held(&holder.to_string(), &self.lease.len().to_string()));
+            if self.candidates[who].observe(held.as_ref(), now) == Step::Leave {
+                self.candidates[who].lost();
+                self.renewed[who] = None;
+                return;
+            }
+            // Nobody waits longer for an answer.
+            let answered = (answered && lands_after < 4.0).then_some(now);
+            let (lands_at, over) = (self.now + lands_after, self.lease.len());
+            self.under_way.push(Sent { lands_at, who, answered, over });
+        }
+
+        fn advance(&mut self, to: f64) -> Result<(), TestCaseError> {
+            self.under_way.sort_by(|a, b| a.lands_at.total_cmp(&b.lands_at));
+            while self.under_way.first().is_some_and(|next| next.lands_at <= to) {
+                let Sent { lands_at, who, answered, over } = self.under_way.remove(0);
+                self.now = lands_at;
+                self.check()?;
+                if over == self.lease.len() {
+                    self.lease.push(who);
+                    if let Some(sent) = answered {
+                        self.candidates[who].renewed(sent);
+                        self.renewed[who] = Some(sent);
+                    }
+                }
+                self.check()?;
+            }
+            self.now = to;
+            self.check()
+        }
+
+        fn check(&mut self) -> Result<(), TestCaseError> {
+            for (who, (offset, speed)) in self.clocks.into_iter().enumerate() {
+                if let Some(until) = self.candidates[who].until() {
+                    let until = (until.as_secs_f64() - offset) / speed;
+                    self.began[who] = Some(until.min(self.now).max(self.began[who].unwrap_or_default()));
+                }
+            }
+            let Timing { lease, renew_deadline, .. } = Timing::default();
+            let skew = lease - renew_deadline;
+            for who in (0..3).filter(|who| self.candidates[*who].may_write(self.local(*who))) {
+                let (now, sent) = (self.local(who), self.renewed[who]);
+                let in_time = sent.is_some_and(|sent| now < sent + lease - skew);
+                prop_assert!(in_time, "{who} may write at {now:?}, and sent its last renewal at {sent:?}");
+                for other in (0..3).filter(|other| *other != who) {
+                    let over = self.began[other].is_none_or(|began| began + 4.0 <= self.now);
+                    prop_assert!(over, "{who} may write at {}, {other} at {:?}", self.now, self.began[other]);
+                }
+            }
+            Ok(())
+        }
     }
 }

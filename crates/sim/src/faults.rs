@@ -29,6 +29,8 @@ pub enum Fault {
     LostRequest,
     /// It arrives, its answer does not.
     LostAnswer,
+    /// It arrives long after its client gave up, and whoever leads by then.
+    Held,
     /// The client dies before it arrives.
     CrashBefore,
     /// The client dies after it arrived.
@@ -46,6 +48,7 @@ impl Fault {
             Self::Internal => "500",
             Self::LostRequest => "timeout, not landed",
             Self::LostAnswer => "timeout, landed",
+            Self::Held => "write held back",
             Self::CrashBefore => "crash before a write",
             Self::CrashAfter => "crash after a write",
         }
@@ -68,6 +71,8 @@ pub struct Rates {
     pub refused: u32,
     /// Requests and answers lost, each.
     pub lost: u32,
+    /// Writes that are held back until their client's lease may be over, of all writes.
+    pub held: u32,
     /// Crashes before and after a write, each, of all writes.
     pub crash: u32,
     /// Watches cut, of all their lines.
@@ -80,9 +85,10 @@ pub struct Rates {
 
 impl Rates {
     /// Enough for every run of ten minutes to meet every fault that its requests allow.
-    pub const ROUGH: Self = Self { refused: 150, lost: 100, crash: 200, cut: 300, late: 800, stale: 5_000 };
+    pub const ROUGH: Self =
+        Self { refused: 150, lost: 100, held: 50, crash: 200, cut: 300, late: 800, stale: 5_000 };
     /// Nothing goes wrong.
-    pub const CALM: Self = Self { refused: 0, lost: 0, crash: 0, cut: 0, late: 0, stale: 0 };
+    pub const CALM: Self = Self { refused: 0, lost: 0, held: 0, crash: 0, cut: 0, late: 0, stale: 0 };
 }
 
 /// What was met so far, over all clients of a run and over all runs of a sweep.
@@ -199,12 +205,15 @@ impl Faults {
         inner.requests += 1;
         inner.sent.notify_waiters();
         let late = inner.happens(inner.rates.late);
-        let delay = inner.random.u64(if late { 500..3_000 } else { 0..20 });
+        let mut delay = inner.random.u64(if late { 500..3_000 } else { 0..20 });
         if late {
             inner.count("late request");
         }
         let is_write = request.method() != Method::GET;
         let fault = inner.choose(is_write);
+        if fault == Fault::Held {
+            delay = inner.random.u64(5_000..40_000);
+        }
         if fault != Fault::None {
             inner.count(fault.name());
         }
@@ -233,6 +242,11 @@ impl Faults {
             inner.count("late event");
         }
         Line::Late(Duration::from_millis(inner.random.u64(if late { 200..4_000 } else { 0..10 })))
+    }
+
+    /// Counts what became of something that happened to a request.
+    pub fn count(&self, what: &str) {
+        self.lock().count(what);
     }
 
     /// How far the cache has come that answers a read which may be old, if it is behind.
@@ -274,13 +288,14 @@ impl Inner {
     }
 
     fn choose(&mut self, is_write: bool) -> Fault {
-        let Rates { refused, lost, crash, .. } = self.rates;
+        let Rates { refused, lost, held, crash, .. } = self.rates;
         let mut faults =
             vec![(Fault::TooMany, refused), (Fault::Internal, refused), (Fault::LostRequest, lost)];
         if is_write {
             faults.extend([
                 (Fault::Conflict, refused),
                 (Fault::LostAnswer, lost),
+                (Fault::Held, held),
                 (Fault::CrashBefore, crash),
                 (Fault::CrashAfter, crash),
             ]);

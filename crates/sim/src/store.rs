@@ -28,6 +28,30 @@ pub struct Change {
     pub at: Timestamp,
 }
 
+/// Between a writer and the time at which it sent a write that was held back on its way.
+pub(crate) const HELD: &str = " held since ";
+
+impl Change {
+    /// When the write was sent: earlier than it landed where something held it back.
+    #[must_use]
+    pub fn sent(&self) -> Timestamp {
+        let since = self.who.split_once(HELD).and_then(|(_, since)| since.parse().ok());
+        since.unwrap_or(self.at)
+    }
+
+    /// Who sent it.
+    #[must_use]
+    pub fn writer(&self) -> &str {
+        self.who.split_once(HELD).map_or(&self.who, |(writer, _)| writer)
+    }
+
+    /// Whether it was held back on its way.
+    #[must_use]
+    pub fn was_held(&self) -> bool {
+        self.who.contains(HELD)
+    }
+}
+
 /// Somebody who looks at each change as it is committed.
 pub type Observer = Box<dyn FnMut(&Change) + Send>;
 

@@ -1,5 +1,6 @@
 //! The way between one client and the API server. Here requests take time, get lost, and clients die.
 
+use std::collections::BTreeSet;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -15,7 +16,9 @@ use crate::api::Answer;
 use crate::api::status::ApiError;
 use crate::cluster::Cluster;
 use crate::faults::{Fault, Faults, Line};
+use crate::object::text;
 use crate::server::{self, Body};
+use crate::store::HELD;
 
 /// The least time that a request takes. Without it a busy loop would never let virtual time go on.
 const SHORTEST: Duration = Duration::from_millis(1);
@@ -61,6 +64,13 @@ impl Wire {
             return Ok(server::respond(&self.cluster, answer));
         };
         let (delay, fault) = faults.for_request(&request);
+        if fault == Fault::Held {
+            let patience = faults.patience();
+            // It is on its way, whatever becomes of who sent it.
+            tokio::spawn(self.hold(faults, request, delay));
+            sleep(patience).await;
+            return Err("connection reset: the request may or may not have arrived".into());
+        }
         sleep(SHORTEST + delay).await;
         self.suffer(&faults, fault, &request).await
     }
@@ -123,11 +133,33 @@ impl Wire {
         })
     }
 
+    /// Lets a write arrive when nobody waits for it any more.
+    async fn hold(self, faults: Faults, request: Request<Bytes>, delay: Duration) {
+        let led = self.leases();
+        let who = format!("{}{HELD}{}", self.who, self.cluster.clock().now());
+        sleep(delay).await;
+        let answer = server::answer(&self.cluster, &who, &request, None);
+        self.note(&request, &answer, Fault::Held.name());
+        let landed = matches!(&answer, Answer::Document(code, _) if code.is_success());
+        faults.count(if landed { "held write landed" } else { "held write refused" });
+        if landed && led != self.leases() {
+            faults.count("write landed after its writer's lease");
+        }
+    }
+
+    /// The leases that this client holds.
+    fn leases(&self) -> BTreeSet<String> {
+        let state = self.cluster.state();
+        let all = state.store.all("coordination.k8s.io/leases");
+        let own = all.filter(|(_, lease)| text(lease, "spec.holderIdentity").starts_with(&self.who));
+        own.map(|(key, lease)| format!("{key} {}", text(lease, "spec.holderIdentity"))).collect()
+    }
+
     fn note(&self, request: &Request<Bytes>, answer: &Answer, fault: &str) {
         self.cluster.trace().line(|| {
             let outcome = match answer {
                 Answer::Document(code, document) => {
-                    let version = crate::object::text(document, "metadata.resourceVersion");
+                    let version = text(document, "metadata.resourceVersion");
                     let version = if version.is_empty() { String::new() } else { format!(" rv={version}") };
                     format!("{}{version}", code.as_u16())
                 }

@@ -71,6 +71,20 @@ async fn a_timeout_may_have_landed_or_not() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_write_that_is_held_back_lands_after_its_client_gave_up() {
+    let bench = Bench::new(Rates { held: 10_000, ..Rates::CALM });
+    let map: ConfigMap = serde_json::from_value(json!({"metadata": {"name": "m"}})).unwrap();
+    let answer = timeout(Duration::from_secs(4), bench.maps.create(&PostParams::default(), &map)).await;
+    assert!(!matches!(answer, Ok(Ok(_))), "it was answered");
+    // Dead or not: what is on its way arrives.
+    bench.faults.crash();
+    let there = || bench.cluster.local("test").all("configmaps").len();
+    assert_eq!(there(), 0);
+    tokio::time::sleep(Duration::from_secs(41)).await;
+    assert_eq!((there(), bench.count("held write landed")), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_crashed_client_is_heard_no_more() {
     let (mut before, mut after) = (0, 0);
     for seed in 0..40 {

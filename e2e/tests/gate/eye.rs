@@ -16,11 +16,21 @@ use tokio::time::sleep;
 use crate::play::is_live;
 use crate::world::{NAMESPACE, World};
 
+/// What happens to a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    Made,
+    /// It is deleted, if not gone yet.
+    Deleted,
+}
+
 /// What was seen.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     /// Names of workers, and the uids of the pods that bore them.
     pub made: BTreeMap<String, BTreeSet<String>>,
+    /// Names of workers, as they were made and as they were deleted.
+    pub order: Vec<(Step, String)>,
     /// Workers that had neither ended nor been deleted, at most, of all nodes and of one.
     pub most: usize,
     pub most_of_one: usize,
@@ -34,6 +44,11 @@ impl Seen {
             return;
         };
         let uid = pod.uid().unwrap_or_default();
+        let gone = matches!(event, WatchEvent::Deleted(_)) || pod.metadata.deletion_timestamp.is_some();
+        let step = (if gone { Step::Deleted } else { Step::Made }, pod.name_any());
+        if !self.order.contains(&step) {
+            self.order.push(step);
+        }
         self.made.entry(pod.name_any()).or_default().insert(uid.clone());
         if is_live(pod) && !matches!(event, WatchEvent::Deleted(_)) {
             let node = pod.labels().get(NODE_UID).cloned().unwrap_or_default();
@@ -43,6 +58,15 @@ impl Seen {
         } else {
             self.live.remove(&uid);
         }
+    }
+
+    /// Whether this happened to the worker of this number, and then that to the other. For scenarios with one node.
+    pub fn in_order(&self, (step, number): (Step, u32), (then, other): (Step, u32)) -> bool {
+        let at = |step: Step, number: u32| {
+            let end = format!("-{number}");
+            self.order.iter().position(|(one, name)| *one == step && name.ends_with(&end))
+        };
+        at(step, number).zip(at(then, other)).is_some_and(|(first, second)| first < second)
     }
 
     /// How many workers a node had.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use futures::StreamExt as _;
+use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ResourceQuota, ServiceAccount};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -25,7 +26,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use crate::worker::{State, say, subject};
-use crate::world::{Fate, Fates, Machine, NAMESPACE, World};
+use crate::world::{Fate, Fates, MISSING, Machine, NAMESPACE, World};
 
 /// All scenarios share one control plane, one after the other; it is gone soon after the process is.
 static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
@@ -65,6 +66,8 @@ async fn begin() -> Result<Cluster> {
     let mut options = Options::from_env()?;
     // Nobody renews the leases of these nodes.
     options.controller_manager_flags.push("--node-monitor-grace-period=1h".into());
+    // The pods of DaemonSets are the scenarios' to make.
+    options.controller_manager_flags.push("--controllers=*,-daemonset-controller".into());
     let cluster = Cluster::start(options).await?;
     let client = cluster.client()?;
     make(&Api::<Namespace>::all(client.clone()), json!({"metadata": {"name": NAMESPACE}})).await?;
@@ -94,6 +97,8 @@ async fn clean(client: &Client) -> Result<()> {
     remove(&Api::<Node>::all(client.clone())).await?;
     remove(&Api::<ResourceQuota>::namespaced(client.clone(), NAMESPACE)).await?;
     remove(&Api::<Lease>::namespaced(client.clone(), NAMESPACE)).await?;
+    remove(&Api::<DaemonSet>::namespaced(client.clone(), "kube-system")).await?;
+    remove(&Api::<Pod>::namespaced(client.clone(), "kube-system")).await?;
     remove(&pods).await
 }
 
@@ -144,7 +149,9 @@ async fn kubelet(client: Client, fates: Fates, off: Off) {
 
 async fn report(client: &Client, pod: &Pod, fate: Fate) {
     let number = subject(pod).map(|subject| subject.number).unwrap_or_default();
+    let image = pod.spec.as_ref().and_then(|spec| spec.containers.first()?.image.as_deref());
     let state = match fate {
+        _ if image == Some(MISSING) => State::NoImage,
         Fate::Hangs => State::Runs,
         Fate::TimesOut => {
             sleep(CHECK).await;

@@ -35,8 +35,16 @@ pub type Before = Box<dyn Fn(String) -> BoxFuture<'static, ()> + Send + Sync>;
 /// One request and its answer.
 #[derive(Clone, Debug)]
 pub struct Asked {
+    pub method: Method,
     pub uri: String,
     pub status: StatusCode,
+}
+
+impl Asked {
+    /// Whether it was about nodes themselves.
+    pub fn is_about_nodes(&self) -> bool {
+        self.uri.split('?').next().is_some_and(|path| path.starts_with("/api/v1/nodes"))
+    }
 }
 
 /// A line. Clones are the same one.
@@ -96,8 +104,8 @@ impl Line {
     }
 
     async fn carry(self, far: Client, request: Request<Body>) -> kube::Result<Response<Body>> {
-        let uri = request.uri().to_string();
-        let is_read = request.method() == Method::GET;
+        let (method, uri) = (request.method().clone(), request.uri().to_string());
+        let is_read = method == Method::GET;
         if is_read && self.refuses() {
             let trouble = Response::builder().status(StatusCode::INTERNAL_SERVER_ERROR).body(Body::empty());
             return trouble.map_err(kube::Error::HttpError);
@@ -120,7 +128,7 @@ impl Line {
             return std::future::pending().await;
         }
         if let Ok(answer) = &answer {
-            let asked = Asked { uri, status: answer.status() };
+            let asked = Asked { method, uri, status: answer.status() };
             self.0.asked.lock().unwrap_or_else(PoisonError::into_inner).push(asked);
         }
         answer

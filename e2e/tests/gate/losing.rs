@@ -4,16 +4,17 @@ use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::ResourceQuota;
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, ResourceExt as _};
+use nodekeeper_core::record::Cause;
 use serde_json::json;
 
 use crate::eye::Eye;
 use crate::line::{Asked, Line};
 use crate::play::{
-    controller, controller_with, delete_node, delete_pod, edit_gate, gate, is_gated, no_workers_left, node,
-    node_is, opens, record, until, worker_on,
+    controller, controller_with, delete_node, delete_pod, edit_gate, gate, gate_says, is_gated,
+    no_workers_left, node, node_is, opens, record, tells, until, worker_on,
 };
 use crate::worker::{State, say};
-use crate::world::{Fate, IMAGE, NAMESPACE, WORKS, World, machine};
+use crate::world::{Fate, IMAGE, MISSING, NAMESPACE, WORKS, World, machine};
 
 /// A worker comes to such an end; the next one passes, and its attempt is the first.
 async fn a_worker_is_lost(world: &impl World, name: &str, state: State, word: &str) -> Result<()> {
@@ -55,20 +56,21 @@ pub async fn a_worker_that_is_deleted_is_made_again(world: impl World) -> Result
     no_workers_left(&world).await
 }
 
-/// The image cannot be pulled: nobody is blamed, and as soon as the gate names one that can be, the node passes.
+/// The image cannot be pulled: it is said, nobody is blamed, and as soon as the gate names one that can be, the node passes.
 pub async fn an_image_that_cannot_be_had_blames_nobody(world: impl World) -> Result<()> {
-    gate(&world, "default", json!({"worker": {"image": "nodekeeper.local/missing:1"}})).await?;
+    let deadlines = json!({"checkSeconds": 2, "workerSeconds": 10});
+    let worker = json!({"image": MISSING});
+    gate(&world, "default", json!({"worker": worker, "deadlines": deadlines})).await?;
     let _controller = controller(&world, "a");
-    world.fates().set("pulling", Fate::Hangs);
     world.join(machine("pulling")).await?;
-    let pod = worker_on(&world, "pulling").await?;
-    say(&world.client(), &pod, State::NoImage).await?;
-    let waiting = node(&world, "pulling").await?;
-    ensure!(is_gated(&waiting) && record(&waiting).is_none_or(|record| record.attempts == 0), "{waiting:?}");
-    world.fates().set("pulling", WORKS);
+    let given_up = node_is(&world, "pulling", "recorded", |node| record(node).is_some()).await?;
+    let lost = record(&given_up).unwrap_or_default();
+    ensure!(is_gated(&given_up) && lost.attempts == 0, "blamed or let in: {lost:?}");
+    ensure!(lost.cause == Some(Cause::ImagePull) && lost.why.contains("ImagePullBackOff"), "{lost:?}");
+    tells(&world, "pulling", "NodeVerificationInconclusive", "ImagePullBackOff").await?;
     edit_gate(&world, "default", json!({"worker": {"image": IMAGE}})).await?;
     let record = opens(&world, "pulling").await?;
-    ensure!(record.attempts == 1, "{record:?}");
+    ensure!(record.attempts == 1 && record.number > lost.number, "{record:?}");
     no_workers_left(&world).await
 }
 
@@ -110,8 +112,11 @@ pub async fn a_quota_that_refuses_workers_blames_nobody(world: impl World) -> Re
         "blamed or let in: {:?}",
         waiting.annotations()
     );
+    gate_says(&world, "default", ("WorkersCannotRun", "True", "CreateRefused")).await?;
+    gate_says(&world, "default", ("Ready", "False", "CreateRefused")).await?;
     quotas.delete("none", &DeleteParams::default()).await?;
     let record = opens(&world, "refused").await?;
     ensure!((record.number, record.attempts) == (1, 1), "{record:?}");
+    gate_says(&world, "default", ("WorkersCannotRun", "False", "WorkersRun")).await?;
     no_workers_left(&world).await
 }

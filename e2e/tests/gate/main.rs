@@ -11,7 +11,9 @@ mod losing;
 mod passing;
 mod play;
 mod rerunning;
+mod serving;
 mod simulated;
+mod sparing;
 mod worker;
 mod world;
 
@@ -89,6 +91,16 @@ scenarios! {
         a_gate_that_is_edited_begins_anew,
         a_gate_that_is_deleted_leaves_the_node_alone,
         a_gate_that_is_paused_opens_nothing,
+    }
+    serving {
+        a_dry_run_tells_and_writes_no_node,
+        a_daemon_set_that_is_late_is_waited_for,
+        of_two_gates_the_one_with_priority_serves,
+        a_node_that_no_gate_selects_is_told,
+    }
+    sparing {
+        f13_nodes_that_fail_are_not_deleted,
+        f14_nodes_are_read_and_patched_and_nothing_else,
     }
     rerunning {
         f07_a_label_that_is_removed_comes_back_by_a_worker,

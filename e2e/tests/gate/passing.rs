@@ -5,7 +5,7 @@ use kube::ResourceExt as _;
 use nodekeeper_core::report::Verdict;
 use serde_json::json;
 
-use crate::eye::Eye;
+use crate::eye::{Eye, Step};
 use crate::play::{
     controller, delete_node, end_the_lease, gate, is_gated, is_labelled, no_workers_left, node, node_is,
     opens, patch_node, record, tells, until, worker_on, workers_of,
@@ -33,18 +33,22 @@ pub async fn f01_a_finished_worker_opens_the_gate(world: impl World) -> Result<(
     Ok(())
 }
 
-/// What has ended does not stay: neither the worker that passed nor those that failed before it.
+/// What has ended does not stay: neither the worker that passed nor those that failed before it. But one that failed can
+/// be read until the next is there.
 pub async fn f11_workers_do_not_stay(world: impl World) -> Result<()> {
+    let eye = Eye::open(&world);
     gate(&world, "default", json!({})).await?;
     let _controller = controller(&world, "a");
     world.fates().set("tidy", Fate::Fails { first: 1 });
     world.join(machine("tidy")).await?;
-    // The one that failed can be read until the next starts...
     let failed = node_is(&world, "tidy", "blamed", |node| record(node).is_some()).await?;
     ensure!(is_gated(&failed), "a failure opened the gate");
     opens(&world, "tidy").await?;
-    // ...and then none is left.
-    no_workers_left(&world).await
+    no_workers_left(&world).await?;
+    let kept = async || Ok(eye.seen()?.in_order((Step::Made, 2), (Step::Deleted, 1)).then_some(()));
+    until(&world, "the second worker was made before the first was deleted", kept)
+        .await
+        .with_context(|| format!("{:?}", eye.seen()))
 }
 
 /// A failed attempt is followed by another though nothing else happens to the node, and the count is told.

@@ -114,6 +114,24 @@ pub async fn edit_gate(world: &impl World, name: &str, spec: Value) -> Result<()
     Ok(())
 }
 
+/// Waits until a condition of a gate, with this type, status and reason, is there, and gives its message.
+pub async fn gate_says(world: &impl World, name: &str, what: (&str, &str, &str)) -> Result<String> {
+    let last = std::cell::RefCell::new(Value::Null);
+    let look = async || {
+        let status = gates(world).get(name).await?.data["status"].take();
+        let so = |one: &&Value| {
+            (one["type"].as_str(), one["status"].as_str(), one["reason"].as_str())
+                == (Some(what.0), Some(what.1), Some(what.2))
+        };
+        let found = status["conditions"].as_array().into_iter().flatten().find(so);
+        let message = found.map(|one| one["message"].as_str().unwrap_or_default().to_owned());
+        *last.borrow_mut() = status;
+        Ok(message)
+    };
+    let seen = until(world, &format!("gate {name} says {what:?}"), look).await;
+    seen.with_context(|| last.borrow().to_string())
+}
+
 pub fn is_gated(node: &Node) -> bool {
     bears(node, TAINT)
 }

@@ -56,7 +56,14 @@ impl Simulated {
 struct Fated(Fates);
 
 impl Runner for Fated {
+    fn has_image(&self, container: &Value) -> bool {
+        Workers.has_image(container)
+    }
+
     fn run(&self, job: Job) -> BoxFuture<'static, End> {
+        if assignment(&job.container).is_none() {
+            return Workers.run(job);
+        }
         let first = match self.0.of(&job.node) {
             Fate::Fails { first } => first,
             // No answer comes to any question.

@@ -14,6 +14,8 @@ pub const TAINT: &str = "node-ready/unverified";
 pub const LABEL: &str = "node-ready/verified";
 pub const NAMESPACE: &str = "nodekeeper-system";
 pub const IMAGE: &str = "nodekeeper.local/worker:1";
+/// No kubelet can pull this one.
+pub const MISSING: &str = "nodekeeper.local/missing:1";
 
 /// A cluster whose DNS runs, with a place for workers, and without nodes, gates and controllers.
 pub trait World {

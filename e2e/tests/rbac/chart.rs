@@ -132,6 +132,28 @@ fn without_rbac_there_are_no_rules() -> Result<()> {
     Ok(())
 }
 
+/// Whatever the chart is told, nobody is allowed to delete a machine.
+#[test]
+fn f14_nobody_may_delete_nodes() -> Result<()> {
+    let delete = json!({"nodeManagement": {"deleteFailedNodes": true}});
+    let most = json!({"rbac": {"daemonSetPods": true, "nodeConditions": true}, "config": delete});
+    for values in [json!({}), json!({"config": delete}), most] {
+        let Some(objects) = rendered(&values)? else { return Ok(()) };
+        let all = granted(&objects)?;
+        let of_machines =
+            |line: &&String| ["/nodes", "nodeclaims", "/* "].iter().any(|word| line.contains(word));
+        let machines: Vec<&String> = all.iter().filter(of_machines).collect();
+        assert!(!machines.is_empty(), "nobody may even read nodes: {all:#?}");
+        for line in machines {
+            let verbs = line.rsplit(' ').next().unwrap_or_default();
+            let harmful = verbs.split(',').find(|verb| verb.contains("delete") || *verb == "*");
+            assert_eq!(harmful, None, "{line}");
+            assert!(!line.contains("nodeclaims"), "{line}");
+        }
+    }
+    Ok(())
+}
+
 fn the<'a>(objects: &'a [Value], kind: &str) -> Result<&'a Value> {
     objects.iter().find(|object| object["kind"] == kind).with_context(|| format!("there is no {kind}"))
 }

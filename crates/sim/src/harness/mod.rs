@@ -334,10 +334,11 @@ async fn busy(faults: &Faults) {
 /// Not every run is equally rough: some faults hide others.
 fn some_rates(random: &mut fastrand::Rng) -> Rates {
     let mut scale = |rate: u32| rate * random.u32(0..=4) / 2;
-    let Rates { refused, lost, crash, cut, late, stale } = Rates::ROUGH;
+    let Rates { refused, lost, held, crash, cut, late, stale } = Rates::ROUGH;
     Rates {
         refused: scale(refused),
         lost: scale(lost),
+        held: scale(held),
         crash: scale(crash),
         cut: scale(cut),
         late: scale(late),

@@ -31,7 +31,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
 }
 
 fn is_ours(change: &Change) -> bool {
-    change.who.starts_with("replica-")
+    change.writer().starts_with("replica-")
 }
 
 fn is_gated(node: &Value) -> bool {
@@ -103,7 +103,7 @@ impl Invariant for OpenedByVerdict {
         if verdict.boot_id != boot {
             return Err(format!("the verdict is about boot {}, and this is {boot}", verdict.boot_id));
         }
-        let just_changed = change.at.duration_since(self.gate.2) < SignedDuration::from_secs(10);
+        let just_changed = change.sent().duration_since(self.gate.2) < SignedDuration::from_secs(10);
         let same_gate = (&verdict.gate_uid, verdict.gate_generation) == (&self.gate.0, self.gate.1);
         if !same_gate && !just_changed {
             return Err(format!("the verdict is for {verdict:?}, and the gate is {:?}", self.gate));
@@ -236,8 +236,9 @@ impl Invariant for OnlyWhenEnforced {
             self.idle = if idle { self.idle.or(Some(change.at)) } else { None };
         }
         // A watch may be behind, and a write under way.
-        let told =
-            self.idle.is_some_and(|since| change.at.duration_since(since) > SignedDuration::from_secs(20));
+        let told = self
+            .idle
+            .is_some_and(|since| change.sent().duration_since(since) > SignedDuration::from_secs(20));
         if told && is_ours(change) && change.collection == "nodes" {
             return Err(format!("it is idle since {:?}", self.idle));
         }
@@ -297,12 +298,19 @@ impl Invariant for CountedOnce {
 }
 
 /// Never two workers at once on a node, and never the same number twice.
+///
+/// A create cannot be guarded by what it was decided from, only by its name. So one that was held back on its way may
+/// make a worker again that was recorded and removed long ago. It counts for nothing: its number is recorded, and
+/// [`CountedOnce`] sees to it that no number is recorded twice; and it is removed, as [`HealthyNodesAreOpen`] demands of
+/// every worker.
 #[derive(Default)]
 struct OneWorkerAtATime {
     /// Node uid → pods that have not ended.
     unended: BTreeMap<String, BTreeSet<String>>,
     /// By node uid: the record's number.
     recorded: BTreeMap<String, u32>,
+    /// Uids of pods that were made again by a create that was held back.
+    belated: BTreeSet<String>,
 }
 
 impl Invariant for OneWorkerAtATime {
@@ -318,6 +326,13 @@ impl Invariant for OneWorkerAtATime {
         }
         let Some(object) = change.after.as_ref().or(change.before.as_ref()) else { return Ok(()) };
         let Some(subject) = subject(object).filter(|_| change.collection == "pods") else { return Ok(()) };
+        let recorded = self.recorded.get(&subject.node_uid).copied().unwrap_or_default();
+        if change.before.is_none() && change.was_held() && subject.number <= recorded {
+            self.belated.insert(uid(object).to_owned());
+        }
+        if self.belated.contains(uid(object)) {
+            return Ok(());
+        }
         let here = self.unended.entry(subject.node_uid.clone()).or_default();
         if change.after.as_ref().is_none_or(|pod| ended(pod).is_some()) {
             here.remove(&change.key);
@@ -327,7 +342,6 @@ impl Invariant for OneWorkerAtATime {
             if let Some(other) = here.first() {
                 return Err(format!("worker {} starts while {other} has not ended", subject.number));
             }
-            let recorded = self.recorded.get(&subject.node_uid).copied().unwrap_or_default();
             if subject.number <= recorded {
                 return Err(format!("worker {} starts after worker {recorded} was recorded", subject.number));
             }
@@ -337,11 +351,12 @@ impl Invariant for OneWorkerAtATime {
     }
 }
 
-/// Whoever writes holds the lease.
+/// Whoever sends a write holds the lease. Where the write is not held back on its way, it also lands in that time; one
+/// that lands later must do no harm, which is what all others here are about.
 #[derive(Default)]
 struct OnlyTheLeaderWrites {
-    holder: String,
-    renewed: Option<Timestamp>,
+    /// Who held the lease, and when it was written.
+    held: Vec<(Timestamp, String)>,
 }
 
 impl Invariant for OnlyTheLeaderWrites {
@@ -352,16 +367,21 @@ impl Invariant for OnlyTheLeaderWrites {
     fn check(&mut self, change: &Change) -> Result<(), String> {
         if change.collection == "coordination.k8s.io/leases" && change.key.starts_with(NAMESPACE) {
             let lease = change.after.as_deref().cloned().unwrap_or_default();
-            text(&lease, "spec.holderIdentity").clone_into(&mut self.holder);
-            self.renewed = Some(change.at);
+            self.held.push((change.at, text(&lease, "spec.holderIdentity").to_owned()));
             return Ok(());
         }
-        if is_ours(change) && !self.holder.starts_with(&format!("{}_", change.who)) {
-            return Err(format!("the holder is {:?}", self.holder));
+        if !is_ours(change) {
+            return Ok(());
         }
-        let age = self.renewed.map(|renewed| change.at.duration_since(renewed));
-        if is_ours(change) && age.is_none_or(|age| age >= SignedDuration::from_secs(15)) {
-            return Err(format!("its lease was renewed {age:?} ago"));
+        let sent = change.sent();
+        let (renewed, holder) =
+            self.held.iter().rev().find(|(at, _)| *at <= sent).ok_or("nobody held the lease")?;
+        if !holder.starts_with(&format!("{}_", change.writer())) {
+            return Err(format!("the holder was {holder:?} when it was sent"));
+        }
+        let age = sent.duration_since(*renewed);
+        if age >= SignedDuration::from_secs(15) {
+            return Err(format!("its lease had been renewed {age:?} ago"));
         }
         Ok(())
     }
