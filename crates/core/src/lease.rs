@@ -358,10 +358,10 @@ mod tests {
                 }
             }
             let Timing { lease, renew_deadline, .. } = Timing::default();
-            let skew = lease - renew_deadline;
+            let skew = lease.saturating_sub(renew_deadline);
             for who in (0..3).filter(|who| self.candidates[*who].may_write(self.local(*who))) {
                 let (now, sent) = (self.local(who), self.renewed[who]);
-                let in_time = sent.is_some_and(|sent| now < sent + lease - skew);
+                let in_time = sent.is_some_and(|sent| now < (sent + lease).saturating_sub(skew));
                 prop_assert!(in_time, "{who} may write at {now:?}, and sent its last renewal at {sent:?}");
                 for other in (0..3).filter(|other| *other != who) {
                     let over = self.began[other].is_none_or(|began| began + 4.0 <= self.now);
