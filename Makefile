@@ -8,6 +8,10 @@ unexport GOFLAGS
 # `make -j` would offer cargo a job server that is closed to it.
 unexport MAKEFLAGS
 
+# What `--version` says. The day is the commit's, so that a build can be repeated.
+export NODEKEEPER_COMMIT := $(or $(NODEKEEPER_COMMIT),$(shell git rev-parse --short=12 --verify --quiet HEAD 2>/dev/null),unknown)
+export NODEKEEPER_DATE := $(or $(NODEKEEPER_DATE),$(shell git show -s --format=%cs HEAD 2>/dev/null),unknown)
+
 # Where cargo puts binaries, whatever sets it. Asked in the recipes, because only they see the RUSTUP_HOME from below.
 BUILT = $$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/debug
 CACHE := $(or $(NODEKEEPER_CACHE),$(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME)/nodekeeper,$(HOME)/.cache/nodekeeper))

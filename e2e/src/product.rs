@@ -42,6 +42,7 @@ impl Product {
                 // With --target these are the binaries' alone: build scripts and macros cannot be linked statically.
                 .env("RUSTFLAGS", "-C target-feature=+crt-static")
                 .env_remove("CARGO_ENCODED_RUSTFLAGS")
+                .envs(stamps(workspace))
                 .status()
                 .context("cargo did not start")?;
             if !status.success() {
@@ -62,6 +63,23 @@ impl Product {
             Image::new(WORKER_IMAGE, &self.worker, "/nodekeeper-worker").as_user(user),
         ]
     }
+}
+
+/// What `--version` says: as the Makefile asks git, so that whoever builds gets the same binaries.
+fn stamps(workspace: &Path) -> [(&'static str, String); 2] {
+    let git = |arguments: &[&str]| {
+        let told = Command::new("git").current_dir(workspace).args(arguments).output().ok()?;
+        let told = String::from_utf8(told.stdout).ok()?.trim().to_owned();
+        (!told.is_empty()).then_some(told)
+    };
+    let stamp = |name, arguments: &[&str]| {
+        let set = std::env::var(name).ok().filter(|set| !set.is_empty());
+        (name, set.or_else(|| git(arguments)).unwrap_or_else(|| "unknown".into()))
+    };
+    [
+        stamp("NODEKEEPER_COMMIT", &["rev-parse", "--short=12", "--verify", "--quiet", "HEAD"]),
+        stamp("NODEKEEPER_DATE", &["show", "-s", "--format=%cs", "HEAD"]),
+    ]
 }
 
 /// The cargo that runs us, or the one on the path, without what cargo told us about our own crate: build scripts that

@@ -96,7 +96,7 @@ app.kubernetes.io/component: controller
 {{- end -}}
 {{- end -}}
 
-{{/* A Role and who has it, from {name, namespace, labels, rules, subject}. */}}
+{{/* A Role and who has it, from {name, namespace, labels, rules, subjects}. */}}
 {{- define "nodekeeper.role" }}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
@@ -121,7 +121,5 @@ roleRef:
   kind: Role
   name: {{ .name }}
 subjects:
-  - kind: ServiceAccount
-    name: {{ .subject.name }}
-    namespace: {{ .subject.namespace }}
+  {{- toYaml .subjects | nindent 2 }}
 {{- end }}

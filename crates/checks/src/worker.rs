@@ -140,7 +140,7 @@ pub fn complain(text: &str) {
 
 /// Commit and date are there in what a release builds.
 fn version() -> String {
-    let commit = option_env!("NODEKEEPER_COMMIT").unwrap_or("unknown commit");
-    let date = option_env!("NODEKEEPER_DATE").unwrap_or("unknown date");
+    let commit = option_env!("NODEKEEPER_COMMIT").unwrap_or("unknown");
+    let date = option_env!("NODEKEEPER_DATE").unwrap_or("unknown");
     format!("nodekeeper-worker {} ({commit}, {date})\n", env!("CARGO_PKG_VERSION"))
 }

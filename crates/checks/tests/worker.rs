@@ -271,5 +271,8 @@ async fn help_and_version_are_there() {
     worker.arg("--version");
     let version = output(worker).await;
     assert_eq!(version.status.code(), Some(0));
-    assert!(text(&version.stdout).starts_with("nodekeeper-worker 0."), "{version:?}");
+    let commit = option_env!("NODEKEEPER_COMMIT").unwrap_or("unknown");
+    let date = option_env!("NODEKEEPER_DATE").unwrap_or("unknown");
+    let wanted = format!("nodekeeper-worker {} ({commit}, {date})\n", env!("CARGO_PKG_VERSION"));
+    assert_eq!(text(&version.stdout), wanted);
 }

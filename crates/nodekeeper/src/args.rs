@@ -3,13 +3,31 @@
 #[cfg(feature = "sim")]
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use nodekeeper_operator::http::Bind;
 
+/// The commit that this was built from.
+pub const COMMIT: &str = match option_env!("NODEKEEPER_COMMIT") {
+    Some(commit) => commit,
+    None => "unknown",
+};
+/// The day of that commit: two builds of it are the same.
+pub const DATE: &str = match option_env!("NODEKEEPER_DATE") {
+    Some(date) => date,
+    None => "unknown",
+};
+
+fn version() -> &'static str {
+    static VERSION: LazyLock<String> =
+        LazyLock::new(|| format!("{} ({COMMIT}, {DATE})", env!("CARGO_PKG_VERSION")));
+    &VERSION
+}
+
 /// Nodekeeper looks after the nodes of a Kubernetes cluster from birth to burial.
 #[derive(Debug, Parser)]
-#[command(version, propagate_version = true)]
+#[command(version = version(), propagate_version = true)]
 pub struct Args {
     /// What to do.
     #[command(subcommand)]

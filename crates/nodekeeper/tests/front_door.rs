@@ -9,6 +9,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
+use nodekeeper_core::api::NodeGate;
+
 const NODEKEEPER: &str = env!("CARGO_BIN_EXE_nodekeeper");
 
 fn command(arguments: &[&str]) -> Command {
@@ -270,9 +272,60 @@ fn f02_a_controller_serves_what_it_counts_and_says_what_it_lacks() {
             "\nkube_node_ready_verifications_total{status=\"success\"} 0\n",
             "\nkube_node_ready_controller_healthy 0.0\n",
             "\nrest_client_requests_total{code=\"<error>\",method=\"GET\",host=\"127.0.0.1:1\"} ",
-            "\nnodekeeper_build_info{version=\"0.",
+            &format!(
+                "\nnodekeeper_build_info{{version=\"{}\",revision=\"{}\"}} 1",
+                env!("CARGO_PKG_VERSION"),
+                built().0
+            ),
         ],
     );
+}
+
+/// Commit and day, as they are built into the binary beside this test.
+fn built() -> (&'static str, &'static str) {
+    let or_unknown = |told: Option<&'static str>| told.unwrap_or("unknown");
+    (or_unknown(option_env!("NODEKEEPER_COMMIT")), or_unknown(option_env!("NODEKEEPER_DATE")))
+}
+
+#[test]
+fn the_version_says_commit_and_day() {
+    let (commit, date) = built();
+    let wanted = format!("nodekeeper {} ({commit}, {date})\n", env!("CARGO_PKG_VERSION"));
+    assert_eq!(text(&nodekeeper(&["--version"]).stdout), wanted);
+}
+
+#[test]
+fn the_gates_among_the_examples_are_gates() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
+    let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let is_gate = |path: &Path| path.file_name().unwrap().to_string_lossy().starts_with("gate-");
+    let gates: Vec<_> = paths.filter(|path| is_gate(path)).collect();
+    assert!(gates.len() >= 4, "{gates:?}");
+    for path in gates {
+        let written: serde_json::Value = serde_saphyr::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+        let gate: NodeGate = serde_json::from_value(written.clone()).unwrap();
+        let read = serde_json::to_value(&gate).unwrap();
+        assert_kept(&written, &read, &path.display().to_string());
+    }
+}
+
+/// A key that no type knows is dropped on the way.
+fn assert_kept(written: &serde_json::Value, read: &serde_json::Value, at: &str) {
+    use serde_json::Value::{Array, Object};
+    match (written, read) {
+        (Object(written), Object(read)) => {
+            for (key, value) in written {
+                let kept = read.get(key).unwrap_or(&serde_json::Value::Null);
+                assert_kept(value, kept, &format!("{at} {key}"));
+            }
+        }
+        (Array(written), Array(read)) if written.len() == read.len() => {
+            for (index, (written, read)) in written.iter().zip(read).enumerate() {
+                assert_kept(written, read, &format!("{at} {index}"));
+            }
+        }
+        _ => assert_eq!(written, read, "{at}"),
+    }
 }
 
 #[test]

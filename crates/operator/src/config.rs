@@ -138,7 +138,8 @@ fn processes(root: &mut Section, loaded: &mut Loaded) {
     {
         enabled.idle("a lease is always held: two controllers must never both write");
     }
-    loaded.lease_name = election.take("id").and_then(|id| id.checked(words::is_name, words::NAME));
+    let id = election.take("id").and_then(words::optional);
+    loaded.lease_name = id.and_then(|id| id.checked(words::is_name, words::NAME));
     let namespace = election.take("namespace").and_then(words::optional);
     loaded.lease_namespace = namespace.and_then(|field| field.checked(words::is_label, words::LABEL));
     election.end();
@@ -158,9 +159,11 @@ fn processes(root: &mut Section, loaded: &mut Loaded) {
 
     let mut logging = root.section("logging");
     let levels = ["error", "warn", "info", "debug", "trace"].map(|level| (level, level));
-    loaded.log_level = logging.take("level").and_then(|level| level.choice(&levels)).map(str::to_owned);
+    let level = logging.take("level").and_then(words::optional);
+    loaded.log_level = level.and_then(|level| level.choice(&levels)).map(str::to_owned);
     let formats = [("json", LogFormat::Json), ("console", LogFormat::Console)];
-    loaded.log_format = logging.take("format").and_then(|format| format.choice(&formats));
+    let format = logging.take("format").and_then(words::optional);
+    loaded.log_format = format.and_then(|format| format.choice(&formats));
     logging.end();
 
     let mut kubernetes = root.section("kubernetes");

@@ -78,6 +78,12 @@ fn words(value: &Value) -> String {
     words.collect::<Vec<_>>().join(",")
 }
 
+fn line(rule: &Value) -> String {
+    let (groups, resources) = (words(&rule["apiGroups"]), words(&rule["resources"]));
+    let (names, verbs) = (words(&rule["resourceNames"]), words(&rule["verbs"]));
+    format!("{groups}/{resources} [{names}] {verbs}")
+}
+
 /// Every rule that is bound to somebody, as `account where: what`.
 fn granted(objects: &[Value]) -> Result<BTreeSet<String>> {
     let mut all = BTreeSet::new();
@@ -88,13 +94,12 @@ fn granted(objects: &[Value]) -> Result<BTreeSet<String>> {
             let role = of_kind(role)
                 .find(|role| role["metadata"]["name"] == *name && role["metadata"]["namespace"] == *namespace)
                 .with_context(|| format!("there is no role {name} in {namespace}"))?;
-            ensure!(binding["subjects"].as_array().is_some_and(|subjects| subjects.len() == 1), "{binding}");
-            let account = binding["subjects"][0]["name"].as_str().context("no account")?;
-            for rule in role["rules"].as_array().into_iter().flatten() {
-                let place = namespace.as_str().unwrap_or("*");
-                let (groups, resources) = (words(&rule["apiGroups"]), words(&rule["resources"]));
-                let (names, verbs) = (words(&rule["resourceNames"]), words(&rule["verbs"]));
-                all.insert(format!("{account} {place}: {groups}/{resources} [{names}] {verbs}"));
+            let place = namespace.as_str().unwrap_or("*");
+            for subject in binding["subjects"].as_array().context("nobody has it")? {
+                ensure!(subject["kind"] == "ServiceAccount", "{binding}");
+                let account = subject["name"].as_str().context("no account")?;
+                let rules = role["rules"].as_array().into_iter().flatten();
+                all.extend(rules.map(|rule| format!("{account} {place}: {}", line(rule))));
             }
         }
     }
@@ -122,7 +127,15 @@ fn the_rules_are_exactly_these() -> Result<()> {
         "nodekeeper-controller *: nodekeeper.dev/nodegates [] create",
         "nodekeeper-controller *: nodekeeper.dev/nodegates [config] patch",
     ];
-    assert_grants(&json!({"config": {"worker": {}}}), &gate)
+    assert_grants(&json!({"config": {"worker": {}}}), &gate)?;
+    let other = [
+        "other default: /services [] get",
+        "other default: discovery.k8s.io/endpointslices [] list",
+        "other kube-system: /services [] get",
+        "other kube-system: discovery.k8s.io/endpointslices [] list",
+    ];
+    let accounts = json!({"serviceAccounts": ["other", "nodekeeper-worker"]});
+    assert_grants(&json!({"worker": {"allowed": accounts}}), &other)
 }
 
 #[test]
@@ -166,7 +179,10 @@ fn container(objects: &[Value]) -> Result<&Value> {
 fn f21_where_workers_run_there_are_their_account_and_rights() -> Result<()> {
     let config = json!({"worker": {"namespace": "kube-system", "serviceAccountName": "who"},
         "leaderElection": {"id": "lead", "namespace": "there"}});
-    let Some(objects) = rendered(&json!({"config": config}))? else { return Ok(()) };
+    let allowed = json!({"serviceAccounts": ["other"]});
+    let Some(objects) = rendered(&json!({"config": config, "worker": {"allowed": allowed}}))? else {
+        return Ok(());
+    };
     let all = granted(&objects)?;
     for line in [
         "nodekeeper-controller kube-system: /pods [] get,list,watch,create,delete",
@@ -174,6 +190,13 @@ fn f21_where_workers_run_there_are_their_account_and_rights() -> Result<()> {
         "who default: /services [] get",
     ] {
         assert!(all.contains(line), "no {line:?} in {all:#?}");
+    }
+    for binding in objects
+        .iter()
+        .filter(|object| object["kind"] == "RoleBinding" && object["metadata"]["name"] == "nodekeeper-worker")
+    {
+        let subject = |name| json!({"kind": "ServiceAccount", "name": name, "namespace": "kube-system"});
+        assert_eq!(binding["subjects"], json!([subject("who"), subject("other")]));
     }
     let account = objects
         .iter()
@@ -202,8 +225,7 @@ fn the_seeds_file_arrives_as_it_is_and_brings_its_own_gate() -> Result<()> {
     let pod = &the(&objects, "Deployment")?["spec"]["template"]["spec"];
     assert_eq!(pod["tolerations"], json!([{"key": "a/held", "operator": "Exists", "effect": "NoExecute"}]));
     let arguments = words(&container(&objects)?["args"]);
-    for flag in ["--metrics-bind-address=:9090", "--health-probe-bind-address=:9091", "--metrics-seed-names"]
-    {
+    for flag in ["--metrics-bind-address=:9090", "--health-probe-bind-address=:9091"] {
         assert!(arguments.contains(flag), "no {flag} in {arguments}");
     }
     Ok(())
@@ -220,7 +242,6 @@ fn f17_the_controller_is_restricted_and_probed() -> Result<()> {
     let pod = &the(&objects, "Deployment")?["spec"]["template"];
     assert_eq!(pod["metadata"]["labels"]["app.kubernetes.io/component"], "controller");
     assert_eq!(the(&objects, "PodDisruptionBudget")?["spec"]["maxUnavailable"], 1);
-    assert!(!words(&container["args"]).contains("seed-names"), "without the seed's file it is asked for");
     let Some(one) = rendered(&json!({"controller": {"replicas": 1}}))? else { return Ok(()) };
     assert!(the(&one, "PodDisruptionBudget").is_err(), "one replica must not hold up a drain");
     Ok(())
@@ -239,8 +260,38 @@ fn what_gates_may_ask_for_becomes_flags() -> Result<()> {
         "--worker-allow-privileged",
         "--metrics-bind-address=0",
         "--metrics-per-node=false",
-        "--metrics-seed-names",
+        "--metrics-seed-names=true",
     ] {
+        assert!(arguments.contains(flag), "no {flag} in {arguments}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_seeds_names_are_served_as_the_value_says_whatever_else_there_is() -> Result<()> {
+    for config in [json!({}), json!({"worker": {}})] {
+        for (value, wanted) in [
+            (json!(true), Some("--metrics-seed-names=true")),
+            (json!(false), Some("--metrics-seed-names=false")),
+            (Value::Null, None),
+        ] {
+            let values = json!({"config": config, "metrics": {"seedNames": value}});
+            let Some(objects) = rendered(&values)? else { return Ok(()) };
+            let arguments = container(&objects)?["args"].as_array().context("no arguments")?;
+            let mut arguments = arguments.iter().filter_map(Value::as_str);
+            assert_eq!(arguments.find(|flag| flag.contains("seed-names")), wanted, "{values}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn what_the_seeds_file_leaves_empty_is_as_the_values_say() -> Result<()> {
+    let config =
+        json!({"leaderElection": {"id": "", "namespace": ""}, "logging": {"level": "", "format": ""}});
+    let Some(objects) = rendered(&json!({"config": config}))? else { return Ok(()) };
+    let arguments = words(&container(&objects)?["args"]);
+    for flag in ["--lease-name=kube-node-ready-leader", "--log-format=json", "--log-level=info"] {
         assert!(arguments.contains(flag), "no {flag} in {arguments}");
     }
     Ok(())

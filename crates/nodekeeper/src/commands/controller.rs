@@ -15,7 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
 
 use super::config::{Unusable, read};
-use crate::args::{Controller, LogFormat};
+use crate::args::{COMMIT, Controller, DATE, LogFormat};
 
 /// Runs until it is told to stop.
 pub fn run(told: Controller) -> Result<()> {
@@ -151,10 +151,6 @@ fn host_name() -> String {
 
 fn metrics(seed_names: bool, per_node: bool) -> Metrics {
     let metrics = Metrics::new(Options { seed_names, per_node });
-    metrics.build(Build {
-        version: env!("CARGO_PKG_VERSION"),
-        revision: option_env!("NODEKEEPER_REVISION").unwrap_or("unknown"),
-        date: option_env!("NODEKEEPER_BUILD_DATE").unwrap_or("unknown"),
-    });
+    metrics.build(Build { version: env!("CARGO_PKG_VERSION"), revision: COMMIT, date: DATE });
     metrics
 }

@@ -4,6 +4,7 @@ use nodekeeper_core::api::{
     ConfigMapVolume, EmptyDir, EnvVar, HostPathVolume, InitContainer, SecurityContext, Volume, VolumeMount,
     Worker,
 };
+use nodekeeper_core::worker::{CHECK_PREFIX, CONTAINER};
 
 use super::section::{Field, Section};
 use super::words;
@@ -16,7 +17,28 @@ pub fn read(section: &mut Section, worker: &mut Worker) {
     }
     let Some(field) = section.take("initContainers") else { return };
     let known = |name: &str| worker.volumes.iter().any(|volume| volume.name == name);
-    worker.init_containers = field.items(8).iter().filter_map(|item| container(item, &known)).collect();
+    let mut containers: Vec<InitContainer> = Vec::new();
+    for item in field.items(8) {
+        let Some(container) = container(&item, &known) else { continue };
+        if let Some(why) = misnamed(&container.name, &containers) {
+            item.wrong(format!("its name is '{}', {why}: name it otherwise", container.name));
+        }
+        containers.push(container);
+    }
+    worker.init_containers = containers;
+}
+
+/// The names of all containers of a pod differ, and these two kinds are ours.
+fn misnamed(name: &str, others: &[InitContainer]) -> Option<&'static str> {
+    if name == CONTAINER {
+        Some("as the container that runs the checks")
+    } else if name.starts_with(CHECK_PREFIX) {
+        Some("and `check-` begins the names of exec checks")
+    } else if others.iter().any(|other| other.name == name) {
+        Some("as that of another init container")
+    } else {
+        None
+    }
 }
 
 fn volume(item: &Field) -> Option<Volume> {

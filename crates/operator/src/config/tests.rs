@@ -455,6 +455,26 @@ fn f19_what_an_init_container_cannot_have_is_told() {
     );
 }
 
+#[test]
+fn names_that_a_pod_cannot_have_twice_are_refused() {
+    assert_wrong(
+        "worker:\n  initContainers:\n  - {name: worker, image: a}\n  - {name: check-gpu, image: a}\n  \
+         - {name: gpu, image: a}\n  - {name: gpu, image: b}\n  - {name: workers, image: a}\n",
+        &[
+            "3: `worker.initContainers[0]`: its name is 'worker', as the container that runs the checks",
+            "4: `worker.initContainers[1]`: its name is 'check-gpu', and `check-` begins the names of exec checks",
+            "6: `worker.initContainers[3]`: its name is 'gpu', as that of another init container: name it otherwise",
+        ],
+    );
+}
+
+#[test]
+fn an_empty_text_is_as_good_as_none() {
+    let text = "{leaderElection: {id: '', namespace: ''}, logging: {level: '', format: ''}, \
+                worker: {logging: {level: '', format: ''}}}";
+    assert_eq!(loaded(text), Loaded::default());
+}
+
 fn any_yaml() -> impl Strategy<Value = String> {
     let keys: Vec<&str> =
         controller_keys().iter().flat_map(|(key, ..)| key.split('.').collect::<Vec<_>>()).collect();

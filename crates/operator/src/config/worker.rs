@@ -173,7 +173,7 @@ impl<'a> Told<'a> {
         }
         let mut logging = section.section("logging");
         for (key, default) in [("level", "info"), ("format", "json")] {
-            if let Some(field) = logging.take(key)
+            if let Some(field) = logging.take(key).and_then(words::optional)
                 && field.text().is_some_and(|told| told != default)
             {
                 field.idle("a worker's log is short, and for people");
