@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, DynamicObject};
-use kube::{Api, CustomResourceExt as _, ResourceExt as _};
+use kube::{Api, ResourceExt as _};
 use nodekeeper_core::api::NodeGate;
 use nodekeeper_core::record::{ANNOTATION, Record};
 use nodekeeper_core::worker::{NODE_UID, SELECTOR, Template};
