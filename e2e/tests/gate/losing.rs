@@ -58,7 +58,7 @@ pub async fn a_worker_that_is_deleted_is_made_again(world: impl World) -> Result
 
 /// The image cannot be pulled: it is said, nobody is blamed, and as soon as the gate names one that can be, the node passes.
 pub async fn an_image_that_cannot_be_had_blames_nobody(world: impl World) -> Result<()> {
-    let deadlines = json!({"checkSeconds": 2, "workerSeconds": 10});
+    let deadlines = json!({"checkSeconds": 2, "workerSeconds": 120});
     let worker = json!({"image": MISSING});
     gate(&world, "default", json!({"worker": worker, "deadlines": deadlines})).await?;
     let _controller = controller(&world, "a");

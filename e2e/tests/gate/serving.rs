@@ -14,7 +14,7 @@ use crate::play::{
     controller, edit_gate, gate, gate_says, gates, is_gated, is_labelled, no_workers_left, node, opens,
     patch_node, record, tells,
 };
-use crate::world::{BROKEN, MISSING, WORKS, World, machine};
+use crate::world::{BROKEN, IMAGE, WORKS, World, machine};
 
 /// A gate that only looks: workers run, Events say what would become of the nodes, and no node is written until the
 /// gate is enforced.
@@ -71,6 +71,7 @@ pub async fn a_daemon_set_that_is_late_is_waited_for(world: impl World) -> Resul
         ensure!(is_gated(&late) && eye.seen()?.of(&uid) == 0, "looked at too early: {:?}", eye.seen()?);
     }
     let pods: Api<Pod> = Api::namespaced(world.client(), "kube-system");
+    // Where there is a kubelet it will say the same when it is so.
     let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
     pods.patch_status("network-late", &PatchParams::default(), &Patch::Merge(ready)).await?;
     let record = opens(&world, "late").await?;
@@ -80,19 +81,20 @@ pub async fn a_daemon_set_that_is_late_is_waited_for(world: impl World) -> Resul
 
 async fn daemon_set(world: &impl World) -> Result<DaemonSet> {
     let labels = json!({"app": "network"});
-    let spec = json!({"containers": [{"name": "network", "image": MISSING}]});
+    let spec = json!({"containers": [{"name": "network", "image": IMAGE}]});
     let template = json!({"metadata": {"labels": labels}, "spec": spec});
     let set = json!({"metadata": {"name": "network"}, "spec": {"selector": {"matchLabels": labels}, "template": template}});
     let sets: Api<DaemonSet> = Api::namespaced(world.client(), "kube-system");
     Ok(sets.create(&PostParams::default(), &serde_json::from_value(set)?).await?)
 }
 
-/// Makes the pod of a DaemonSet on a node, as its controller does. It does not become Ready by itself.
+/// Makes the pod of a DaemonSet on a node, as its controller does. It is not Ready for a good while.
 async fn make_daemon(world: &impl World, set: &DaemonSet, node: &str) -> Result<()> {
     let owner = json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "name": set.name_any(), "uid": set.uid(), "controller": true});
+    let slow = json!({"name": "slow", "image": IMAGE, "command": ["sleep", "120"]});
     let pod = json!({"metadata": {"name": format!("network-{node}"), "labels": {"app": "network"}, "ownerReferences": [owner]},
         "spec": {"nodeName": node, "tolerations": [{"operator": "Exists"}], "automountServiceAccountToken": false,
-            "containers": [{"name": "network", "image": MISSING}]}});
+            "initContainers": [slow], "containers": [{"name": "network", "image": IMAGE}]}});
     let pods: Api<Pod> = Api::namespaced(world.client(), "kube-system");
     pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await?;
     Ok(())
