@@ -194,7 +194,10 @@ impl Gate {
         self.count(&node, served, &gates, &decision);
         let gate = served.gate().filter(|_| in_earnest).cloned();
         let held = matches!(served, Served::Held(_));
-        views.want_pods(name, decision.wants_pods, elapsed);
+        // A glance may find that they are needed. That they are no longer, only whoever acts on them may say.
+        if in_earnest || decision.wants_pods {
+            views.want_pods(name, decision.wants_pods, elapsed);
+        }
         Some(Look { node, gate, held, workers, decision })
     }
 
