@@ -367,10 +367,11 @@ impl Case<'_> {
         let periodic = !self.held && self.wish() == Some(PERIODIC);
         if periodic && !slots.periodic {
             // One a second, wherever the clock stands: those that are due together share the time that all of them need.
-            let share = scatter(&self.record.uid, number) % u64::from(self.seen.fleet.open.max(1)) + 1;
+            let now = u32::try_from(self.seen.elapsed.as_secs()).unwrap_or_default();
+            let share = scatter(&self.record.uid, now) % u64::from(self.seen.fleet.open.max(1)) + 1;
             let wait = SignedDuration::from_secs(i64::try_from(share).unwrap_or(i64::MAX));
-            return Decision::new(State::Verified, format!("{why}; others are looked at first"))
-                .again_in(wait);
+            let why = format!("{why}; others are looked at first");
+            return Decision::new(State::Verified, why).with(remove(self.seen.workers)).again_in(wait);
         }
         // The last worker's logs could be read until now.
         let decision =

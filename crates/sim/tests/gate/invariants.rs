@@ -423,9 +423,13 @@ impl Invariant for HealthyNodesAreOpen {
         let cordoned = |node: &&Arc<Value>| is_true(node, "spec.unschedulable");
         let cordoned: BTreeSet<&str> = nodes.iter().filter(cordoned).map(|node| uid(node)).collect();
         let pods = cluster.local("invariant").all("pods");
-        // The last worker of a node that waits stays for its logs.
+        let now = cluster.clock().now();
+        // The last worker of a node that waits stays for its logs. A gate that looks again and again may be looking.
         let needed = |pod: &&Arc<Value>| {
-            subject(pod).is_some_and(|subject| cordoned.contains(subject.node_uid.as_str()))
+            let made: Option<Timestamp> = text(pod, "metadata.creationTimestamp").parse().ok();
+            let young = made.is_some_and(|made| now.duration_since(made) < SignedDuration::from_mins(1));
+            (young && ended(pod).is_none())
+                || subject(pod).is_some_and(|subject| cordoned.contains(subject.node_uid.as_str()))
         };
         pods.iter()
             .find(|pod| !needed(pod))
