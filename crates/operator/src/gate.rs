@@ -30,6 +30,7 @@ use crate::views::Views;
 /// A look at one node ends after so many decisions; whatever is left comes again.
 const DECISIONS: usize = 6;
 const READ: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_millis(10);
 
 /// How long a server that refused a condition is not asked for another.
 const UNPUBLISHED: Duration = Duration::from_mins(10);
@@ -328,7 +329,8 @@ impl Gate {
                 gate: gate.name.clone(),
             });
         }
-        decision.recheck_in.map_or(Outcome::Settled, Outcome::Again)
+        // Never at once: whoever decides the same again would do nothing else.
+        decision.recheck_in.map_or(Outcome::Settled, |wait| Outcome::Again(wait.max(SOON)))
     }
 
     /// The nodes whose turn it is, because slots are free now.

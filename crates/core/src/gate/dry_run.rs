@@ -20,7 +20,7 @@ pub(super) fn decide(seen: &Observed<'_>, gate: &GateView, record: &Record) -> D
             let allowed = u64::from(gate.spec.deadlines.worker_seconds.unsigned_abs()) + 60;
             let age = seen.elapsed.saturating_sub(worker.first_seen);
             match Duration::from_secs(allowed).checked_sub(age) {
-                Some(left) if !worker.deleting => Decision {
+                Some(left) if !left.is_zero() && !worker.deleting => Decision {
                     recheck_in: Some(left),
                     ..Decision::new(State::InProgress, "dry run: a worker looks at the node")
                 },
@@ -29,6 +29,8 @@ pub(super) fn decide(seen: &Observed<'_>, gate: &GateView, record: &Record) -> D
                     .again_in(SignedDuration::from_mins(1)),
             }
         }
+        // A newer one may have been recorded and be gone: no number is used twice.
+        Some(worker) if record.number > worker.subject.number => start(seen, gate, record.number),
         Some(worker) if round_of(&worker.subject) != round(seen.node, gate) => {
             start(seen, gate, worker.subject.number)
         }

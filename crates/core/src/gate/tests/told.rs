@@ -37,6 +37,28 @@ fn a_dry_run_looks_and_writes_no_node() {
 }
 
 #[test]
+fn a_dry_run_gives_an_overdue_worker_up_at_the_very_moment() {
+    let (node, mut gate) = (node(), gate());
+    gate.spec.enforcement = Enforcement::DryRun;
+    let workers = [worker(1, Progress::Running)];
+    let elapsed = Duration::from_mins(3);
+    let decision = decide(&Observed { elapsed, ..observed(&node, Served::Held(&gate), &workers) });
+    assert_eq!((removed(&decision), decision.recheck_in), (vec!["pod-1"], Some(Duration::from_mins(1))));
+}
+
+#[test]
+fn a_dry_run_uses_no_number_twice() {
+    let (mut node, mut gate) = (node(), gate());
+    gate.spec.enforcement = Enforcement::DryRun;
+    remembered(&mut node, &record(2, Verdict::Failed, now()));
+    assert_eq!(
+        starts(&before(&gate, &node, &[reported(1, Outcome::Passed)])),
+        Some(3),
+        "somebody deleted worker 2"
+    );
+}
+
+#[test]
 fn f16_no_worker_is_sent_before_the_node_is_what_it_waits_for() {
     let gate = gate();
     for taint_key in [
