@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::fleet::Finding;
+use crate::condition::Finding;
 
 /// Keys that Cluster Autoscaler takes for startup taints without being told.
 const STARTUP_PREFIXES: [&str; 2] =

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::api::{Condition, Enforcement, NodeCounts, NodeGateStatus, NodeSelector};
+use crate::api::{Enforcement, NodeCounts, NodeGateStatus, NodeSelector};
+use crate::condition::{Finding, conditions};
 use crate::gate::{Fleet, GateView, State, serving};
 use crate::node::NodeView;
 use crate::record::Cause;
@@ -173,6 +174,7 @@ impl Census {
             cannot_run: refused || tally.cannot_run().is_some(),
             open: tally.count(State::Verified),
             regated: tally.regated,
+            ran_elsewhere: false,
         }
     }
 
@@ -187,32 +189,6 @@ impl Census {
 
 fn shift(count: &mut u32, more: bool) {
     *count = if more { count.saturating_add(1) } else { count.saturating_sub(1) };
-}
-
-/// What holds, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
-    /// Type of the condition.
-    pub type_: &'static str,
-    /// `True`, `False` or `Unknown`.
-    pub status: &'static str,
-    /// In one word.
-    pub reason: &'static str,
-    /// For people, with what to do.
-    pub message: String,
-}
-
-impl Finding {
-    /// A finding.
-    #[must_use]
-    pub fn new(
-        type_: &'static str,
-        status: &'static str,
-        reason: &'static str,
-        message: impl Into<String>,
-    ) -> Self {
-        Self { type_, status, reason, message: message.into() }
-    }
 }
 
 /// All that a gate's status is made from.
@@ -239,23 +215,10 @@ pub fn status(seen: &Seen<'_>, before: &NodeGateStatus, now: &str) -> NodeGateSt
     let mut findings =
         vec![workers(seen), cluster_dns(seen), shadowed(seen), unserved(seen), seen.autoscalers.clone()];
     findings.insert(0, ready(seen, &findings));
-    let conditions = findings.into_iter().map(|finding| {
-        let known = before.conditions.iter().find(|known| known.type_ == finding.type_);
-        let since =
-            known.filter(|known| known.status == finding.status).map(|known| &known.last_transition_time);
-        Condition {
-            type_: finding.type_.into(),
-            status: finding.status.into(),
-            observed_generation: generation,
-            last_transition_time: since.map_or(now, String::as_str).into(),
-            reason: finding.reason.into(),
-            message: finding.message,
-        }
-    });
     NodeGateStatus {
         observed_generation: generation,
         nodes: seen.tally.counts(),
-        conditions: conditions.collect(),
+        conditions: conditions(findings, &before.conditions, generation, now),
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::api::Enforcement;
+use crate::api::{Down, Enforcement, RemediationCause};
 use crate::checks::Subject;
 use crate::node::NodeView;
 use crate::record::{Record, Round};
@@ -19,6 +19,7 @@ use crate::worker::WorkerView;
 
 use case::Case;
 
+pub(crate) use pace::scatter;
 pub use publish::Publication;
 pub use select::{GateView, Served, serving, wanted_labels};
 pub use wait::DaemonPod;
@@ -38,6 +39,10 @@ pub struct Observed<'a> {
     pub slots: Slots,
     /// What the other nodes of its gate say.
     pub fleet: Fleet,
+    /// What does not work on nodes that work either.
+    pub down: &'a [Down],
+    /// When what its gate last asked to be replaced for was seen; never if none.
+    pub asked: Option<Timestamp>,
     /// The time of day.
     pub now: Timestamp,
     /// The time by the clock on which [`WorkerView::first_seen`] is.
@@ -64,6 +69,8 @@ pub struct Fleet {
     pub open: u32,
     /// How many of those that it had let in are tainted again.
     pub regated: u32,
+    /// A worker of its told something about another node lately: its image can be run.
+    pub ran_elsewhere: bool,
 }
 
 impl Fleet {
@@ -122,6 +129,8 @@ pub enum Effect {
     Remember(Record),
     /// Write the verdict as a condition of the node.
     Publish(Publication),
+    /// Ask for the node to be replaced, or refresh what was seen.
+    Ask(RemediationCause),
     /// Say it in an Event on the node.
     Tell(Notice),
 }

@@ -16,6 +16,8 @@ const LEAVING: [&str; 3] =
 
 /// Whoever puts this on a node asks for a worker now, whatever its value.
 pub const VERIFY: &str = "nodekeeper.dev/verify";
+/// The mark of a cordon of ours: the name of the `NodeRemediation` that it is for.
+pub const CORDONED: &str = "nodekeeper.dev/cordoned-for";
 /// The type of the condition that a gate may write on its nodes.
 pub const CONDITION: &str = "NetworkVerified";
 
@@ -102,6 +104,8 @@ pub struct NodeView {
     pub record: Option<Box<str>>,
     /// When we first saw it so, on our own clock.
     pub record_seen: Duration,
+    /// We cordoned it.
+    pub marked: bool,
     /// Somebody asks for a worker now; with which word.
     pub verify: Option<Box<str>>,
     /// Status and reason of our condition, as they stand there.
@@ -151,6 +155,7 @@ impl NodeView {
             has_annotations: annotations.is_some(),
             record: annotation(record::ANNOTATION),
             record_seen: Duration::ZERO,
+            marked: annotations.is_some_and(|all| all.contains_key(CORDONED)),
             verify: annotation(VERIFY),
             published: conditions()
                 .find(|condition| condition.type_ == CONDITION)

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::api::FailedCheck;
 use crate::report::Verdict;
 use crate::text::clean;
 
@@ -36,6 +37,9 @@ pub struct Record {
     pub verdict: Option<Verdict>,
     /// What led to it, for people.
     pub why: String,
+    /// The checks that failed, if some did.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failed: Vec<FailedCheck>,
     /// When it was recorded.
     pub at: Option<Timestamp>,
     /// Why the last worker could not tell, in one word.
@@ -82,6 +86,8 @@ pub enum Cause {
     Overdue,
     /// The cluster's DNS does not run.
     ClusterDns,
+    /// It failed what nodes that work fail as well.
+    SharedDependency,
     /// Something that says nothing about others.
     #[serde(other)]
     Other,
@@ -91,7 +97,7 @@ impl Cause {
     /// Whether it means that a worker cannot run, whatever its node is like.
     #[must_use]
     pub fn is_about_running(self) -> bool {
-        !matches!(self, Self::ClusterDns | Self::Other)
+        !matches!(self, Self::ClusterDns | Self::SharedDependency | Self::Other)
     }
 
     /// For people.
@@ -106,6 +112,7 @@ impl Cause {
             Self::NoReport => "they end without a report",
             Self::Overdue => "they do not end",
             Self::ClusterDns => "the cluster's DNS does not run",
+            Self::SharedDependency => "nodes that work fail alike",
             Self::Other => "for another reason",
         }
     }
@@ -124,6 +131,8 @@ pub struct Ending<'a> {
     pub verdict: Verdict,
     /// For people.
     pub why: &'a str,
+    /// The checks that failed.
+    pub failed: Vec<FailedCheck>,
     /// Why it could not tell.
     pub cause: Option<Cause>,
     /// Seconds that it took, with the pause before it.
@@ -165,7 +174,7 @@ impl Record {
     /// [`Record::number`].
     #[must_use]
     pub fn after(&self, ending: Ending<'_>) -> Self {
-        let Ending { uid, round, number, verdict, why, cause, spent, anew, at } = ending;
+        let Ending { uid, round, number, verdict, why, failed, cause, spent, anew, at } = ending;
         let before = if self.goes_on(&round) && !anew { self.clone() } else { Self::default() };
         let tells = verdict != Verdict::Inconclusive;
         Self {
@@ -177,6 +186,7 @@ impl Record {
             silent: if tells { 0 } else { before.silent.saturating_add(1) },
             verdict: Some(verdict),
             why: clean(why, WHY_LIMIT),
+            failed,
             at: Some(at),
             cause,
             spent: before.spent.saturating_add(spent),

@@ -366,6 +366,11 @@ impl Report {
         }
     }
 
+    /// The results that failed.
+    pub fn failed(&self) -> impl Iterator<Item = &CheckResult> {
+        self.checks.iter().filter(|check| check.is(Outcome::Failed))
+    }
+
     /// The first result that ended so, and how many more there are.
     fn first_of(&self, outcome: Outcome, lead: &str) -> Option<String> {
         let mut all = self.checks.iter().filter(|check| check.is(outcome)).map(CheckResult::describe);

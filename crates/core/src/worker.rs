@@ -12,7 +12,7 @@ use crate::node::NodeView;
 use crate::record::Cause;
 use crate::report::Report;
 
-pub use pod::{Allowed, Forbidden, NoPod, Template, pod};
+pub use pod::{Allowed, Forbidden, NoPod, Template, control_pod, pod};
 
 /// The container whose termination message is the report.
 pub const CONTAINER: &str = "worker";
@@ -20,10 +20,37 @@ pub const CONTAINER: &str = "worker";
 pub const CHECK_PREFIX: &str = "check-";
 /// Selects all workers in their namespace.
 pub const SELECTOR: &str = "app.kubernetes.io/name=nodekeeper,app.kubernetes.io/component=worker";
+/// Selects all workers in their namespace that only compare.
+pub const CONTROLS: &str = "app.kubernetes.io/name=nodekeeper,app.kubernetes.io/component=control";
 /// Label and annotations of a worker: for which node, in which boot, for which gate, as which one.
 pub const NODE_UID: &str = "nodekeeper.dev/node-uid";
 const NODE_NAME: &str = "nodekeeper.dev/node-name";
 const SUBJECT: &str = "nodekeeper.dev/subject";
+
+/// What a worker is for.
+#[derive(Clone, Copy)]
+enum Role {
+    /// The node is let in if it passes.
+    Verify,
+    /// Others are compared with the node. Nothing follows from it for the node itself.
+    Control,
+}
+
+impl Role {
+    fn component(self) -> &'static str {
+        match self {
+            Self::Verify => "worker",
+            Self::Control => "control",
+        }
+    }
+
+    fn name(self, node_uid: &str, number: u32) -> String {
+        match self {
+            Self::Verify => name(node_uid, number),
+            Self::Control => control_name(node_uid, number),
+        }
+    }
+}
 
 /// How far a worker is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,12 +92,23 @@ impl WorkerView {
     /// Keeps what is needed of a worker pod; none if it is not one of ours.
     #[must_use]
     pub fn new(pod: &Pod) -> Option<Self> {
+        Self::read(pod, Role::Verify)
+    }
+
+    /// The same of a worker that only compares.
+    #[must_use]
+    pub fn control(pod: &Pod) -> Option<Self> {
+        Self::read(pod, Role::Control)
+    }
+
+    fn read(pod: &Pod, role: Role) -> Option<Self> {
         let metadata = &pod.metadata;
         let annotations = metadata.annotations.as_ref()?;
         let subject: Subject = serde_json::from_str(annotations.get(SUBJECT)?).ok()?;
         let node_name = annotations.get(NODE_NAME)?.clone();
         // The name is what reserves the number: a pod under another is not the one that was made.
-        let pod_name = metadata.name.clone().filter(|is| *is == name(&subject.node_uid, subject.number))?;
+        let pod_name =
+            metadata.name.clone().filter(|is| *is == role.name(&subject.node_uid, subject.number))?;
         let runs_on = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
         let progress = match runs_on.filter(|node| **node != node_name) {
             Some(other) => Progress::Silent(Cause::Other, format!("it ran on {other}")),
@@ -115,6 +153,12 @@ impl WorkerView {
 #[must_use]
 pub fn name(node_uid: &str, number: u32) -> String {
     format!("{}{number}", name_prefix(node_uid))
+}
+
+/// The name of a worker's pod that only compares; the number is the minute in which the run began.
+#[must_use]
+pub fn control_name(node_uid: &str, number: u32) -> String {
+    format!("nodekeeper-control-{node_uid}-{number:x}")
 }
 
 /// How the names of all workers of a node begin.

@@ -74,8 +74,6 @@ use crate::checks::Checks;
         "!has(self.spec.checks.exec) || !has(self.spec.worker.initContainers) || self.spec.checks.exec.all(e, self.spec.worker.initContainers.all(i, i.name != e.name))"
     )
     .message("`spec.checks.exec[].name` must not be the name of one of `spec.worker.initContainers`: both name a check; choose another"),
-    validation = Rule::new("self.spec.onFailure == 'KeepTainted' && self.spec.onStuck == 'KeepTainted'")
-    .message("`spec.onFailure` and `spec.onStuck` must be 'KeepTainted': this release replaces no nodes"),
 )]
 #[serde(rename_all = "camelCase")]
 pub struct NodeGateSpec {
@@ -118,10 +116,12 @@ pub struct NodeGateSpec {
     /// How verified nodes are looked at again in the mode `Continuous`.
     #[serde(default)]
     pub continuous: Continuous,
-    /// What becomes of a node all of whose attempts failed.
+    /// What becomes of a node all of whose attempts failed. `Replace` asks for it with a NodeRemediation: the
+    /// RemediationPolicy says whether and how fast.
     #[serde(default)]
     pub on_failure: Fate,
-    /// What becomes of a node that no worker could tell anything about until the gate's deadline.
+    /// What becomes of a node that no worker could tell anything about until the gate's deadline. `Replace` asks for it
+    /// only if workers with the same image told something about other nodes lately.
     #[serde(default)]
     pub on_stuck: Fate,
     /// What a boot means to a node that was verified before it.

@@ -1,15 +1,26 @@
 //! The custom resources: types, defaults and what the API server checks; nothing else.
 
+mod brakes;
 mod gate;
 mod policy;
+mod remediation;
 mod selector;
 mod status;
 mod worker;
 
+pub use brakes::{
+    ActEnforcement, Breaker, BreakerState, Budget, ControlGroup, Day, Down, Drain, Evictable, Fuse,
+    FuseState, History, Pause, RemediationPolicy, RemediationPolicySpec, RemediationPolicyStatus,
+    Reservation, Window,
+};
 pub use gate::{GateTaint, NodeGate, NodeGateSpec, TaintEffect, VerifiedLabel};
 pub use policy::{
     Awaited, Backoff, Continuous, DaemonSetRef, Deadlines, Enforcement, Fate, Mode, NodeCondition, OnReboot,
     Retry, WaitFor,
+};
+pub use remediation::{
+    CauseSource, CauseVerdict, FailedCheck, NodeIdentity, NodeRemediation, NodeRemediationSpec,
+    NodeRemediationStatus, RemediationAction, RemediationCause,
 };
 pub use selector::{NodeSelector, Operator, Requirement};
 pub use status::{Condition, NodeCounts, NodeGateStatus};

@@ -1,6 +1,7 @@
 use jiff::Timestamp;
 
 use super::*;
+use crate::api::Condition;
 use crate::api::NodeGateSpec;
 
 fn standing(state: State, cause: Option<Cause>) -> Standing {
@@ -96,7 +97,7 @@ fn a_gate_that_another_shadows_says_which() {
 
 #[test]
 fn at_most_a_tenth_is_tainted_again_and_always_one() {
-    let fleet = |open, regated| Fleet { open, regated, cannot_run: false };
+    let fleet = |open, regated| Fleet { open, regated, ..Fleet::default() };
     assert!(fleet(1, 0).may_regate() && !fleet(8, 1).may_regate());
     assert!(fleet(99, 9).may_regate() && !fleet(90, 10).may_regate());
 }

@@ -7,9 +7,12 @@ use jiff::SignedDuration;
 use super::pace::{pause, scatter, spread};
 use super::wait::{Unmet, unmet};
 use super::{Decision, Effect, GateView, Notice, Observed, State, remove, round, round_of, subject};
-use crate::api::{Mode, OnReboot};
+use crate::api::{CauseSource, CauseVerdict, FailedCheck, Fate, Mode, OnReboot, RemediationCause};
 use crate::record::{Cause, Ending, MOST_WORKERS, Record};
-use crate::report::{Outcome, Report, Verdict, reason};
+use crate::remediate::control::is_down;
+use crate::remediate::zone;
+use crate::report::{CheckResult, Outcome, Report, Verdict, reason};
+use crate::text::clean;
 use crate::worker::{Progress, WorkerView};
 
 /// So many workers in a row without a verdict, and the next comes as rarely as to a node that failed.
@@ -20,6 +23,8 @@ const FEW_SILENT: u32 = 3;
 const WAITING_GRACE: Duration = Duration::from_mins(1);
 /// How long the scheduler may refuse a worker. The next one tolerates what the node bears then.
 const UNSCHEDULED_GRACE: Duration = Duration::from_secs(20);
+/// So many checks that failed are remembered.
+const MOST_FAILED: usize = 8;
 /// How often a worker that does not go away is looked at.
 const GOING: SignedDuration = SignedDuration::from_mins(1);
 
@@ -115,8 +120,7 @@ impl Case<'_> {
     fn judge(&self, worker: &WorkerView, report: &Report) -> Decision {
         match report.verdict {
             Verdict::Inconclusive => {
-                let dns =
-                    |check: &crate::report::CheckResult| check.reason == reason::CLUSTER_DNS_NOT_RUNNING;
+                let dns = |check: &CheckResult| check.reason == reason::CLUSTER_DNS_NOT_RUNNING;
                 let cause = if report.checks.iter().any(dns) { Cause::ClusterDns } else { Cause::Other };
                 self.inconclusive(worker, cause, &report.summary())
             }
@@ -125,14 +129,19 @@ impl Case<'_> {
                 self.inconclusive(worker, Cause::Other, why)
             }
             Verdict::Passed => self.passed(worker, report),
+            Verdict::Failed if self.shares(&failed(report)) => {
+                let why = format!("nodes that work fail alike: {}", report.summary());
+                self.inconclusive(worker, Cause::SharedDependency, &why)
+            }
             Verdict::Failed if self.held => self.failed(worker, report),
             Verdict::Failed => self.failed_in_place(worker, report),
         }
     }
 
     fn record_after(&self, worker: &WorkerView, verdict: Verdict, cause: Option<Cause>, why: &str) -> Record {
-        // Where nothing can run, or the cluster's DNS does not, the node's clock stands still.
-        let stands = self.seen.fleet.cannot_run || cause == Some(Cause::ClusterDns) || !self.held;
+        // Where nothing can run, or what all nodes need does not work, the node's clock stands still.
+        let shared = matches!(cause, Some(Cause::ClusterDns | Cause::SharedDependency));
+        let stands = self.seen.fleet.cannot_run || shared || !self.held;
         let spent = self.age(worker) + Duration::try_from(self.pause()).unwrap_or_default();
         let record = self.record.after(Ending {
             uid: &self.seen.node.uid,
@@ -140,9 +149,14 @@ impl Case<'_> {
             number: worker.subject.number,
             verdict,
             why,
+            failed: if let Progress::Reported(report) = &worker.progress {
+                failed(report)
+            } else {
+                Vec::new()
+            },
             cause,
             spent: if stands { 0 } else { u32::try_from(spent.as_secs()).unwrap_or(u32::MAX) },
-            anew: self.seen.node.verify.is_some(),
+            anew: self.seen.node.verify.is_some() || self.has_thawed(),
             at: self.seen.now,
         });
         // One that somebody tainted is not open any more, whatever let it in.
@@ -187,8 +201,13 @@ impl Case<'_> {
         let mut effects = vec![Effect::Remember(record), Effect::Tell(told)];
         if attempts == allowed {
             let pause = self.gate.spec.retry.recheck_seconds;
-            let note =
-                format!("{allowed} attempts failed; the node stays tainted and is looked at every {pause} s");
+            let then = match self.gate.spec.on_failure {
+                Fate::KeepTainted => "",
+                Fate::Replace => "; its replacement is asked for",
+            };
+            let note = format!(
+                "{allowed} attempts failed; the node stays tainted and is looked at every {pause} s{then}"
+            );
             effects.push(Effect::Tell(Notice::new(true, "NodeVerificationFailed", "GiveUp", note)));
         }
         let state = if attempts < allowed { State::Unverified } else { State::Failed };
@@ -274,6 +293,7 @@ impl Case<'_> {
             number,
             verdict: Verdict::Inconclusive,
             why,
+            failed: Vec::new(),
             cause: Some(Cause::Other),
             spent: 0,
             anew: true,
@@ -322,6 +342,9 @@ impl Case<'_> {
         }
         if node.unschedulable {
             return waiting("the node is cordoned".into());
+        }
+        if let Some(decision) = self.freeze().or_else(|| self.ask()) {
+            return decision;
         }
         // Never two at once: one that was given up has to be gone before the next starts.
         if self.unended().next().is_some() {
@@ -391,7 +414,72 @@ impl Case<'_> {
     }
 
     fn same_round(&self) -> bool {
-        self.record.goes_on(&round(self.seen.node, self.gate)) && self.seen.node.verify.is_none()
+        self.record.goes_on(&round(self.seen.node, self.gate))
+            && self.seen.node.verify.is_none()
+            && !self.has_thawed()
+    }
+
+    /// Whether nodes that work fail one of these as well.
+    fn shares(&self, failed: &[FailedCheck]) -> bool {
+        let place = zone(self.seen.node);
+        let here = || self.seen.down.iter().filter(|down| down.zone == place);
+        failed.iter().any(|check| here().any(|down| is_down(down, &check.name, &check.target)))
+    }
+
+    /// What it failed is still down for all.
+    fn is_frozen(&self) -> bool {
+        self.record.cause == Some(Cause::SharedDependency) && self.shares(&self.record.failed)
+    }
+
+    /// What it failed was down for all, and works again: it begins anew.
+    fn has_thawed(&self) -> bool {
+        self.record.cause == Some(Cause::SharedDependency) && !self.shares(&self.record.failed)
+    }
+
+    /// A verdict that was recorded before it was known that nodes that work fail alike blames nobody any more.
+    fn freeze(&self) -> Option<Decision> {
+        let is_blamed = self.held
+            && self.same_round()
+            && self.record.verdict == Some(Verdict::Failed)
+            && self.shares(&self.record.failed);
+        is_blamed.then(|| {
+            let why = format!("nodes that work fail alike: {}", self.record.why);
+            let record = Record {
+                verdict: Some(Verdict::Inconclusive),
+                cause: Some(Cause::SharedDependency),
+                why: why.clone(),
+                ..self.record.clone()
+            };
+            let told = Notice::new(true, "NodeVerificationInconclusive", "Compare", &*why);
+            Decision::new(State::Inconclusive, why).with([Effect::Remember(record), Effect::Tell(told)])
+        })
+    }
+
+    /// The node is hopeless, and its gate wants it replaced: asked once for each verdict.
+    fn ask(&self) -> Option<Decision> {
+        let (record, spec) = (&self.record, &self.gate.spec);
+        if !self.held || !self.same_round() || record.at <= self.seen.asked {
+            return None;
+        }
+        let has_failed =
+            record.attempts >= self.attempts_allowed() && record.verdict == Some(Verdict::Failed);
+        let verdict = if has_failed && spec.on_failure == Fate::Replace {
+            CauseVerdict::Failed
+        } else if self.is_stuck(record) && spec.on_stuck == Fate::Replace && self.seen.fleet.ran_elsewhere {
+            CauseVerdict::Stuck
+        } else {
+            return None;
+        };
+        let (state, why) = self.standing("");
+        let cause = RemediationCause {
+            source: CauseSource::Gate,
+            name: self.gate.name.clone(),
+            verdict,
+            checks: record.failed.clone(),
+            message: why.clone(),
+            observed_at: record.at,
+        };
+        Some(Decision::new(state, format!("{why}; its replacement is asked for")).with([Effect::Ask(cause)]))
     }
 
     /// The gate's deadline is past, and nothing is known that would blame the node.
@@ -406,6 +494,7 @@ impl Case<'_> {
         self.record.attempts >= self.attempts_allowed()
             || self.record.silent >= TOO_MANY_SILENT
             || self.is_stuck(&self.record)
+            || self.is_frozen()
             // A node that works is not looked at more often than it needs.
             || (!self.held && (self.record.verdict == Some(Verdict::Failed) || self.record.silent >= FEW_SILENT))
     }
@@ -452,6 +541,16 @@ impl Case<'_> {
 
 /// What is looked at because its time has come, and nobody asked.
 const PERIODIC: &str = "its time has come";
+
+/// The checks that failed, as they are remembered: few, and short.
+fn failed(report: &Report) -> Vec<FailedCheck> {
+    let short = |check: &CheckResult| FailedCheck {
+        name: clean(&check.name, 64),
+        target: clean(&check.target, 128),
+        reason: clean(&check.reason, 64),
+    };
+    report.failed().take(MOST_FAILED).map(short).collect()
+}
 
 /// Which check failed first: an Event is told from another by its action.
 fn action(report: &Report) -> String {

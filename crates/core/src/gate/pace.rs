@@ -25,7 +25,7 @@ pub(super) fn spread(pause: SignedDuration, record: &Record) -> SignedDuration {
 }
 
 /// A number that looks like chance and is none (FNV-1a): decisions are pure.
-pub(super) fn scatter(uid: &str, number: u32) -> u64 {
+pub(crate) fn scatter(uid: &str, number: u32) -> u64 {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     uid.bytes().chain(number.to_le_bytes()).fold(0xcbf2_9ce4_8422_2325, step)
 }

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use crate::api::{Enforcement, GateTaint, NodeGate, NodeGateSpec, NodeGateStatus};
 use crate::node::NodeView;
 use crate::record::Record;
+use crate::remediate::WANTED_LABELS;
 
 /// A gate, as far as anything here is decided by it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,14 +98,14 @@ impl<'a> Served<'a> {
     }
 }
 
-/// The labels that decisions look at: those of the gates, and Karpenter's.
+/// The labels that decisions look at: those of the gates, Karpenter's, and those that say which group and zone.
 #[must_use]
 pub fn wanted_labels<'a>(gates: impl IntoIterator<Item = &'a GateView>) -> BTreeSet<Arc<str>> {
     let asked = gates
         .into_iter()
         .flat_map(|gate| gate.spec.node_selector.keys().chain([gate.spec.verified_label.key.as_str()]));
     // And the word that most of them have for a value.
-    asked.chain(super::wait::LABELS).chain(["true"]).map(Arc::from).collect()
+    asked.chain(super::wait::LABELS).chain(WANTED_LABELS).chain(["true"]).map(Arc::from).collect()
 }
 
 /// Who looks after this node.

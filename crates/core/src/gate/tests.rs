@@ -84,7 +84,18 @@ fn record(number: u32, verdict: Verdict, at: Timestamp) -> Record {
 
 fn ending(number: u32, round: Round, verdict: Verdict, at: Timestamp) -> Ending<'static> {
     let why = "dns: Timeout";
-    Ending { uid: "uid-1", round, number, verdict, why, cause: None, spent: 0, anew: false, at }
+    Ending {
+        uid: "uid-1",
+        round,
+        number,
+        verdict,
+        why,
+        failed: Vec::new(),
+        cause: None,
+        spent: 0,
+        anew: false,
+        at,
+    }
 }
 
 fn observed<'a>(node: &'a NodeView, served: Served<'a>, workers: &'a [WorkerView]) -> Observed<'a> {
@@ -95,6 +106,8 @@ fn observed<'a>(node: &'a NodeView, served: Served<'a>, workers: &'a [WorkerView
         daemons: None,
         slots: Slots { first: true, another: true, periodic: true },
         fleet: Fleet::default(),
+        down: &[],
+        asked: None,
         now: now(),
         elapsed: Duration::ZERO,
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use super::{CHECK_PREFIX, CONTAINER, NODE_NAME, NODE_UID, SUBJECT, name};
+use super::{CHECK_PREFIX, CONTAINER, NODE_NAME, NODE_UID, Role, SUBJECT};
 use crate::api::{EnvVar, InitContainer, NodeGateSpec, SecurityContext, Toleration, Volume, Worker};
 use crate::checks::{Assignment, Checks, Exec, Subject};
 use crate::node::NodeView;
@@ -153,6 +153,29 @@ pub fn pod(
     gate: &NodeGateSpec,
     subject: &Subject,
 ) -> Result<Pod, NoPod> {
+    build(template, node, gate, subject, Role::Verify)
+}
+
+/// The pod of a worker that looks at a node only to compare others with it.
+///
+/// # Errors
+/// Where the gate asks for what the installation does not allow.
+pub fn control_pod(
+    template: &Template,
+    node: &NodeView,
+    gate: &NodeGateSpec,
+    subject: &Subject,
+) -> Result<Pod, NoPod> {
+    build(template, node, gate, subject, Role::Control)
+}
+
+fn build(
+    template: &Template,
+    node: &NodeView,
+    gate: &NodeGateSpec,
+    subject: &Subject,
+    role: Role,
+) -> Result<Pod, NoPod> {
     let worker = &gate.worker;
     template.allowed.permits(worker, &template.service_account)?;
     let assignment = Assignment {
@@ -172,7 +195,7 @@ pub fn pod(
     containers.extend(gate.checks.exec.iter().map(|check| exec(check, worker)));
     let volumes: Vec<Value> = worker.volumes.iter().map(|volume| json!(volume)).chain(access).collect();
     Ok(serde_json::from_value(json!({
-        "metadata": metadata(template, node, subject)?,
+        "metadata": metadata(template, node, subject, role)?,
         "spec": {
             "restartPolicy": "Never",
             "activeDeadlineSeconds": gate.deadlines.worker_seconds,
@@ -204,17 +227,22 @@ fn report_bytes(containers: usize) -> Option<u32> {
     (share < MESSAGE_LIMIT).then(|| u32::try_from(share).unwrap_or_default())
 }
 
-fn metadata(template: &Template, node: &NodeView, subject: &Subject) -> Result<Value, serde_json::Error> {
+fn metadata(
+    template: &Template,
+    node: &NodeView,
+    subject: &Subject,
+    role: Role,
+) -> Result<Value, serde_json::Error> {
     let labels: BTreeMap<&str, &str> = BTreeMap::from([
         ("app.kubernetes.io/name", "nodekeeper"),
-        ("app.kubernetes.io/component", "worker"),
+        ("app.kubernetes.io/component", role.component()),
         ("app.kubernetes.io/managed-by", "nodekeeper"),
         (NODE_UID, &*node.uid),
         // A mesh's sidecar would have to start before we can look, and may never end.
         ("sidecar.istio.io/inject", "false"),
     ]);
     Ok(json!({
-        "name": name(&node.uid, subject.number),
+        "name": role.name(&node.uid, subject.number),
         "namespace": template.namespace,
         "labels": labels,
         "annotations": {

@@ -122,7 +122,7 @@ fn only_a_failure_taints_it_again() {
 fn where_many_fail_at_once_no_more_are_tainted() {
     let (mut node, gate) = verified();
     node.labels = Labels::default();
-    let many = Fleet { open: 19, regated: 2, cannot_run: false };
+    let many = Fleet { open: 19, regated: 2, ..Fleet::default() };
     let decision = look(&node, &gate, &[reported(2, Outcome::Failed)], many, 60);
     assert_eq!((regates(&decision), decision.state), (None, State::Verified));
     assert!(decision.why.contains("hardly the node"), "{}", decision.why);

@@ -1,0 +1,478 @@
+//! The only door to a destructive act: may this go ahead now, and what is its next step?
+//!
+//! [`consider`] is asked before anything is done, and all brakes are in it. What it approves is reserved in the policy by
+//! one guarded write; from then on [`act::next`] says each step.
+
+pub mod act;
+mod breaker;
+mod budget;
+pub mod control;
+pub mod drain;
+mod evidence;
+mod fuse;
+mod policy;
+pub mod provider;
+mod survey;
+mod target;
+mod window;
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::api::{
+    ActEnforcement, CauseSource, Condition, FailedCheck, NodeRemediation, NodeRemediationSpec,
+    NodeRemediationStatus, RemediationPolicy, RemediationPolicySpec, RemediationPolicyStatus, Reservation,
+};
+use crate::condition::{Finding, conditions};
+use control::{Compared, Comparison};
+use provider::Machine;
+
+pub use evidence::evidence;
+pub use policy::{Housekeeping, housekeep, prune};
+pub use survey::{GroupFacts, Survey, Verdicts, group, zone};
+pub use target::{Target, WANTED_LABELS};
+
+/// What the budget counts over.
+pub const HOUR: SignedDuration = SignedDuration::from_hours(1);
+/// An act that has not ended after this is no longer waited for.
+pub const LONGEST_ACT: SignedDuration = SignedDuration::from_hours(1);
+
+/// A `NodeRemediation`, as far as anything is decided by it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Its name: the uid of the node.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    /// For guarded writes.
+    pub resource_version: String,
+    /// Changes with its spec.
+    pub generation: i64,
+    /// When it was made.
+    pub created: Timestamp,
+    /// What is asked for.
+    pub spec: NodeRemediationSpec,
+    /// What became of it.
+    pub status: NodeRemediationStatus,
+}
+
+impl Request {
+    /// Keeps what is needed.
+    #[must_use]
+    pub fn new(object: &NodeRemediation) -> Self {
+        let metadata = &object.metadata;
+        Self {
+            name: metadata.name.clone().unwrap_or_default(),
+            uid: metadata.uid.clone().unwrap_or_default(),
+            resource_version: metadata.resource_version.clone().unwrap_or_default(),
+            generation: metadata.generation.unwrap_or_default(),
+            created: metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+            spec: object.spec.clone(),
+            status: object.status.clone().unwrap_or_default(),
+        }
+    }
+
+    /// One of its conditions.
+    #[must_use]
+    pub fn condition(&self, type_: &str) -> Option<&Condition> {
+        self.status.conditions.iter().find(|condition| condition.type_ == type_)
+    }
+
+    /// When it came to an end, if it did.
+    #[must_use]
+    pub fn finished(&self) -> Option<Timestamp> {
+        let ended = self.condition("Succeeded").filter(|condition| condition.status != "Unknown")?;
+        Some(ended.last_transition_time.parse().unwrap_or(self.created))
+    }
+
+    /// When it was approved, if it was.
+    #[must_use]
+    pub fn approved(&self) -> Option<Timestamp> {
+        let approved = self.condition("Approved").filter(|condition| condition.status == "True")?;
+        Some(approved.last_transition_time.parse().unwrap_or(self.created))
+    }
+
+    /// When its youngest cause was seen.
+    #[must_use]
+    pub fn asked(&self) -> Timestamp {
+        let seen = self.spec.causes.iter().map(|cause| cause.observed_at.unwrap_or(self.created));
+        seen.max().unwrap_or(self.created)
+    }
+
+    /// Whether it came to an end and nobody asked again.
+    #[must_use]
+    pub fn is_history(&self) -> bool {
+        self.finished().is_some_and(|at| self.asked() <= at)
+    }
+
+    /// The gate that asks, and the checks that fail there.
+    #[must_use]
+    pub fn blamed_by(&self) -> Option<(&str, &[FailedCheck])> {
+        let gate = self.spec.causes.iter().find(|cause| cause.source == CauseSource::Gate)?;
+        Some((&gate.name, &gate.checks))
+    }
+
+    /// The checks that fail, each once.
+    fn check_names(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = self
+            .spec
+            .causes
+            .iter()
+            .flat_map(|cause| &cause.checks)
+            .map(|check| check.name.as_str())
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    /// Its status with these findings.
+    #[must_use]
+    pub fn status_with(&self, findings: Vec<Finding>, now: Timestamp) -> NodeRemediationStatus {
+        NodeRemediationStatus {
+            observed_generation: self.generation,
+            conditions: conditions(findings, &self.status.conditions, self.generation, &now.to_string()),
+            ..self.status.clone()
+        }
+    }
+}
+
+/// The `RemediationPolicy`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Its uid.
+    pub uid: String,
+    /// For guarded writes.
+    pub resource_version: String,
+    /// Changes with its spec.
+    pub generation: i64,
+    /// What it says.
+    pub spec: RemediationPolicySpec,
+    /// What is reserved.
+    pub status: RemediationPolicyStatus,
+}
+
+impl Policy {
+    /// The only name that counts.
+    pub const NAME: &'static str = "default";
+
+    /// Keeps what is needed; none of one with another name or that is being deleted.
+    #[must_use]
+    pub fn new(object: &RemediationPolicy) -> Option<Self> {
+        let metadata = &object.metadata;
+        let counts = metadata.name.as_deref() == Some(Self::NAME) && metadata.deletion_timestamp.is_none();
+        counts.then(|| Self {
+            uid: metadata.uid.clone().unwrap_or_default(),
+            resource_version: metadata.resource_version.clone().unwrap_or_default(),
+            generation: metadata.generation.unwrap_or_default(),
+            spec: object.spec.clone(),
+            status: object.status.clone().unwrap_or_default(),
+        })
+    }
+
+    /// Why everything destructive stands still, if somebody paused it.
+    #[must_use]
+    pub fn paused(&self, now: Timestamp) -> Option<String> {
+        let pause = self.spec.pause.as_ref().filter(|pause| now < pause.until)?;
+        Some(format!("paused until {}: {}", pause.until, pause.reason))
+    }
+
+    /// The act that was approved for this request and has not ended.
+    #[must_use]
+    pub fn reservation(&self, request: &Request) -> Option<&Reservation> {
+        self.status.reservations.iter().find(|one| one.remediation == request.name && one.ended.is_none())
+    }
+}
+
+/// Why nothing is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Hold {
+    /// There is no such node any more.
+    NodeGone,
+    /// Somebody else is removing it.
+    BeingRemoved,
+    /// It was booted since.
+    OtherBoot,
+    /// It passed since.
+    NodeRecovered,
+    /// What was seen is too old.
+    EvidenceExpired,
+    /// Somebody paused everything.
+    Paused,
+    /// The node or one of its pods is not to be disrupted.
+    OptedOut,
+    /// It is a control-plane node that nobody named.
+    ControlPlane,
+    /// Karpenter has not registered it.
+    NotRegistered,
+    /// Nobody would replace it.
+    NoProvider,
+    /// Who would replace it cannot be found out.
+    ProviderUnreadable,
+    /// It is not the time.
+    OutsideWindow,
+    /// Something that all nodes share has just recovered.
+    Recovering,
+    /// Nodes that work fail alike, or there are none to compare with.
+    SharedDependencyDown,
+    /// Too many nodes fail.
+    BreakerOpen,
+    /// Replacements fail alike.
+    FuseBlown,
+    /// Enough has been done.
+    BudgetSpent,
+    /// The group would have no open node left.
+    LastOpenNode,
+    /// Nodes that work are being compared with.
+    Comparing,
+    /// Nothing destructive is done at all.
+    DryRun,
+}
+
+impl Hold {
+    /// As conditions and metrics say it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NodeGone => "NodeGone",
+            Self::BeingRemoved => "BeingRemoved",
+            Self::OtherBoot => "OtherBoot",
+            Self::NodeRecovered => "NodeRecovered",
+            Self::EvidenceExpired => "EvidenceExpired",
+            Self::Paused => "Paused",
+            Self::OptedOut => "OptedOut",
+            Self::ControlPlane => "ControlPlane",
+            Self::NotRegistered => "NotRegistered",
+            Self::NoProvider => "NoProvider",
+            Self::ProviderUnreadable => "ProviderUnreadable",
+            Self::OutsideWindow => "OutsideWindow",
+            Self::Recovering => "Recovering",
+            Self::SharedDependencyDown => "SharedDependencyDown",
+            Self::BreakerOpen => "BreakerOpen",
+            Self::FuseBlown => "FuseBlown",
+            Self::BudgetSpent => "BudgetSpent",
+            Self::LastOpenNode => "LastOpenNode",
+            Self::Comparing => "Comparing",
+            Self::DryRun => "DryRun",
+        }
+    }
+
+    /// Whether the wish itself is void: it comes to an end, and only new evidence revives it.
+    #[must_use]
+    pub fn is_end(self) -> bool {
+        matches!(self, Self::NodeGone | Self::OtherBoot | Self::NodeRecovered)
+    }
+}
+
+/// Why nothing is done, and when to look again though nothing changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// In one word.
+    pub hold: Hold,
+    /// For people, with what to do.
+    pub message: String,
+    /// When to look again.
+    pub again_in: Option<Duration>,
+}
+
+impl Held {
+    fn new(hold: Hold, message: impl Into<String>) -> Self {
+        Self { hold, message: message.into(), again_in: None }
+    }
+
+    fn until(self, at: Timestamp, now: Timestamp) -> Self {
+        Self { again_in: Some(Duration::try_from(at.duration_since(now)).unwrap_or_default()), ..self }
+    }
+
+    /// What the request says about itself.
+    #[must_use]
+    pub fn findings(&self) -> Vec<Finding> {
+        let mut findings = vec![Finding::new("Approved", "False", self.hold.as_str(), self.message.clone())];
+        let status = if self.hold.is_end() { "False" } else { "Unknown" };
+        findings.push(Finding::new("Succeeded", status, self.hold.as_str(), self.message.clone()));
+        findings
+    }
+}
+
+/// All that is looked at before anything is done.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'a> {
+    /// What is asked for.
+    pub request: &'a Request,
+    /// The brakes; none if there is no policy or it cannot be read.
+    pub policy: Option<&'a Policy>,
+    /// The node, read from the server just now; none if there is none of that name.
+    pub target: Option<&'a Target>,
+    /// Its pods, read just now.
+    pub pods: &'a [drain::PodView],
+    /// Who would replace it.
+    pub machine: &'a Machine,
+    /// All nodes.
+    pub survey: &'a Survey,
+    /// All requests, this one among them.
+    pub requests: &'a [&'a Request],
+    /// How nodes that work fare with the same checks.
+    pub compared: &'a Compared,
+    /// Workers with the image of the node's gate told something on another node lately.
+    pub ran_elsewhere: bool,
+    /// The time of day.
+    pub now: Timestamp,
+}
+
+/// What follows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Consideration {
+    /// Nothing is done.
+    Hold(Held),
+    /// The checks that failed have to run on nodes that work first.
+    Compare(Held),
+    /// It goes ahead, once this is the policy's status: the reservation is in it.
+    Approve(Box<RemediationPolicyStatus>),
+}
+
+/// Whether the act may go ahead now.
+#[must_use]
+pub fn consider(seen: &Seen<'_>) -> Consideration {
+    let target = match the_same(seen) {
+        Ok(target) => target,
+        Err(held) => return Consideration::Hold(held),
+    };
+    if let Err(held) = evidence(seen.request, target, seen.policy, seen.ran_elsewhere, seen.now) {
+        return Consideration::Hold(held);
+    }
+    let unheard = Policy {
+        uid: String::new(),
+        resource_version: String::new(),
+        generation: 0,
+        spec: RemediationPolicySpec::default(),
+        status: RemediationPolicyStatus::default(),
+    };
+    let policy = seen.policy.unwrap_or(&unheard);
+    let is_dry = policy.spec.enforcement == ActEnforcement::DryRun;
+    let held = brakes(seen, policy, target).err();
+    if is_dry {
+        let policy = if seen.policy.is_some() {
+            "`spec.enforcement` of the RemediationPolicy is 'DryRun'"
+        } else {
+            "there is no RemediationPolicy 'default'"
+        };
+        let would = held.map_or_else(
+            || "it would be compared with nodes that work, and replaced if they pass".to_owned(),
+            |held| format!("it would be held: {}: {}", held.hold.as_str(), held.message),
+        );
+        return Consideration::Hold(Held::new(Hold::DryRun, format!("{policy}; {would}")));
+    }
+    if let Some(held) = held {
+        return Consideration::Hold(held);
+    }
+    if let Some(consideration) = comparison(seen, policy, target) {
+        return consideration;
+    }
+    let mut status = policy.status.clone();
+    fuse::burn(&mut status.fuses, seen.request, target, seen.now);
+    status.reservations.push(Reservation {
+        remediation: seen.request.name.clone(),
+        node: target.identity.name.clone(),
+        group: target.group.clone(),
+        zone: target.zone.clone(),
+        at: seen.now,
+        ended: None,
+    });
+    Consideration::Approve(Box::new(status))
+}
+
+/// The node in the life that was asked for, and nobody is removing it.
+fn the_same<'a>(seen: &Seen<'a>) -> Result<&'a Target, Held> {
+    let wanted = &seen.request.spec.node;
+    let Some(target) = seen.target.filter(|target| target.identity.uid == wanted.uid) else {
+        let message = format!("there is no node {} with this uid any more", wanted.name);
+        return Err(Held::new(Hold::NodeGone, message));
+    };
+    if !wanted.boot_id.is_empty() && wanted.boot_id != target.identity.boot_id {
+        return Err(Held::new(Hold::OtherBoot, "the node was booted since this was asked for"));
+    }
+    if !wanted.provider_id.is_empty() && wanted.provider_id != target.identity.provider_id {
+        return Err(Held::new(Hold::NodeGone, "the Node stands for another machine now"));
+    }
+    if target.leaving {
+        return Err(Held::new(Hold::BeingRemoved, "somebody else is removing the node: it is left to them"));
+    }
+    Ok(target)
+}
+
+/// Every brake, but for those that cost something.
+fn brakes(seen: &Seen<'_>, policy: &Policy, target: &Target) -> Result<(), Held> {
+    let (request, now) = (seen.request, seen.now);
+    if let Some(why) = policy.paused(now) {
+        let until = policy.spec.pause.as_ref().map_or(now, |pause| pause.until);
+        return Err(Held::new(Hold::Paused, why).until(until, now));
+    }
+    opted_out(target, seen.pods)?;
+    if target.control_plane && !policy.spec.control_plane_nodes.contains(&target.identity.name) {
+        let message =
+            "control-plane nodes are never touched; name it in `spec.controlPlaneNodes` of the policy";
+        return Err(Held::new(Hold::ControlPlane, message));
+    }
+    provider::check(seen.machine, target)?;
+    let for_gate = request.blamed_by().is_some();
+    window::check(&policy.spec.windows, now).or_else(|held| if for_gate { Ok(()) } else { Err(held) })?;
+    if let Some(until) = policy.status.quiet_until.filter(|until| now < *until) {
+        let message = format!(
+            "something that all nodes share has just recovered: nothing destructive is done before {until}"
+        );
+        return Err(Held::new(Hold::Recovering, message).until(until, now));
+    }
+    control::known_down(&policy.status.down, request, target)?;
+    breaker::check(&policy.spec.breaker, &policy.status.breaker, seen.survey.verdicts)?;
+    fuse::check(policy, request, target, seen.survey)?;
+    budget::check(policy, seen.requests, target, seen.survey, now)
+}
+
+fn opted_out(target: &Target, pods: &[drain::PodView]) -> Result<(), Held> {
+    if let Some(key) = target.opted_out {
+        let message = format!("the node bears the annotation {key}");
+        return Err(Held::new(Hold::OptedOut, message));
+    }
+    match pods.iter().find_map(|pod| Some((pod, pod.opted_out?))) {
+        Some((pod, key)) => {
+            let message = format!("its pod {}/{} bears the annotation {key}", pod.namespace, pod.name);
+            Err(Held::new(Hold::OptedOut, message))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Nodes that work have to pass what this one fails. None if they do.
+fn comparison(seen: &Seen<'_>, policy: &Policy, target: &Target) -> Option<Consideration> {
+    let (gate, checks) = seen.request.blamed_by().filter(|(_, checks)| !checks.is_empty())?;
+    let size = usize::try_from(policy.spec.control_group.size).unwrap_or_default();
+    let place = if target.zone.is_empty() { String::new() } else { format!(" of zone {}", target.zone) };
+    let held = |hold, message| Held { again_in: Some(control::SHARED), ..Held::new(hold, message) };
+    match seen.compared.judge(size, checks) {
+        Comparison::NodeIsWorse => None,
+        Comparison::Due => {
+            let message =
+                format!("{size} verified nodes{place} are looked at with the checks of gate {gate}");
+            Some(Consideration::Compare(held(Hold::Comparing, message)))
+        }
+        Comparison::Running => {
+            let message =
+                format!("{size} verified nodes{place} are being looked at with the checks of gate {gate}");
+            Some(Consideration::Hold(held(Hold::Comparing, message)))
+        }
+        Comparison::Shared(what) => Some(Consideration::Hold(held(
+            Hold::SharedDependencyDown,
+            format!("verified nodes{place} fail alike: {what}. It is not the node"),
+        ))),
+        Comparison::TooFew(there) => Some(Consideration::Hold(held(
+            Hold::SharedDependencyDown,
+            format!(
+                "{there} verified nodes{place} could be compared with, and {size} are needed (`spec.controlGroup.size` of the policy): it may not be the node"
+            ),
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,204 @@
+//! What was approved is done step by step. Each step follows from what is there: whoever leads next goes on with it.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::drain::{Drainage, PodView, plan};
+use super::provider::{ClaimView, Machine};
+use super::{Hold, LONGEST_ACT, Policy, Request, Target, opted_out, provider};
+use crate::api::{ActEnforcement, RemediationPolicySpec, Reservation};
+use crate::condition::Finding;
+
+/// How soon it is looked at again where no watch says anything.
+const SOON: Duration = Duration::from_secs(5);
+
+/// All that the next step is decided from.
+#[derive(Clone, Copy, Debug)]
+pub struct Acting<'a> {
+    /// What is being done.
+    pub request: &'a Request,
+    /// The brakes; none if there is no policy or it cannot be read.
+    pub policy: Option<&'a Policy>,
+    /// What was approved.
+    pub reservation: &'a Reservation,
+    /// The node, read from the server just now.
+    pub target: Option<&'a Target>,
+    /// Its pods, read just now.
+    pub pods: &'a [PodView],
+    /// Who replaces it.
+    pub machine: &'a Machine,
+    /// What the server said when it last refused an eviction on this node.
+    pub blocked: Option<&'a str>,
+    /// The time of day.
+    pub now: Timestamp,
+}
+
+/// One step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// No more pods are scheduled to the node; it bears our mark.
+    Cordon,
+    /// Take our cordon away.
+    Uncordon,
+    /// Ask for these pods to go.
+    Evict(Vec<PodView>),
+    /// Delete its `NodeClaim`.
+    DeleteClaim(ClaimView),
+    /// Delete the Node object.
+    DeleteNode,
+    /// Nothing for now.
+    Wait,
+}
+
+/// What is next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Next {
+    /// The step.
+    pub step: Step,
+    /// What the request says about itself once the step is done.
+    pub findings: Vec<Finding>,
+    /// When to look again though nothing changed; none if it came to an end.
+    pub again_in: Option<Duration>,
+}
+
+impl Next {
+    /// Whether it came to an end.
+    #[must_use]
+    pub fn is_end(&self) -> bool {
+        self.again_in.is_none()
+    }
+
+    fn on(step: Step, findings: Vec<Finding>) -> Self {
+        Self { step, findings, again_in: Some(SOON) }
+    }
+}
+
+fn approved(message: impl Into<String>) -> Finding {
+    Finding::new("Approved", "True", "WithinBudget", message)
+}
+
+fn going_on(message: &str) -> Finding {
+    Finding::new("Succeeded", "Unknown", "InProgress", message)
+}
+
+/// The next step of what was approved.
+#[must_use]
+pub fn next(seen: &Acting<'_>) -> Next {
+    let request = seen.request;
+    let Some(target) = seen.target.filter(|target| target.identity.uid == request.spec.node.uid) else {
+        let gone = "the node is gone";
+        let findings = vec![
+            approved("it was within the budget"),
+            Finding::new("Replaced", "True", "NodeGone", gone),
+            Finding::new("Succeeded", "True", "Replaced", gone),
+        ];
+        return Next { step: Step::Wait, findings, again_in: None };
+    };
+    let is_late = seen.now.duration_since(seen.reservation.at) >= LONGEST_ACT;
+    let is_going = target.leaving || matches!(seen.machine, Machine::Claim(claim) if claim.deleting);
+    if is_going {
+        let replaced = Finding::new("Replaced", "True", "Requested", "the node is being removed");
+        if is_late {
+            let message = "the node is being removed and does not go: look at its finalizers";
+            let findings = vec![replaced, Finding::new("Succeeded", "False", "NodeStays", message)];
+            return Next { step: Step::Wait, findings, again_in: None };
+        }
+        return Next::on(
+            Step::Wait,
+            vec![approved("it was within the budget"), replaced, going_on("the node is being removed")],
+        );
+    }
+    if let Err((reason, message)) = may_go_on(seen, target, is_late) {
+        return give_up(request, target, reason, message, None);
+    }
+    step(seen, target)
+}
+
+/// What holds destructive acts holds those that were begun, too: what waited through a pause is not replayed.
+fn may_go_on(seen: &Acting<'_>, target: &Target, is_late: bool) -> Result<(), (&'static str, String)> {
+    let boot = &seen.request.spec.node.boot_id;
+    if !boot.is_empty() && *boot != target.identity.boot_id {
+        return Err((Hold::OtherBoot.as_str(), "the node was booted since this was approved".into()));
+    }
+    let Some(policy) = seen.policy.filter(|policy| policy.spec.enforcement == ActEnforcement::Enforce) else {
+        return Err((Hold::DryRun.as_str(), "the RemediationPolicy no longer enforces anything".into()));
+    };
+    if let Some(why) = policy.paused(seen.now) {
+        return Err((Hold::Paused.as_str(), why));
+    }
+    opted_out(target, seen.pods).map_err(|held| (held.hold.as_str(), held.message))?;
+    if matches!(seen.machine, Machine::Nobody) {
+        return Err((Hold::NoProvider.as_str(), "nobody would replace the machine any more".into()));
+    }
+    if is_late {
+        return Err(("TimedOut", "it was not done within an hour".into()));
+    }
+    Ok(())
+}
+
+fn step(seen: &Acting<'_>, target: &Target) -> Next {
+    let began = seen.reservation.at;
+    let default = RemediationPolicySpec::default();
+    let spec = seen.policy.map_or(&default, |policy| &policy.spec);
+    let drainage = plan(seen.pods, &spec.drain, began, seen.now);
+    if let Drainage::Refused(reason, message) = &drainage {
+        let drained = Finding::new("Drained", "False", reason, with_budget(message, seen.blocked));
+        return give_up(seen.request, target, reason, with_budget(message, seen.blocked), Some(drained));
+    }
+    let yes = || approved(format!("approved at {began}"));
+    if !target.unschedulable {
+        let message = "the node is cordoned first";
+        return Next::on(
+            Step::Cordon,
+            vec![yes(), Finding::new("Drained", "False", "Cordoning", message), going_on(message)],
+        );
+    }
+    let draining = |message: String| {
+        vec![yes(), Finding::new("Drained", "False", "Draining", &*message), going_on(&message)]
+    };
+    match drainage {
+        Drainage::Evict(pods) => {
+            let message = with_budget(&format!("{} pods have to go", pods.len()), seen.blocked);
+            Next::on(Step::Evict(pods), draining(message))
+        }
+        Drainage::Waiting(message) => Next::on(Step::Wait, draining(message)),
+        Drainage::Refused(..) | Drainage::Done => replace(seen, target, yes()),
+    }
+}
+
+fn with_budget(message: &str, blocked: Option<&str>) -> String {
+    blocked.map_or_else(|| message.to_owned(), |why| format!("{message}; an eviction was refused: {why}"))
+}
+
+fn replace(seen: &Acting<'_>, target: &Target, approved: Finding) -> Next {
+    let drained = Finding::new("Drained", "True", "Drained", "all pods that leave are gone");
+    if let Err(held) = provider::check(seen.machine, target) {
+        let replaced = Finding::new("Replaced", "False", held.hold.as_str(), &*held.message);
+        let findings = vec![approved, drained, replaced, going_on(&held.message)];
+        return Next::on(Step::Wait, findings);
+    }
+    let (step, message) = match seen.machine {
+        Machine::Claim(claim) => {
+            (Step::DeleteClaim(claim.clone()), format!("its NodeClaim {} is deleted", claim.name))
+        }
+        _ => (Step::DeleteNode, "its Node object is deleted".to_owned()),
+    };
+    let replaced = Finding::new("Replaced", "Unknown", "Requested", &*message);
+    Next::on(step, vec![approved, drained, replaced, going_on(&message)])
+}
+
+/// It came to nothing. A cordon of ours goes with it; one of somebody else stays.
+fn give_up(
+    request: &Request,
+    target: &Target,
+    reason: &'static str,
+    message: String,
+    drained: Option<Finding>,
+) -> Next {
+    let is_ours = target.unschedulable && target.cordoned_for.as_deref() == Some(&request.name);
+    let mut findings: Vec<Finding> = drained.into_iter().collect();
+    findings.push(Finding::new("Approved", "False", reason, &*message));
+    findings.push(Finding::new("Succeeded", "False", reason, message));
+    Next { step: if is_ours { Step::Uncordon } else { Step::Wait }, findings, again_in: None }
+}

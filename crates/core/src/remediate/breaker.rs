@@ -1,0 +1,51 @@
+//! Stops everything destructive while too many nodes fail, and for a while after.
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::{Held, Hold, Verdicts};
+use crate::api::{Breaker, BreakerState};
+
+fn is_over(verdicts: Verdicts, percent: i32) -> bool {
+    u64::from(verdicts.failed) * 100 > u64::from(percent.unsigned_abs()) * u64::from(verdicts.all)
+}
+
+fn opens(spec: &Breaker, verdicts: Verdicts) -> bool {
+    verdicts.all >= spec.least_verdicts.unsigned_abs() && is_over(verdicts, spec.open_percent)
+}
+
+/// Where it stands now.
+pub(super) fn state(
+    spec: &Breaker,
+    before: &BreakerState,
+    verdicts: Verdicts,
+    now: Timestamp,
+) -> BreakerState {
+    if opens(spec, verdicts) {
+        return BreakerState { open: true, calm_since: None };
+    }
+    if !before.open {
+        return BreakerState::default();
+    }
+    if is_over(verdicts, spec.close_percent) {
+        return BreakerState { open: true, calm_since: None };
+    }
+    let since = before.calm_since.unwrap_or(now);
+    let needed = SignedDuration::from_secs(spec.close_after_seconds.into());
+    if now.duration_since(since) >= needed {
+        return BreakerState::default();
+    }
+    BreakerState { open: true, calm_since: Some(since) }
+}
+
+/// Whether it is closed: by what was written, and by what is seen now.
+pub(super) fn check(spec: &Breaker, state: &BreakerState, verdicts: Verdicts) -> Result<(), Held> {
+    let Verdicts { all, failed } = verdicts;
+    if opens(spec, verdicts) || state.open {
+        let message = format!(
+            "{failed} of {all} nodes that had a verdict lately failed: nothing destructive is done until it has been no more than {} % for {} s",
+            spec.close_percent, spec.close_after_seconds
+        );
+        return Err(Held::new(Hold::BreakerOpen, message));
+    }
+    Ok(())
+}

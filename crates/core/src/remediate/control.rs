@@ -1,0 +1,225 @@
+//! The control group: before a node is blamed, nodes that work are looked at with the same checks.
+
+use std::time::Duration;
+
+use super::{Held, Hold, Request, Target, zone};
+use crate::api::{Down, FailedCheck};
+use crate::checks::Subject;
+use crate::gate::{GateView, scatter};
+use crate::node::NodeView;
+use crate::record::Record;
+use crate::report::{CheckResult, Outcome, Report, Verdict};
+use crate::worker::{Progress, WorkerView};
+
+/// One run for a gate and a zone serves all who ask within this.
+pub const SHARED: Duration = Duration::from_mins(1);
+/// So many of them run at once, at most, besides all other workers.
+pub const MOST: usize = 5;
+/// What began longer ago than this says nothing about now.
+const FRESH: Duration = Duration::from_mins(2);
+/// A run that began longer ago than this is of no use to anybody: its pods are removed.
+pub const STALE: Duration = Duration::from_mins(4);
+
+/// What is known of a run on nodes that work.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Compared {
+    /// So many nodes could be looked at.
+    pub candidates: usize,
+    /// The last run, if it is not stale.
+    pub run: Option<Run>,
+}
+
+/// One run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// How long ago it began.
+    pub age: Duration,
+    /// How far each of its workers is.
+    pub controls: Vec<(String, Progress)>,
+}
+
+/// What a comparison comes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Comparison {
+    /// The others pass what it fails.
+    NodeIsWorse,
+    /// They have to be looked at.
+    Due,
+    /// They are being looked at.
+    Running,
+    /// Others fail alike; which, and what.
+    Shared(String),
+    /// Only so many could be compared with.
+    TooFew(usize),
+}
+
+impl Compared {
+    /// The last run of a gate's control workers in a zone, from all control workers. `elapsed` is on the clock of their
+    /// [`WorkerView::first_seen`].
+    #[must_use]
+    pub fn new<'a>(
+        gate: &GateView,
+        controls: impl IntoIterator<Item = &'a WorkerView>,
+        in_zone: impl Fn(&str) -> bool,
+        candidates: usize,
+        elapsed: Duration,
+    ) -> Self {
+        let is_ours = |control: &&WorkerView| {
+            let Subject { gate_uid, gate_generation, .. } = &control.subject;
+            *gate_uid == gate.uid && *gate_generation == gate.generation && in_zone(&control.node_name)
+        };
+        let ours: Vec<&WorkerView> = controls.into_iter().filter(is_ours).collect();
+        let newest = ours.iter().map(|control| control.subject.number).max();
+        let run: Vec<&&WorkerView> =
+            ours.iter().filter(|control| Some(control.subject.number) == newest).collect();
+        let began = run.iter().map(|control| control.first_seen).min();
+        let run = began.map(|began| Run {
+            age: elapsed.saturating_sub(began),
+            controls: run.iter().map(|one| (one.node_name.clone(), one.progress.clone())).collect(),
+        });
+        Self { candidates, run: run.filter(|run| run.age < STALE) }
+    }
+
+    /// Whether the node fails what others pass.
+    #[must_use]
+    pub fn judge(&self, size: usize, checks: &[FailedCheck]) -> Comparison {
+        if size == 0 {
+            return Comparison::NodeIsWorse;
+        }
+        let Some(run) = &self.run else {
+            return if self.candidates < size {
+                Comparison::TooFew(self.candidates)
+            } else {
+                Comparison::Due
+            };
+        };
+        let reports: Vec<(&str, &Report)> = run
+            .controls
+            .iter()
+            .filter_map(|(node, progress)| match progress {
+                Progress::Reported(report) => Some((node.as_str(), report)),
+                _ => None,
+            })
+            .collect();
+        let alike = reports.iter().find_map(|(node, report)| Some((node, fails(report, checks)?)));
+        if let Some((node, what)) = alike {
+            let reason = if what.reason.is_empty() { "fails" } else { &what.reason };
+            return Comparison::Shared(format!("{} {} on {node}: {reason}", what.name, what.target));
+        }
+        let passed = reports.iter().filter(|(_, report)| passes(report, checks)).count();
+        if passed >= size && run.age < FRESH {
+            return Comparison::NodeIsWorse;
+        }
+        let is_on = |(_, progress): &(String, Progress)| {
+            !matches!(progress, Progress::Reported(_) | Progress::Silent(..))
+        };
+        if run.controls.iter().any(is_on) {
+            return Comparison::Running;
+        }
+        if run.age < SHARED { Comparison::TooFew(passed) } else { self.again(size) }
+    }
+
+    fn again(&self, size: usize) -> Comparison {
+        if self.candidates < size { Comparison::TooFew(self.candidates) } else { Comparison::Due }
+    }
+}
+
+fn same(result: &CheckResult, check: &FailedCheck) -> bool {
+    // Long targets are cut on their way.
+    result.name == check.name && (result.target == check.target || check.target.is_empty())
+}
+
+fn fails<'a>(report: &'a Report, checks: &[FailedCheck]) -> Option<&'a CheckResult> {
+    let failed = |result: &&CheckResult| {
+        result.outcome == Outcome::Failed && checks.iter().any(|check| same(result, check))
+    };
+    report.checks.iter().find(failed)
+}
+
+fn passes(report: &Report, checks: &[FailedCheck]) -> bool {
+    report.verdict == Verdict::Passed
+        || checks.iter().all(|check| {
+            let mut results = report.checks.iter().filter(|result| same(result, check)).peekable();
+            results.peek().is_some() && results.all(|result| result.outcome == Outcome::Passed)
+        })
+}
+
+/// The nodes on which a gate's checks are run to compare with: verified by it, in the zone, and working. Others each
+/// time, by what looks like chance.
+#[must_use]
+pub fn candidates<'a>(
+    nodes: impl IntoIterator<Item = &'a NodeView>,
+    gate: &GateView,
+    in_zone: &str,
+    number: u32,
+) -> Vec<&'a NodeView> {
+    let fits = |node: &&NodeView| {
+        zone(node) == in_zone
+            && node.ready
+            && !node.unschedulable
+            && !node.leaving
+            && node.positions(&gate.spec.taints).is_empty()
+            && Record::read(node.record.as_deref(), &node.uid)
+                .is_some_and(|record| record.is_open() && record.round.gate_uid == gate.uid)
+    };
+    let mut fitting: Vec<&NodeView> = nodes.into_iter().filter(fits).collect();
+    fitting.sort_by_cached_key(|node| scatter(&node.uid, number));
+    fitting
+}
+
+/// Whether what the node fails is known not to work on others.
+pub(super) fn known_down(down: &[Down], request: &Request, target: &Target) -> Result<(), Held> {
+    let checks = request.blamed_by().map_or(&[] as &[FailedCheck], |(_, checks)| checks);
+    let shared = down.iter().find(|down| {
+        down.zone == target.zone && checks.iter().any(|check| is_down(down, &check.name, &check.target))
+    });
+    match shared {
+        Some(down) => {
+            let message = format!(
+                "verified nodes fail alike since {}: {} {}. It is not the node",
+                down.since, down.check, down.target
+            );
+            Err(Held { again_in: Some(SHARED), ..Held::new(Hold::SharedDependencyDown, message) })
+        }
+        None => Ok(()),
+    }
+}
+
+/// Whether this is that check of that target.
+#[must_use]
+pub fn is_down(down: &Down, check: &str, target: &str) -> bool {
+    down.check == check && (down.target == target || target.is_empty() || down.target.is_empty())
+}
+
+/// What the reports of a run say about what is or may be down in a zone: failing checks, and whether all else of them
+/// passed on so many nodes as are needed.
+#[must_use]
+pub fn failing(run: &Run) -> Vec<FailedCheck> {
+    let reports = run.controls.iter().filter_map(|(_, progress)| match progress {
+        Progress::Reported(report) => Some(report),
+        _ => None,
+    });
+    let mut failing: Vec<FailedCheck> = reports
+        .flat_map(|report| &report.checks)
+        .filter(|result| result.outcome == Outcome::Failed)
+        .map(|result| FailedCheck {
+            name: result.name.clone(),
+            target: result.target.clone(),
+            reason: result.reason.clone(),
+        })
+        .collect();
+    failing.sort();
+    failing.dedup_by(|a, b| a.name == b.name && a.target == b.target);
+    failing
+}
+
+/// Whether so many nodes passed this check.
+#[must_use]
+pub fn has_recovered(run: &Run, size: usize, down: &Down) -> bool {
+    let check = FailedCheck { name: down.check.clone(), target: down.target.clone(), reason: String::new() };
+    let passed = run.controls.iter().filter(|(_, progress)| match progress {
+        Progress::Reported(report) => passes(report, std::slice::from_ref(&check)),
+        _ => false,
+    });
+    passed.count() >= size.max(1)
+}

@@ -1,0 +1,86 @@
+//! Whether what was seen may still be acted on.
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::{Held, Hold, Policy, Request, Target};
+use crate::api::{CauseSource, CauseVerdict, RemediationCause, RemediationPolicySpec};
+use crate::report::Verdict;
+
+/// Whether at least one cause is fresh. What waited through a pause or an outage is dropped, not replayed.
+///
+/// # Errors
+/// Says why none is.
+pub fn evidence(
+    request: &Request,
+    target: &Target,
+    policy: Option<&Policy>,
+    ran_elsewhere: bool,
+    now: Timestamp,
+) -> Result<(), Held> {
+    let allowed = policy
+        .map_or(RemediationPolicySpec::default().evidence_seconds, |policy| policy.spec.evidence_seconds);
+    let allowed = SignedDuration::from_secs(allowed.into());
+    let mut why = None;
+    for cause in &request.spec.causes {
+        match supports(request, cause, target, allowed, ran_elsewhere, now) {
+            Ok(()) => return Ok(()),
+            Err(held) => why = why.or(Some(held)),
+        }
+    }
+    Err(why.unwrap_or_else(|| Held::new(Hold::EvidenceExpired, "nobody asks for it")))
+}
+
+fn supports(
+    request: &Request,
+    cause: &RemediationCause,
+    target: &Target,
+    allowed: SignedDuration,
+    ran_elsewhere: bool,
+    now: Timestamp,
+) -> Result<(), Held> {
+    let seen = match cause.source {
+        CauseSource::Gate => gate_says(cause, target, ran_elsewhere)?,
+        CauseSource::Recycler | CauseSource::Person => cause.observed_at.unwrap_or(request.created),
+    };
+    // After an end, the same evidence is not acted on again.
+    if request.finished().is_some_and(|ended| seen <= ended) {
+        let message = "it came to an end, and nothing new was seen since";
+        return Err(Held::new(Hold::EvidenceExpired, message));
+    }
+    // A clock that is ahead of ours may say that it will be seen; that is as good as now, and no better.
+    if now.duration_since(seen) > allowed {
+        let message = format!(
+            "what {} {} saw is of {seen}, more than {} s ago: it has to be seen again",
+            match cause.source {
+                CauseSource::Gate => "gate",
+                CauseSource::Recycler => "recycler",
+                CauseSource::Person => "person",
+            },
+            cause.name,
+            allowed.as_secs()
+        );
+        return Err(Held::new(Hold::EvidenceExpired, message));
+    }
+    Ok(())
+}
+
+/// When the gate's verdict on this boot was recorded on the node itself.
+fn gate_says(cause: &RemediationCause, target: &Target, ran_elsewhere: bool) -> Result<Timestamp, Held> {
+    let expired = |message: &str| Held::new(Hold::EvidenceExpired, message);
+    let record = target.record.as_ref().ok_or_else(|| expired("the node has no record of any verdict"))?;
+    if record.is_open() {
+        return Err(Held::new(Hold::NodeRecovered, "the node passed since, and was let in"));
+    }
+    if record.round.boot_id != target.identity.boot_id {
+        return Err(Held::new(Hold::OtherBoot, "the node was booted since its last verdict"));
+    }
+    let at = record.at.ok_or_else(|| expired("the node's record has no time"))?;
+    match (cause.verdict, record.verdict) {
+        (CauseVerdict::Failed, Some(Verdict::Failed)) => Ok(at),
+        (CauseVerdict::Stuck, Some(Verdict::Inconclusive)) if ran_elsewhere => Ok(at),
+        (CauseVerdict::Stuck, Some(Verdict::Inconclusive)) => Err(expired(
+            "no worker with the same image told anything on another node lately: it may not be the node",
+        )),
+        _ => Err(expired("the node's last verdict is another")),
+    }
+}

@@ -1,0 +1,202 @@
+//! What the policy says about itself, gone over again and again: reservations end, the breaker moves, what was down
+//! recovers, and history goes.
+
+use std::collections::BTreeSet;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::control::{Compared, failing, has_recovered, is_down};
+use super::{HOUR, Hold, LONGEST_ACT, Policy, Request, Survey, breaker, fuse, window};
+use crate::api::{ActEnforcement, Down, RemediationPolicyStatus, Reservation};
+use crate::condition::{Finding, conditions};
+
+/// All that it is made from.
+#[derive(Clone, Copy)]
+pub struct Housekeeping<'a> {
+    /// The policy, as it was read.
+    pub policy: &'a Policy,
+    /// All requests.
+    pub requests: &'a [&'a Request],
+    /// All nodes.
+    pub survey: &'a Survey,
+    /// Whether there is a node with this uid.
+    pub is_there: &'a dyn Fn(&str) -> bool,
+    /// The last runs on nodes that work: of which gate, in which zone.
+    pub compared: &'a [(String, String, Compared)],
+    /// The time of day.
+    pub now: Timestamp,
+}
+
+/// The policy's status as it should be now.
+#[must_use]
+pub fn housekeep(seen: &Housekeeping<'_>) -> RemediationPolicyStatus {
+    let Housekeeping { policy, survey, now, .. } = *seen;
+    let mut status = policy.status.clone();
+    for one in &mut status.reservations {
+        if one.ended.is_none() && has_ended(seen, one) {
+            one.ended = Some(now);
+        }
+    }
+    status.reservations.retain(|one| one.ended.is_none() || now.duration_since(one.at) < HOUR);
+    status.breaker = breaker::state(&policy.spec.breaker, &policy.status.breaker, survey.verdicts, now);
+    down(seen, &mut status);
+    status.quiet_until = status.quiet_until.filter(|until| now < *until);
+    fuse::settle(&mut status.fuses, &policy.spec.fuse, survey, now);
+    status.observed_generation = policy.generation;
+    let findings = findings(seen, &status);
+    status.conditions = conditions(findings, &policy.status.conditions, policy.generation, &now.to_string());
+    status
+}
+
+fn has_ended(seen: &Housekeeping<'_>, one: &Reservation) -> bool {
+    let request = seen.requests.iter().find(|request| request.name == one.remediation);
+    let said_so = request.and_then(|request| request.finished()).is_some_and(|ended| ended >= one.at);
+    // Whoever deletes the request does not end the act.
+    let is_over = request.is_none() && !(seen.is_there)(&one.remediation);
+    said_so || is_over || seen.now.duration_since(one.at) >= LONGEST_ACT + LONGEST_ACT
+}
+
+/// What fails on nodes that work is down, until as many as are needed pass it again.
+fn down(seen: &Housekeeping<'_>, status: &mut RemediationPolicyStatus) {
+    let group = &seen.policy.spec.control_group;
+    let size = usize::try_from(group.size).unwrap_or_default();
+    for (gate, zone, compared) in seen.compared {
+        let Some(run) = &compared.run else { continue };
+        for check in failing(run) {
+            let known = |down: &Down| down.zone == *zone && is_down(down, &check.name, &check.target);
+            if !status.down.iter().any(known) {
+                status.down.push(Down {
+                    gate: gate.clone(),
+                    zone: zone.clone(),
+                    check: check.name.clone(),
+                    target: check.target.clone(),
+                    since: seen.now,
+                });
+            }
+        }
+        let before = status.down.len();
+        status.down.retain(|down| {
+            down.gate != *gate
+                || down.zone != *zone
+                || !failing(run).is_empty()
+                || !has_recovered(run, size, down)
+        });
+        if status.down.len() < before {
+            status.quiet_until = Some(seen.now + SignedDuration::from_secs(group.recovery_seconds.into()));
+        }
+    }
+}
+
+fn findings(seen: &Housekeeping<'_>, status: &RemediationPolicyStatus) -> Vec<Finding> {
+    let Housekeeping { policy, now, .. } = *seen;
+    let of = |type_, status, reason, message: String| Finding::new(type_, status, reason, message);
+    let in_flight = status.reservations.iter().filter(|one| one.ended.is_none()).count();
+    let lately = status.reservations.iter().filter(|one| now.duration_since(one.at) < HOUR).count();
+    let breaker = if status.breaker.open {
+        let verdicts = seen.survey.verdicts;
+        let message = format!(
+            "{} of {} nodes that had a verdict lately failed: nothing destructive is done, letting nodes in goes on",
+            verdicts.failed, verdicts.all
+        );
+        of("BreakerOpen", "True", "TooManyFail", message)
+    } else {
+        of("BreakerOpen", "False", "FewFail", "few enough nodes fail".into())
+    };
+    let fuse = match held(seen, Hold::FuseBlown) {
+        Some((message, _)) => of("FuseBlown", "True", "ReplacementsFailAlike", message),
+        None => of("FuseBlown", "False", "NoLoop", "no replacements of replacements fail alike".into()),
+    };
+    let shared = shared(seen, status);
+    let ready = ready(policy, status, now, &[&breaker, &shared], (in_flight, lately));
+    vec![ready, breaker, shared, fuse]
+}
+
+/// What a request is held for, if one is, and how many are.
+fn held(seen: &Housekeeping<'_>, hold: Hold) -> Option<(String, usize)> {
+    let held = |request: &&&Request| {
+        !request.is_history()
+            && request.condition("Approved").is_some_and(|approved| approved.reason == hold.as_str())
+    };
+    let mut all = seen.requests.iter().filter(held);
+    let first = all.next()?.condition("Approved")?.message.clone();
+    Some((first, 1 + all.count()))
+}
+
+fn shared(seen: &Housekeeping<'_>, status: &RemediationPolicyStatus) -> Finding {
+    let of = |status, reason, message: String| Finding::new("SharedDependencyDown", status, reason, message);
+    match (&status.down[..], held(seen, Hold::SharedDependencyDown)) {
+        ([], None) => of("False", "NotSeen", "nothing fails on nodes that work".into()),
+        ([], Some((message, count))) => {
+            of("True", "NothingToCompareWith", format!("{count} nodes wait: {message}"))
+        }
+        ([first, rest @ ..], _) => {
+            let place =
+                if first.zone.is_empty() { String::new() } else { format!(" in zone {}", first.zone) };
+            let more = if rest.is_empty() { String::new() } else { format!("; and {} more", rest.len()) };
+            let message = format!(
+                "verified nodes{place} fail {} {} since {}{more}: no node is blamed for it, attempts and deadlines stand still",
+                first.check, first.target, first.since
+            );
+            of("True", "ControlsFail", message)
+        }
+    }
+}
+
+fn ready(
+    policy: &Policy,
+    status: &RemediationPolicyStatus,
+    now: Timestamp,
+    brakes: &[&Finding],
+    (in_flight, lately): (usize, usize),
+) -> Finding {
+    let of = |status, reason, message: String| Finding::new("Ready", status, reason, message);
+    if let Some(problem) = window::unreadable(&policy.spec.windows) {
+        return of("False", "InvalidWindow", problem);
+    }
+    if policy.spec.enforcement == ActEnforcement::DryRun {
+        let message = "`spec.enforcement` is 'DryRun': it is said what would be done, and nothing is done";
+        return of("False", "DryRun", message.into());
+    }
+    if let Some(why) = policy.paused(now) {
+        return of("False", "Paused", why);
+    }
+    if let Some(brake) = brakes.iter().find(|brake| brake.status == "True") {
+        return of("False", brake.type_, brake.message.clone());
+    }
+    if let Some(until) = status.quiet_until {
+        return of("False", "Recovering", format!("nothing destructive is done before {until}"));
+    }
+    let most = policy.spec.budget.per_hour;
+    of(
+        "True",
+        "Enforcing",
+        format!("{in_flight} acts in flight, {lately} of {most} approved in the last hour"),
+    )
+}
+
+/// The requests whose history is old enough to go, or too much: never what the budget counts.
+#[must_use]
+pub fn prune<'a>(policy: Option<&Policy>, requests: &[&'a Request], now: Timestamp) -> Vec<&'a Request> {
+    let default = crate::api::History::default();
+    let history = policy.map_or(&default, |policy| &policy.spec.history);
+    let reserved: BTreeSet<&str> = policy
+        .into_iter()
+        .flat_map(|policy| &policy.status.reservations)
+        .map(|one| one.remediation.as_str())
+        .collect();
+    let counts = |request: &Request| {
+        reserved.contains(request.name.as_str())
+            || request.approved().is_some_and(|at| now.duration_since(at) < HOUR)
+    };
+    let mut old: Vec<(Timestamp, &Request)> = requests
+        .iter()
+        .filter(|request| request.is_history() && !counts(request))
+        .filter_map(|request| Some((request.finished()?, *request)))
+        .collect();
+    old.sort_by_key(|(ended, request)| (*ended, request.name.clone()));
+    let most = usize::try_from(history.most).unwrap_or(usize::MAX);
+    let too_many = old.len().saturating_sub(most);
+    let is_old = |ended: &Timestamp| now.duration_since(*ended).as_secs() >= history.keep_seconds;
+    let goes = |(place, (ended, _)): &(usize, (Timestamp, &Request))| *place < too_many || is_old(ended);
+    old.into_iter().enumerate().filter(goes).map(|(_, (_, request))| request).collect()
+}
