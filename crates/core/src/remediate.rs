@@ -382,6 +382,33 @@ pub fn consider(seen: &Seen<'_>) -> Consideration {
     Consideration::Approve(Box::new(status))
 }
 
+/// What keeps every act from being approved now, whatever it is about: found out without asking the server anything.
+#[must_use]
+pub fn standstill(
+    policy: Option<&Policy>,
+    requests: &[&Request],
+    survey: &Survey,
+    now: Timestamp,
+) -> Option<Held> {
+    let policy = policy.filter(|policy| policy.spec.enforcement == ActEnforcement::Enforce)?;
+    cluster(policy, survey, now).and_then(|()| budget::cluster(policy, requests, now)).err()
+}
+
+/// The brakes that hold for the whole cluster.
+fn cluster(policy: &Policy, survey: &Survey, now: Timestamp) -> Result<(), Held> {
+    if let Some(why) = policy.paused(now) {
+        let until = policy.spec.pause.as_ref().map_or(now, |pause| pause.until);
+        return Err(Held::new(Hold::Paused, why).until(until, now));
+    }
+    if let Some(until) = policy.status.quiet_until.filter(|until| now < *until) {
+        let message = format!(
+            "something that all nodes share has just recovered: nothing destructive is done before {until}"
+        );
+        return Err(Held::new(Hold::Recovering, message).until(until, now));
+    }
+    breaker::check(&policy.spec.breaker, &policy.status.breaker, survey.verdicts)
+}
+
 /// The node in the life that was asked for, and nobody is removing it.
 fn the_same<'a>(seen: &Seen<'a>) -> Result<&'a Target, Held> {
     let wanted = &seen.request.spec.node;
@@ -404,10 +431,7 @@ fn the_same<'a>(seen: &Seen<'a>) -> Result<&'a Target, Held> {
 /// Every brake, but for those that cost something.
 fn brakes(seen: &Seen<'_>, policy: &Policy, target: &Target) -> Result<(), Held> {
     let (request, now) = (seen.request, seen.now);
-    if let Some(why) = policy.paused(now) {
-        let until = policy.spec.pause.as_ref().map_or(now, |pause| pause.until);
-        return Err(Held::new(Hold::Paused, why).until(until, now));
-    }
+    cluster(policy, seen.survey, now)?;
     opted_out(target, seen.pods)?;
     if target.control_plane && !policy.spec.control_plane_nodes.contains(&target.identity.name) {
         let message =
@@ -417,14 +441,7 @@ fn brakes(seen: &Seen<'_>, policy: &Policy, target: &Target) -> Result<(), Held>
     provider::check(seen.machine, target)?;
     let for_gate = request.blamed_by().is_some();
     window::check(&policy.spec.windows, now).or_else(|held| if for_gate { Ok(()) } else { Err(held) })?;
-    if let Some(until) = policy.status.quiet_until.filter(|until| now < *until) {
-        let message = format!(
-            "something that all nodes share has just recovered: nothing destructive is done before {until}"
-        );
-        return Err(Held::new(Hold::Recovering, message).until(until, now));
-    }
     control::known_down(&policy.status.down, request, target)?;
-    breaker::check(&policy.spec.breaker, &policy.status.breaker, seen.survey.verdicts)?;
     fuse::check(policy, request, target, seen.survey)?;
     budget::check(policy, seen.requests, target, seen.survey, now)
 }

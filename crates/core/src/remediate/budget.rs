@@ -5,6 +5,26 @@ use jiff::Timestamp;
 use super::{GroupFacts, HOUR, Held, Hold, Policy, Request, Survey, Target};
 use crate::api::Reservation;
 
+/// Whether one more act is within the budget of the cluster.
+pub(super) fn cluster(policy: &Policy, requests: &[&Request], now: Timestamp) -> Result<(), Held> {
+    let (budget, reservations) = (&policy.spec.budget, &policy.status.reservations);
+    let in_flight = reservations.iter().filter(|one| one.ended.is_none()).count();
+    spent(in_flight, budget.in_flight, "nodes are being replaced", "inFlight")?;
+    let lately = || reservations.iter().map(|one| one.at).filter(|at| now.duration_since(*at) < HOUR);
+    let forgotten = requests.iter().filter(|request| is_forgotten(request, reservations, now)).count();
+    let count = lately().count() + forgotten;
+    spent(count, budget.per_hour, "acts were approved in the last hour", "perHour")
+        .map_err(|held| held.until(lately().min().unwrap_or(now) + HOUR, now))
+}
+
+fn spent(count: usize, most: i32, what: &str, field: &str) -> Result<(), Held> {
+    if count < usize::try_from(most).unwrap_or_default() {
+        return Ok(());
+    }
+    let message = format!("{count} {what}, and `spec.budget.{field}` of the policy is {most}");
+    Err(Held::new(Hold::BudgetSpent, message))
+}
+
 /// Whether one more act is within the budget.
 pub(super) fn check(
     policy: &Policy,
@@ -21,28 +41,14 @@ pub(super) fn check(
     let lately = |fits: &dyn Fn(&Reservation) -> bool| {
         reservations.iter().filter(|one| now.duration_since(one.at) < HOUR && fits(one)).count()
     };
-    let forgotten = requests.iter().filter(|request| is_forgotten(request, reservations, now)).count();
-    let spent = |count: usize, most: i32, what: String, field: &str| {
-        if count < usize::try_from(most).unwrap_or_default() {
-            return Ok(());
-        }
-        let message = format!("{count} {what}, and `spec.budget.{field}` of the policy is {most}");
-        Err(Held::new(Hold::BudgetSpent, message))
-    };
     let (group, zone) = (&target.group, &target.zone);
-    let cluster = in_flight(&|_| true);
-    spent(cluster, budget.in_flight, "nodes are being replaced".into(), "inFlight")?;
+    cluster(policy, requests, now)?;
     let same_group = in_flight(&|one| one.group == *group);
     let what = format!("nodes of group {group} are being replaced");
-    spent(same_group, budget.in_flight_per_group, what, "inFlightPerGroup")?;
+    spent(same_group, budget.in_flight_per_group, &what, "inFlightPerGroup")?;
     let same_zone = in_flight(&|one| one.zone == *zone);
     let what = format!("nodes of zone '{zone}' are being replaced");
-    spent(same_zone, budget.in_flight_per_zone, what, "inFlightPerZone")?;
-    let per_hour = lately(&|_| true) + forgotten;
-    let oldest = reservations.iter().map(|one| one.at).filter(|at| now.duration_since(*at) < HOUR).min();
-    spent(per_hour, budget.per_hour, "acts were approved in the last hour".into(), "perHour")
-        .map_err(|held| held.until(oldest.unwrap_or(now) + HOUR, now))?;
-
+    spent(same_zone, budget.in_flight_per_zone, &what, "inFlightPerZone")?;
     let facts = survey.group(group);
     let share =
         (facts.size * budget.group_percent.unsigned_abs() / 100).max(u32::from(budget.group_percent > 0));

@@ -60,6 +60,14 @@ fn has_ended(seen: &Housekeeping<'_>, one: &Reservation) -> bool {
 fn down(seen: &Housekeeping<'_>, status: &mut RemediationPolicyStatus) {
     let group = &seen.policy.spec.control_group;
     let size = usize::try_from(group.size).unwrap_or_default();
+    let is_compared =
+        |down: &Down| seen.compared.iter().any(|(gate, zone, _)| *gate == down.gate && *zone == down.zone);
+    if size == 0 || seen.policy.spec.enforcement == ActEnforcement::DryRun {
+        // Nobody would find out that it works again.
+        status.down.clear();
+        return;
+    }
+    status.down.retain(is_compared);
     for (gate, zone, compared) in seen.compared {
         let Some(run) = &compared.run else { continue };
         for check in failing(run) {
