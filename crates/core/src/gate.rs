@@ -151,7 +151,9 @@ pub struct Notice {
 }
 
 impl Notice {
-    fn new(warning: bool, reason: &'static str, action: &str, note: impl Into<String>) -> Self {
+    /// One that is told each time.
+    #[must_use]
+    pub fn new(warning: bool, reason: &'static str, action: &str, note: impl Into<String>) -> Self {
         Self { warning, reason, action: action.to_owned(), note: note.into(), once: None }
     }
 }

@@ -178,6 +178,12 @@ impl Policy {
         Some(format!("paused until {}: {}", pause.until, pause.reason))
     }
 
+    /// What requests are held or let go by: all but what it says for people.
+    #[must_use]
+    pub fn brakes(&self) -> (i64, RemediationPolicyStatus) {
+        (self.generation, RemediationPolicyStatus { conditions: Vec::new(), ..self.status.clone() })
+    }
+
     /// The act that was approved for this request and has not ended.
     #[must_use]
     pub fn reservation(&self, request: &Request) -> Option<&Reservation> {

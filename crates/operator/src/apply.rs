@@ -2,6 +2,8 @@
 //!
 //! Every write is guarded: it lands only on the node, boot and list that it was decided for.
 
+mod remediation;
+
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -25,6 +27,8 @@ use tracing::{info, warn};
 
 use crate::clock::Clock;
 use crate::views::Views;
+
+pub use remediation::Evicted;
 
 /// A write takes no longer than the lease lasts past the moment at which its holder stops writing, and a second less.
 const WRITE: Duration = Duration::from_secs(4);
@@ -90,9 +94,10 @@ impl Writer {
             (Effect::Publish(publication), _) => self.publish(node, publication).await,
             (Effect::Remember(record), _) => self.patch(node, remember(node, record)).await,
             (Effect::RemoveWorker { name, uid }, _) => self.remove(name, uid).await,
+            (Effect::Ask(cause), _) => self.ask(node, cause).await,
             (Effect::Tell(notice), _) => {
                 // What an Event says stands in the record too: it is not worth a second try.
-                match self.tell(node, notice).await {
+                match self.tell(&node.name, &node.uid, notice).await {
                     Err(error) if notice.once.is_none() => {
                         warn!(node = &*node.name, reason = notice.reason, %error, "no Event");
                         Ok(())
@@ -282,10 +287,10 @@ impl Writer {
         Ok(())
     }
 
-    async fn tell(&self, node: &NodeView, notice: &Notice) -> Result<(), Trouble> {
+    async fn tell(&self, node: &str, uid: &str, notice: &Notice) -> Result<(), Trouble> {
         let event = Event {
             metadata: ObjectMeta {
-                name: Some(self.event_name(node, notice)),
+                name: Some(self.event_name(node, uid, notice)),
                 namespace: Some("default".into()),
                 ..ObjectMeta::default()
             },
@@ -297,8 +302,8 @@ impl Writer {
             regarding: Some(ObjectReference {
                 api_version: Some("v1".into()),
                 kind: Some("Node".into()),
-                name: Some(node.name.to_string()),
-                uid: Some(node.uid.to_string()),
+                name: Some(node.to_owned()),
+                uid: Some(uid.to_owned()),
                 ..ObjectReference::default()
             }),
             reporting_controller: Some(CONTROLLER.into()),
@@ -315,11 +320,11 @@ impl Writer {
 
     /// Begins with the node's name and goes on with the time, as Events of other components do: kubectl lists those
     /// without a `lastTimestamp`, which this API does not have, by name. What is told once has one name for ever.
-    fn event_name(&self, node: &NodeView, notice: &Notice) -> String {
-        let name: String = node.name.chars().take(150).collect();
+    fn event_name(&self, node: &str, uid: &str, notice: &Notice) -> String {
+        let name: String = node.chars().take(150).collect();
         let name = name.trim_end_matches(['.', '-']);
         if let Some(number) = notice.once {
-            let uid: String = node.uid.chars().take(36).collect();
+            let uid: String = uid.chars().take(36).collect();
             return format!("{name}.{uid}.{}.{number}", notice.reason.to_lowercase());
         }
         let count = self.events.fetch_add(1, Ordering::Relaxed) % 0x1000;

@@ -6,12 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client};
+use nodekeeper_core::api::{CauseSource, Fate};
 use nodekeeper_core::autoscaler::Autoscalers;
 use nodekeeper_core::fleet::{Census, Standing};
 use nodekeeper_core::gate::{
-    DaemonPod, Decision, Effect, GateView, Observed, Served, State, decide, serving,
+    DaemonPod, Decision, Effect, Fleet, GateView, Observed, Served, State, decide, serving,
 };
 use nodekeeper_core::node::NodeView;
 use nodekeeper_core::record::Record;
@@ -24,6 +26,7 @@ use crate::apply::{Trouble, Writer};
 use crate::clock::Clock;
 use crate::metrics::{Failure, Metrics, state_word};
 use crate::queue::Outcome;
+use crate::remediate::told_elsewhere;
 use crate::slots::{Line, Place};
 use crate::views::Views;
 
@@ -57,7 +60,7 @@ pub struct Gate {
     client: Client,
     clock: Clock,
     views: Arc<Mutex<Views>>,
-    writer: Writer,
+    writer: Arc<Writer>,
     line: Mutex<Line>,
     census: Arc<Mutex<Census>>,
     metrics: Arc<Metrics>,
@@ -75,7 +78,7 @@ impl Gate {
         client: Client,
         clock: Clock,
         views: Arc<Mutex<Views>>,
-        writer: Writer,
+        writer: Arc<Writer>,
         most_workers: usize,
         metrics: Arc<Metrics>,
     ) -> Self {
@@ -180,7 +183,12 @@ impl Gate {
             workers: &workers,
             daemons: daemons.as_deref(),
             slots: line.free(at, views.workers.all(), elapsed),
-            fleet: locked(&self.census).fleet(at, refused),
+            fleet: Fleet {
+                ran_elsewhere: self.ran_elsewhere(&views, served, &node),
+                ..locked(&self.census).fleet(at, refused)
+            },
+            down: views.the_policy().map_or(&[], |policy| &policy.status.down),
+            asked: asked(&views, at, &node),
             now: self.clock.now(),
             elapsed,
         });
@@ -200,6 +208,13 @@ impl Gate {
             views.want_pods(name, decision.wants_pods, elapsed);
         }
         Some(Look { node, gate, held, workers, decision })
+    }
+
+    /// Whether a worker of the gate told something about another node lately. Asked only where something depends on it.
+    fn ran_elsewhere(&self, views: &Views, served: Served<'_>, node: &NodeView) -> bool {
+        let Served::Held(gate) = served else { return false };
+        let lately = SignedDuration::from_secs(600);
+        gate.spec.on_stuck == Fate::Replace && told_elsewhere(views, gate, &node.uid, &self.clock, lately)
     }
 
     /// Remembers where a node stands.
@@ -387,6 +402,14 @@ impl Gate {
 
 fn locked<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// When what a gate asked the node's replacement for was seen.
+fn asked(views: &Views, gate: &str, node: &NodeView) -> Option<Timestamp> {
+    let request = views.requests.get(&node.uid)?;
+    let cause =
+        request.spec.causes.iter().find(|cause| cause.source == CauseSource::Gate && cause.name == gate)?;
+    Some(cause.observed_at.unwrap_or(request.created))
 }
 
 /// The number of the worker that a decision starts.

@@ -12,10 +12,11 @@ use futures::stream::{
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client, ResourceExt as _};
-use nodekeeper_core::api::NodeGate;
+use nodekeeper_core::api::{NodeGate, NodeRemediation, RemediationPolicy};
 use nodekeeper_core::gate::{GateView, wanted_labels};
 use nodekeeper_core::node::NodeView;
-use nodekeeper_core::worker::{Progress, SELECTOR, WorkerView};
+use nodekeeper_core::remediate::{Policy, Request};
+use nodekeeper_core::worker::{CONTROLS, Progress, SELECTOR, WorkerView};
 use tracing::{info, warn};
 
 use crate::apply::Writer;
@@ -23,6 +24,7 @@ use crate::clock::Clock;
 use crate::gate::Gate;
 use crate::leader::Leader;
 use crate::queue::{Outcome, Queue};
+use crate::remediate::Remediator;
 use crate::run::Settings;
 use crate::views::{DaemonView, Views};
 use crate::watch::{self, Event, Keep, Part};
@@ -44,6 +46,9 @@ enum Heard {
     Node(Event<NodeView>),
     Worker(Event<WorkerView>),
     Gate(Box<Event<GateView>>),
+    Control(Event<WorkerView>),
+    Request(Box<Event<Request>>),
+    Policy(Box<Event<Policy>>),
     /// About a pod of a `DaemonSet` on this node.
     Daemon(String, Event<DaemonView>),
 }
@@ -57,6 +62,10 @@ enum Key {
     Status(Arc<str>),
     /// The gate of the configuration file.
     Config,
+    /// A `NodeRemediation`.
+    Remediation(Arc<str>),
+    /// The `RemediationPolicy`.
+    Policy,
 }
 
 /// The time in which we lead.
@@ -64,6 +73,7 @@ pub struct Term {
     client: Client,
     clock: Clock,
     gate: Arc<Gate>,
+    remediator: Arc<Remediator>,
     views: Arc<Mutex<Views>>,
     heard: SelectAll<BoxStream<'static, Heard>>,
     /// The watch of nodes, which is begun anew where more of their labels is needed.
@@ -86,6 +96,15 @@ impl Term {
         let template = settings.template.clone();
         let writer = Writer::new(client.clone(), clock.clone(), leader.candidate(), template, views.clone());
         let metrics = settings.metrics.clone();
+        let writer = Arc::new(writer);
+        let remediator = Remediator::new(
+            client.clone(),
+            clock.clone(),
+            views.clone(),
+            writer.clone(),
+            metrics.clone(),
+            settings.policy.clone(),
+        );
         let gate =
             Gate::new(client.clone(), clock.clone(), views.clone(), writer, settings.most_workers, metrics);
         let mut queue = Queue::new();
@@ -96,6 +115,7 @@ impl Term {
             client: client.clone(),
             clock: clock.clone(),
             gate: Arc::new(gate),
+            remediator: Arc::new(remediator),
             views,
             heard: SelectAll::new(),
             nodes: None,
@@ -225,6 +245,7 @@ impl Term {
 
     fn look(&self, key: Key) -> impl Future<Output = (Key, Outcome, bool)> + Send + use<> {
         let (gate, doubtful) = (self.gate.clone(), self.doubtful.contains(&key));
+        let remediator = self.remediator.clone();
         let file = self.settings.gate.clone().filter(|_| key == Key::Config);
         let (clock, metrics) = (self.clock.clone(), self.settings.metrics.clone());
         async move {
@@ -233,6 +254,8 @@ impl Term {
                 Key::Node(name) => gate.look_at(name, doubtful).await,
                 Key::Status(name) => (gate.report(name).await, false),
                 Key::Config => (gate.keep_file(file.as_ref()).await, false),
+                Key::Remediation(name) => (remediator.look_at(name).await, false),
+                Key::Policy => (remediator.keep_policy().await, false),
             };
             let node = if let Key::Node(name) = &key { Some(&**name) } else { None };
             metrics.reconciled(node, outcome, clock.elapsed().saturating_sub(started));
@@ -264,12 +287,30 @@ impl Term {
         let now = self.clock.elapsed();
         let was_synced = self.synced();
         let mut names = match heard {
-            Heard::Node(event) => self.locked().nodes.take(event, now),
+            Heard::Node(event) => {
+                let names = self.locked().nodes.take(event, now);
+                self.look_at_requests_for(&names, now);
+                names
+            }
             Heard::Worker(event) => {
                 self.time_the_start(&event, now);
                 self.locked().workers.take(event, now)
             }
             Heard::Gate(event) => self.hear_gate(*event, now),
+            Heard::Control(event) => {
+                self.locked().controls.take(event, now);
+                self.look_at_requests(now);
+                Vec::new()
+            }
+            Heard::Request(event) => {
+                let touched = self.locked().requests.take(*event, now);
+                for request in touched {
+                    self.queue.add(Key::Remediation(request), now);
+                }
+                self.queue.add(Key::Policy, now);
+                Vec::new()
+            }
+            Heard::Policy(event) => self.hear_policy(*event, now),
             Heard::Daemon(node, event) => {
                 self.locked().take_daemon(&node, event, now);
                 vec![node.into()]
@@ -281,6 +322,7 @@ impl Term {
             info!(nodes = views.nodes.all().count(), gates = views.gates.all().count(), "synced");
             drop(views);
             names = self.all_nodes();
+            self.look_at_requests(now);
         }
         self.settings.health.leads(missing);
         self.glance_at(names, now);
@@ -317,6 +359,49 @@ impl Term {
         if changed { self.all_nodes() } else { Vec::new() }
     }
 
+    /// Returns the nodes that it concerns.
+    fn hear_policy(&mut self, event: Event<Policy>, now: Duration) -> Vec<Arc<str>> {
+        let before = self.locked().the_policy().cloned();
+        let mut views = self.locked();
+        views.policy.take(event, now);
+        let after = views.the_policy().cloned();
+        drop(views);
+        let acts = |policy: &Option<Policy>| policy.as_ref().map(Policy::brakes);
+        if acts(&before) == acts(&after) {
+            return Vec::new();
+        }
+        self.look_at_requests(now);
+        let down = |policy: Option<Policy>| policy.map(|policy| policy.status.down).unwrap_or_default();
+        // What was down for all works again, or no longer: nodes stand still for it.
+        if down(before) == down(after) { Vec::new() } else { self.all_nodes() }
+    }
+
+    /// All requests that are not history, and the policy.
+    fn look_at_requests(&mut self, now: Duration) {
+        let pending: Vec<Arc<str>> = {
+            let views = self.locked();
+            let pending = views.requests.all().filter(|request| !request.is_history());
+            pending.map(|request| request.name.as_str().into()).collect()
+        };
+        for request in pending {
+            self.queue.add(Key::Remediation(request), now);
+        }
+        self.queue.add(Key::Policy, now);
+    }
+
+    /// The requests for these nodes.
+    fn look_at_requests_for(&mut self, nodes: &[Arc<str>], now: Duration) {
+        let concerned: Vec<Arc<str>> = {
+            let views = self.locked();
+            let is_for = |request: &&Request| nodes.iter().any(|node| **node == *request.spec.node.name);
+            let pending = views.requests.all().filter(|request| !request.is_history()).filter(is_for);
+            pending.map(|request| request.name.as_str().into()).collect()
+        };
+        for request in concerned {
+            self.queue.add(Key::Remediation(request), now);
+        }
+    }
+
     /// A worker runs that was known not to.
     fn time_the_start(&self, event: &Event<WorkerView>, now: Duration) {
         let Event::Is(worker) = event else { return };
@@ -340,6 +425,24 @@ impl Term {
         let gates = Api::<DynamicObject>::all_with(self.client.clone(), &ApiResource::erase::<NodeGate>(&()));
         let gates = self.follow(gates, "gates", Part::default(), Arc::new(read_gate), 2);
         self.heard.push(gates.map(|event| Heard::Gate(Box::new(event))).boxed());
+        self.listen_to_remediation();
+    }
+
+    /// A cluster without these kinds, or that does not let us read them, has none of them: gates go on.
+    fn listen_to_remediation(&mut self) {
+        let part = || Part { optional: true, ..Part::default() };
+        let controls = Api::<Pod>::namespaced(self.client.clone(), &self.settings.template.namespace);
+        let selected = Part { labels: Some(CONTROLS.into()), ..part() };
+        let controls = self.follow(controls, "controls", selected, Arc::new(WorkerView::control), 4);
+        self.heard.push(controls.map(Heard::Control).boxed());
+        let requests = ApiResource::erase::<NodeRemediation>(&());
+        let requests = Api::<DynamicObject>::all_with(self.client.clone(), &requests);
+        let requests = self.follow(requests, "remediations", part(), Arc::new(read_request), 5);
+        self.heard.push(requests.map(|event| Heard::Request(Box::new(event))).boxed());
+        let policies = ApiResource::erase::<RemediationPolicy>(&());
+        let policies = Api::<DynamicObject>::all_with(self.client.clone(), &policies);
+        let policies = self.follow(policies, "policy", part(), Arc::new(read_policy), 6);
+        self.heard.push(policies.map(|event| Heard::Policy(Box::new(event))).boxed());
     }
 
     /// Watches nodes, and keeps these of their labels. Until all of them were listed, nothing is decided.
@@ -412,4 +515,17 @@ fn read_gate(object: &DynamicObject) -> Option<GateView> {
     )
     .ok()
     .map(|gate| GateView::new(&gate))
+}
+
+fn read_request(object: &DynamicObject) -> Option<Request> {
+    let read = serde_json::to_value(object).and_then(serde_json::from_value::<NodeRemediation>);
+    let unread = |error| warn!(remediation = object.name_any(), %error, "cannot be read, and is left alone");
+    read.map_err(unread).ok().map(|request| Request::new(&request))
+}
+
+/// One that cannot be read is none, and without one nothing destructive happens.
+fn read_policy(object: &DynamicObject) -> Option<Policy> {
+    let read = serde_json::to_value(object).and_then(serde_json::from_value::<RemediationPolicy>);
+    let unread = |error| warn!(%error, "the RemediationPolicy cannot be read: nothing destructive is done");
+    read.map_err(unread).ok().and_then(|policy| Policy::new(&policy))
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use nodekeeper_core::gate::{DaemonPod, GateView};
 use nodekeeper_core::node::NodeView;
+use nodekeeper_core::remediate::{Policy, Request};
 use nodekeeper_core::worker::{self, WorkerView};
 
 use crate::watch::Event;
@@ -82,6 +83,34 @@ impl View for GateView {
     fn version(&self) -> u64 {
         // What we write of them is not read back: there are no answers to put in order.
         0
+    }
+}
+
+impl View for Request {
+    fn key(&self) -> Arc<str> {
+        self.name.as_str().into()
+    }
+
+    fn touches(&self) -> Arc<str> {
+        self.name.as_str().into()
+    }
+
+    fn version(&self) -> u64 {
+        number(&self.resource_version)
+    }
+}
+
+impl View for Policy {
+    fn key(&self) -> Arc<str> {
+        Self::NAME.into()
+    }
+
+    fn touches(&self) -> Arc<str> {
+        Self::NAME.into()
+    }
+
+    fn version(&self) -> u64 {
+        number(&self.resource_version)
     }
 }
 
@@ -262,6 +291,12 @@ pub struct Views {
     pub workers: Store<WorkerView>,
     /// By name.
     pub gates: Store<GateView>,
+    /// Workers that only compare, by the name of their pod.
+    pub controls: Store<WorkerView>,
+    /// By name, which is the uid of their node.
+    pub requests: Store<Request>,
+    /// None or one.
+    pub policy: Store<Policy>,
     /// The labels that are kept of nodes.
     pub labels: BTreeSet<Arc<str>>,
     /// Names of workers that the watch does not show: somebody took the label by which it selects.
@@ -279,6 +314,9 @@ impl Views {
             nodes: Store::new(),
             workers: Store::new(),
             gates: Store::new(),
+            controls: Store::new(),
+            requests: Store::new(),
+            policy: Store::new(),
             labels: BTreeSet::new(),
             unwatched: BTreeSet::new(),
             daemons: BTreeMap::new(),
@@ -286,16 +324,30 @@ impl Views {
         }
     }
 
+    fn lists(&self) -> [(&'static str, bool); 6] {
+        [
+            ("nodes", self.nodes.synced),
+            ("workers", self.workers.synced),
+            ("gates", self.gates.synced),
+            ("controls", self.controls.synced),
+            ("remediations", self.requests.synced),
+            ("policy", self.policy.synced),
+        ]
+    }
+
     /// Whether everything was listed: before, what is missing means nothing.
     pub fn synced(&self) -> bool {
-        self.nodes.synced && self.workers.synced && self.gates.synced
+        self.lists().into_iter().all(|(_, synced)| synced)
     }
 
     /// What was not listed yet.
     pub fn missing(&self) -> Vec<&'static str> {
-        let all =
-            [("nodes", self.nodes.synced), ("workers", self.workers.synced), ("gates", self.gates.synced)];
-        all.into_iter().filter(|(_, synced)| !synced).map(|(name, _)| name).collect()
+        self.lists().into_iter().filter(|(_, synced)| !synced).map(|(name, _)| name).collect()
+    }
+
+    /// The policy, if there is one.
+    pub fn the_policy(&self) -> Option<&Policy> {
+        self.policy.get(Policy::NAME)
     }
 
     /// Takes in what the server answered about a node.

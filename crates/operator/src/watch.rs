@@ -55,6 +55,8 @@ pub struct Part {
     pub labels: Option<String>,
     /// By fields.
     pub fields: Option<String>,
+    /// A server that does not know the kind, or does not let us read it, has none of them.
+    pub optional: bool,
 }
 
 /// Follows a collection for ever. Each object becomes a view at once; one that `keep` does not want is dropped.
@@ -81,6 +83,7 @@ where
         streams_lists: true,
         pause: Duration::ZERO,
         since: Duration::ZERO,
+        has_none: false,
     };
     stream::unfold(follower, |mut follower| async move {
         let event = follower.next().await;
@@ -114,6 +117,8 @@ struct Follower<K, V> {
     streams_lists: bool,
     pause: Duration,
     since: Duration,
+    /// It was said that there are none, because the server does not serve the kind.
+    has_none: bool,
 }
 
 /// Why a step led nowhere, and where to begin again.
@@ -122,6 +127,8 @@ enum Trouble {
     Resume(String),
     /// From the beginning.
     Relist(String),
+    /// From the beginning; until then there are none.
+    NotServed(String),
 }
 
 impl<K, V> Follower<K, V>
@@ -134,6 +141,11 @@ where
             match self.step().await {
                 Ok(Some(event)) => return event,
                 Ok(None) => {}
+                Err(Trouble::NotServed(why)) if self.part.optional && !self.has_none => {
+                    warn!(kind = self.kind, why, "not served: taken for none");
+                    self.has_none = true;
+                    return Event::All(Vec::new(), "0".to_owned());
+                }
                 Err(trouble) => self.recover(trouble).await,
             }
         }
@@ -214,20 +226,26 @@ where
         let answer = timeout(ANSWER, self.api.watch(&params, version)).await;
         self.since = self.clock.elapsed();
         match answer {
-            Ok(Ok(lines)) => Ok(lines.boxed()),
+            Ok(Ok(lines)) => {
+                self.has_none = false;
+                Ok(lines.boxed())
+            }
             Ok(Err(Error::Api(status))) if listing && matches!(status.code, 400 | 422) => {
                 // The feature is off on this server.
                 self.streams_lists = false;
                 Err(Trouble::Relist(status.message))
             }
             Ok(Err(Error::Api(status))) if status.code == 410 => Err(Trouble::Relist(status.message)),
+            Ok(Err(Error::Api(status))) if matches!(status.code, 403 | 404) => {
+                Err(Trouble::NotServed(status.message))
+            }
             Ok(Err(error)) => Err(Trouble::Resume(error.to_string())),
             Err(_) => Err(Trouble::Resume("no answer".into())),
         }
     }
 
     async fn list(&mut self) -> Result<(Vec<V>, String), Trouble> {
-        let Part { labels, fields } = self.part.clone();
+        let Part { labels, fields, .. } = self.part.clone();
         let mut params = ListParams {
             label_selector: labels,
             field_selector: fields,
@@ -269,7 +287,7 @@ where
                     _ => At::Nowhere,
                 };
             }
-            Trouble::Relist(why) => {
+            Trouble::Relist(why) | Trouble::NotServed(why) => {
                 warn!(kind, why, "listing again");
                 self.at = At::Nowhere;
             }

@@ -32,6 +32,8 @@ pub const WANTED_LABELS: [&str; 6] = [GROUPS[0], GROUPS[1], GROUPS[2], GROUPS[3]
 pub struct Target {
     /// Which node, in which life.
     pub identity: NodeIdentity,
+    /// For guarded writes.
+    pub resource_version: String,
     /// When it was made.
     pub created: Timestamp,
     /// Somebody deleted it, or an autoscaler is about to.
@@ -94,6 +96,7 @@ impl Target {
                 provider_id: spec.and_then(|spec| spec.provider_id.clone()).unwrap_or_default(),
                 boot_id: view.boot_id.to_string(),
             },
+            resource_version: metadata.resource_version.clone().unwrap_or_default(),
             created: view.created,
             leaving: view.leaving,
             unschedulable: view.unschedulable,

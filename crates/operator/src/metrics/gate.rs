@@ -23,6 +23,8 @@ pub struct Gates {
     pub taints: Series<Count>,
     pub autoscaler: Series<Level>,
     pub policy: Series<Level>,
+    pub remediations: Series<Count>,
+    pub blocked: Series<Count>,
 }
 
 const BUILD: Entry =
@@ -85,6 +87,21 @@ const POLICY: Entry = entry(
     "Always 1: one series for each policy",
 );
 
+const REMEDIATIONS: Entry = entry(
+    Set::Ours,
+    Stable,
+    "nodekeeper_remediations_total",
+    &["provider", "action", "result"],
+    "Remediations that were approved and ended: succeeded, given_up",
+);
+const BLOCKED: Entry = entry(
+    Set::Ours,
+    Stable,
+    "nodekeeper_remediations_blocked_total",
+    &["gate", "reason"],
+    "Times that a remediation began to be held, by what holds it",
+);
+
 impl Gates {
     /// Enters them all.
     pub fn new(book: &mut Book) -> Self {
@@ -102,6 +119,8 @@ impl Gates {
             taints: book.counter(TAINTS, removed),
             autoscaler: book.gauge(AUTOSCALER),
             policy: book.gauge(POLICY),
+            remediations: book.counter(REMEDIATIONS, &[]),
+            blocked: book.counter(BLOCKED, &[]),
         }
     }
 }

@@ -388,6 +388,16 @@ impl Metrics {
         self.gates.gated.took(&[gate, "failed"], after);
         self.failed(node, Failure::GaveUp);
     }
+
+    /// A remediation that was approved came to an end.
+    pub fn remediated(&self, provider: &str, action: &str, result: &str) {
+        self.gates.remediations.inc(&[provider, action, result]);
+    }
+
+    /// A remediation began to be held.
+    pub fn remediation_blocked(&self, gate: &str, reason: &str) {
+        self.gates.blocked.inc(&[gate, reason]);
+    }
 }
 
 impl fmt::Debug for Metrics {
