@@ -10,6 +10,7 @@ mod line;
 mod losing;
 mod passing;
 mod play;
+mod remediating;
 mod rerunning;
 mod serving;
 mod simulated;
@@ -56,6 +57,9 @@ macro_rules! scenarios {
 }
 
 scenarios! {
+    remediating {
+        a_hopeless_node_is_replaced,
+    }
     passing {
         f01_a_finished_worker_opens_the_gate,
         f04_node_names_may_be_as_long_as_they_are,

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use futures::future::BoxFuture;
-use kube::{Client, CustomResourceExt as _};
-use nodekeeper_core::api::NodeGate;
+use kube::Client;
+use nodekeeper_core::api::definitions;
 use nodekeeper_core::checks::Assignment;
 use nodekeeper_operator::clock::Clock;
 use nodekeeper_sim::actors::kubelet::{End, Job, Kubelets, Lie, NodeSpec, Runner};
@@ -41,8 +41,10 @@ impl Simulated {
             body["kind"] = json!(kind);
             somebody.create(version, kind, namespace, body)
         };
-        let definition = serde_json::to_value(NodeGate::crd())?;
-        create("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", definition)?;
+        for definition in definitions() {
+            let definition = serde_json::to_value(definition)?;
+            create("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", definition)?;
+        }
         create("v1", "Namespace", "", json!({"metadata": {"name": NAMESPACE}}))?;
         let account = json!({"metadata": {"name": "nodekeeper-worker", "namespace": NAMESPACE}});
         create("v1", "ServiceAccount", NAMESPACE, account)?;

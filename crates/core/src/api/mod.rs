@@ -1,5 +1,8 @@
 //! The custom resources: types, defaults and what the API server checks; nothing else.
 
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::CustomResourceExt as _;
+
 mod brakes;
 mod gate;
 mod policy;
@@ -28,3 +31,9 @@ pub use worker::{
     ConfigMapVolume, EmptyDir, EnvVar, HostPathVolume, InitContainer, PullPolicy, Quantity, Resources,
     SecurityContext, Toleration, Volume, VolumeMount, Worker,
 };
+
+/// The definitions of all custom resources, as a cluster has to know them.
+#[must_use]
+pub fn definitions() -> [CustomResourceDefinition; 3] {
+    [NodeGate::crd(), NodeRemediation::crd(), RemediationPolicy::crd()]
+}

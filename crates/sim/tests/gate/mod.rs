@@ -9,8 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube::CustomResourceExt as _;
-use nodekeeper_core::api::NodeGate;
+use nodekeeper_core::api::definitions;
 use nodekeeper_core::node::VERIFY;
 use nodekeeper_core::worker::Template;
 use nodekeeper_operator::clock::Clock;
@@ -64,8 +63,10 @@ pub fn taint() -> Value {
 /// The definitions, the namespace and a gate.
 pub fn furnish(cluster: &Cluster) {
     let somebody = cluster.local("setup");
-    let crd = serde_json::to_value(NodeGate::crd()).expect("the definition is JSON");
-    somebody.create("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", crd).expect("it is valid");
+    for definition in definitions() {
+        let crd = serde_json::to_value(definition).expect("the definition is JSON");
+        somebody.create("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", crd).expect("it is valid");
+    }
     for namespace in [NAMESPACE, "default", "kube-system"] {
         if somebody.get("namespaces", "", namespace).is_none() {
             let body = json!({"metadata": {"name": namespace}});
