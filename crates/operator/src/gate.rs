@@ -191,8 +191,7 @@ impl Gate {
         if locked(&self.unpublished).get(at).is_some_and(|until| elapsed < *until) {
             decision.effects.retain(|effect| !matches!(effect, Effect::Publish(_)));
         }
-        let gates: Vec<String> = views.gates.all().map(|gate| gate.name.clone()).collect();
-        self.count(&node, served, &gates, &decision);
+        self.count(&node, served, &views, &decision);
         let gate = served.gate().filter(|_| in_earnest).cloned();
         let held = matches!(served, Served::Held(_));
         // A glance may find that they are needed. That they are no longer, only whoever acts on them may say.
@@ -203,7 +202,7 @@ impl Gate {
     }
 
     /// Remembers where a node stands.
-    fn count(&self, node: &NodeView, served: Served<'_>, gates: &[String], decision: &Decision) {
+    fn count(&self, node: &NodeView, served: Served<'_>, views: &Views, decision: &Decision) {
         let record = Record::read(node.record.as_deref(), &node.uid).unwrap_or_default();
         let mut census = locked(&self.census);
         let standing = Standing {
@@ -227,9 +226,9 @@ impl Gate {
             info!(node = &*node.name, state = state_word(decision.state), "Node added to queue");
         }
         let mut touched = census.set(&node.name, Some(standing));
-        if !touched.is_empty() && (gates.len() > 1 || matches!(served, Served::Orphan(..))) {
+        if !touched.is_empty() {
             // What one gate does or does not serve concerns the others.
-            touched.extend(gates.iter().map(|gate| Arc::from(gate.as_str())));
+            touched.extend(views.gates.all().map(|gate| Arc::from(gate.name.as_str())));
         }
         if decision.state == State::Waiting && !touched.is_empty() {
             info!(node = &*node.name, why = decision.why, "Node waits");

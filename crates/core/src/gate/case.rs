@@ -9,7 +9,7 @@ use super::wait::{Unmet, unmet};
 use super::{Decision, Effect, GateView, Notice, Observed, State, remove, round, round_of, subject};
 use crate::api::{Mode, OnReboot};
 use crate::record::{Cause, Ending, MOST_WORKERS, Record};
-use crate::report::{Outcome, Report, Verdict, reason};
+use crate::report::{CheckResult, Outcome, Report, Verdict, reason};
 use crate::worker::{Progress, WorkerView};
 
 /// So many workers in a row without a verdict, and the next comes as rarely as to a node that failed.
@@ -115,8 +115,7 @@ impl Case<'_> {
     fn judge(&self, worker: &WorkerView, report: &Report) -> Decision {
         match report.verdict {
             Verdict::Inconclusive => {
-                let dns =
-                    |check: &crate::report::CheckResult| check.reason == reason::CLUSTER_DNS_NOT_RUNNING;
+                let dns = |check: &CheckResult| check.reason == reason::CLUSTER_DNS_NOT_RUNNING;
                 let cause = if report.checks.iter().any(dns) { Cause::ClusterDns } else { Cause::Other };
                 self.inconclusive(worker, cause, &report.summary())
             }
@@ -356,10 +355,6 @@ impl Case<'_> {
             };
         }
         let number = self.record.number.saturating_add(1);
-        let told = (!self.held).then(|| {
-            let note = format!("worker {number} looks at the verified node: {why}");
-            Effect::Tell(Notice::new(false, "NodeVerificationStarted", "CreateWorker", note))
-        });
         if number >= MOST_WORKERS {
             let why = "its record counts more workers than it can have had: remove the annotation nodekeeper.dev/record";
             return Decision::new(State::Stuck, why);
@@ -373,12 +368,15 @@ impl Case<'_> {
             let why = format!("{why}; others are looked at first");
             return Decision::new(State::Verified, why).with(remove(self.seen.workers)).again_in(wait);
         }
+        let told = (!self.held && !periodic).then(|| {
+            let note = format!("worker {number} looks at the verified node: {why}");
+            Effect::Tell(Notice::new(false, "NodeVerificationStarted", "CreateWorker", note))
+        });
+        let starts = Decision::new(State::Pending, format!("worker {number} starts"));
         // The last worker's logs could be read until now.
-        let decision =
-            Decision { periodic, ..Decision::new(State::Pending, format!("worker {number} starts")) };
-        decision
+        Decision { periodic, ..starts }
             .with([Effect::StartWorker(subject(self.seen.node, self.gate, number))])
-            .with(told.filter(|_| !periodic))
+            .with(told)
             .with(remove(self.seen.workers))
     }
 
@@ -394,7 +392,7 @@ impl Case<'_> {
         self.record.goes_on(&round(self.seen.node, self.gate)) && self.seen.node.verify.is_none()
     }
 
-    /// The gate's deadline is past, and nothing is known that would blame the node.
+    /// The gate's deadline is past, and the last worker could not tell either.
     fn is_stuck(&self, record: &Record) -> bool {
         self.held
             && record.attempts < self.attempts_allowed()
