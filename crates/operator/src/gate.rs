@@ -222,7 +222,7 @@ impl Gate {
             retries: record.attempts.saturating_sub(1),
             took: None,
         };
-        if matches!(served, Served::Held(_)) && census.get(&node.name).is_none() {
+        if matches!(served, Served::Held(_)) && is_new(census.get(&node.name)) {
             info!(node = &*node.name, state = state_word(decision.state), "Node added to queue");
         }
         let mut touched = census.set(&node.name, Some(standing));
@@ -394,4 +394,34 @@ fn starts(decision: &Decision) -> Option<u32> {
         Effect::StartWorker(subject) => Some(subject.number),
         _ => None,
     })
+}
+
+/// Whether no gate had the node so far. One may come before its gate, which the chart makes last.
+fn is_new(was: Option<&Standing>) -> bool {
+    was.is_none_or(|was| matches!(was.state, State::Ungated | State::Unserved))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_comes_before_its_gate_is_new_to_it() {
+        let was = |state| Standing {
+            at: "default".into(),
+            state,
+            cause: None,
+            regated: false,
+            came: 0,
+            retries: 0,
+            took: None,
+        };
+        assert!(is_new(None));
+        for state in [State::Ungated, State::Unserved] {
+            assert!(is_new(Some(&was(state))), "{state:?}");
+        }
+        for state in [State::Verified, State::Waiting, State::Unverified, State::Pending, State::Failed] {
+            assert!(!is_new(Some(&was(state))), "{state:?}");
+        }
+    }
 }
