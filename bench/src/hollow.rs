@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use futures::StreamExt as _;
 use futures::stream::{self, TryStreamExt as _};
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, ResourceExt as _};
 use nodekeeper_core::checks::Assignment;
 use nodekeeper_core::report::{CheckResult, MESSAGE_LIMIT, Outcome, Report};
@@ -27,29 +27,19 @@ pub const IN_FLIGHT: usize = 32;
 
 /// Makes nodes that bear the taint and are Ready.
 pub async fn join(client: &Client, names: &[String]) -> Result<()> {
-    let nodes: Api<Node> = Api::all(client.clone());
     stream::iter(names)
-        .map(|name| join_one(nodes.clone(), name))
+        .map(|name| join_one(client.clone(), name))
         .buffer_unordered(IN_FLIGHT)
         .try_collect::<Vec<()>>()
         .await?;
     Ok(())
 }
 
-async fn join_one(nodes: Api<Node>, name: &str) -> Result<()> {
+async fn join_one(client: Client, name: &str) -> Result<()> {
     let taints = json!([{"key": TAINT, "value": "true", "effect": "NoSchedule"}]);
     let labels = json!({"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"});
     let node = json!({"metadata": {"name": name, "labels": labels}, "spec": {"taints": taints}});
-    nodes.create(&PostParams::default(), &serde_json::from_value(node)?).await?;
-    let condition = json!({"type": "Ready", "status": "True", "reason": "Hollow", "message": "",
-        "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z"});
-    let room = json!({"cpu": "4", "memory": "8Gi", "pods": "110"});
-    let info = json!({"bootID": format!("boot-of-{name}"), "machineID": "", "systemUUID": "", "kernelVersion": "",
-        "osImage": "", "containerRuntimeVersion": "", "kubeletVersion": "v1.36.4", "kubeProxyVersion": "",
-        "operatingSystem": "linux", "architecture": "amd64"});
-    let status = json!({"status": {"conditions": [condition], "capacity": room, "allocatable": room, "nodeInfo": info}});
-    nodes.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await?;
-    Ok(())
+    nodekeeper_e2e::hollow::join(&client, name, node, &format!("boot-of-{name}"), true).await
 }
 
 /// Whether the node bears the gate's taint.

@@ -3,6 +3,7 @@
 pub mod assets;
 pub mod conformance;
 pub mod control_plane;
+pub mod hollow;
 pub mod image;
 mod kubeconfig;
 pub mod machine;

@@ -199,8 +199,7 @@ impl Gate {
         if locked(&self.unpublished).get(at).is_some_and(|until| elapsed < *until) {
             decision.effects.retain(|effect| !matches!(effect, Effect::Publish(_)));
         }
-        let gates: Vec<String> = views.gates.all().map(|gate| gate.name.clone()).collect();
-        self.count(&node, served, &gates, &decision);
+        self.count(&node, served, &views, &decision);
         let gate = served.gate().filter(|_| in_earnest).cloned();
         let held = matches!(served, Served::Held(_));
         // A glance may find that they are needed. That they are no longer, only whoever acts on them may say.
@@ -218,7 +217,7 @@ impl Gate {
     }
 
     /// Remembers where a node stands.
-    fn count(&self, node: &NodeView, served: Served<'_>, gates: &[String], decision: &Decision) {
+    fn count(&self, node: &NodeView, served: Served<'_>, views: &Views, decision: &Decision) {
         let record = Record::read(node.record.as_deref(), &node.uid).unwrap_or_default();
         let mut census = locked(&self.census);
         let standing = Standing {
@@ -238,13 +237,13 @@ impl Gate {
             retries: record.attempts.saturating_sub(1),
             took: None,
         };
-        if matches!(served, Served::Held(_)) && census.get(&node.name).is_none() {
+        if matches!(served, Served::Held(_)) && is_new(census.get(&node.name)) {
             info!(node = &*node.name, state = state_word(decision.state), "Node added to queue");
         }
         let mut touched = census.set(&node.name, Some(standing));
-        if !touched.is_empty() && (gates.len() > 1 || matches!(served, Served::Orphan(..))) {
+        if !touched.is_empty() {
             // What one gate does or does not serve concerns the others.
-            touched.extend(gates.iter().map(|gate| Arc::from(gate.as_str())));
+            touched.extend(views.gates.all().map(|gate| Arc::from(gate.name.as_str())));
         }
         if decision.state == State::Waiting && !touched.is_empty() {
             info!(node = &*node.name, why = decision.why, "Node waits");
@@ -418,4 +417,34 @@ fn starts(decision: &Decision) -> Option<u32> {
         Effect::StartWorker(subject) => Some(subject.number),
         _ => None,
     })
+}
+
+/// Whether no gate had the node so far. One may come before its gate, which the chart makes last.
+fn is_new(was: Option<&Standing>) -> bool {
+    was.is_none_or(|was| matches!(was.state, State::Ungated | State::Unserved))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_comes_before_its_gate_is_new_to_it() {
+        let was = |state| Standing {
+            at: "default".into(),
+            state,
+            cause: None,
+            regated: false,
+            came: 0,
+            retries: 0,
+            took: None,
+        };
+        assert!(is_new(None));
+        for state in [State::Ungated, State::Unserved] {
+            assert!(is_new(Some(&was(state))), "{state:?}");
+        }
+        for state in [State::Verified, State::Waiting, State::Unverified, State::Pending, State::Failed] {
+            assert!(!is_new(Some(&was(state))), "{state:?}");
+        }
+    }
 }

@@ -7,86 +7,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use gate::{LABEL, NAMESPACE, furnish, taint, template};
+use gate::bench::Bench;
+use gate::{taint, template};
 use nodekeeper_operator::clock::Clock;
 use nodekeeper_operator::{Settings, run};
-use nodekeeper_sim::actors::kubelet::{Kubelets, NodeSpec};
-use nodekeeper_sim::actors::{self, Actors, Timing};
-use nodekeeper_sim::object::{at, items, text};
-use nodekeeper_sim::worker::Workers;
-use nodekeeper_sim::{Cluster, Options};
-use tokio::sync::Notify;
-use tokio::task::JoinHandle;
+use nodekeeper_sim::actors::kubelet::NodeSpec;
+use nodekeeper_sim::object::{items, text};
 use tokio::time::{Instant, sleep, timeout};
-
-struct Bench {
-    cluster: Cluster,
-    kubelets: Kubelets,
-    _actors: Actors,
-    /// Every write of a controller: who, what.
-    writes: Arc<Mutex<Vec<(String, String)>>>,
-}
-
-impl Bench {
-    fn new() -> Self {
-        let cluster = Cluster::new(Options::simulated(1));
-        let actors = actors::start(&cluster, Timing::default());
-        let kubelets = Kubelets::start(&cluster, 1, Arc::new(Workers));
-        furnish(&cluster);
-        let writes: Arc<Mutex<Vec<(String, String)>>> = Arc::default();
-        let log = writes.clone();
-        cluster.observe(Box::new(move |change| {
-            if change.who.starts_with("replica") {
-                let what = match (&change.before, &change.after) {
-                    (None, _) => "made",
-                    (_, None) => "removed",
-                    _ => "changed",
-                };
-                log.lock()
-                    .expect("nobody panicked with it")
-                    .push((change.who.clone(), format!("{what} {}", change.collection)));
-            }
-        }));
-        Self { cluster, kubelets, _actors: actors, writes }
-    }
-
-    fn controller(&self, name: &str) -> (JoinHandle<()>, Arc<Notify>) {
-        let stop = Arc::new(Notify::new());
-        let (clock, told) = (self.cluster.clock().clone(), stop.clone());
-        let settings = Settings::new(template(), format!("{name}_1"), 1);
-        let running = run(self.cluster.client(name), settings, Clock::new(move || clock.now()), async move {
-            told.notified().await;
-        });
-        (tokio::spawn(running), stop)
-    }
-
-    fn join(&self, name: &str) {
-        self.kubelets.join(NodeSpec { name: name.into(), taints: vec![taint()], ..NodeSpec::default() });
-    }
-
-    fn is_open(&self, name: &str) -> bool {
-        let node = self.cluster.local("test").get("nodes", "", name);
-        node.is_some_and(|node| {
-            at(&node, "metadata.labels").is_some_and(|labels| labels.get(LABEL).is_some())
-        })
-    }
-
-    fn holder(&self) -> String {
-        let lease =
-            self.cluster.local("test").get("coordination.k8s.io/leases", NAMESPACE, "kube-node-ready-leader");
-        lease.map(|lease| text(&lease, "spec.holderIdentity").to_owned()).unwrap_or_default()
-    }
-
-    /// How long it takes, in virtual time, until something is so.
-    async fn until(&self, what: &str, so: impl Fn(&Self) -> bool) -> Duration {
-        let start = Instant::now();
-        while !so(self) {
-            assert!(start.elapsed() < Duration::from_mins(2), "{what} never came true");
-            sleep(Duration::from_millis(10)).await;
-        }
-        start.elapsed()
-    }
-}
 
 #[tokio::test(start_paused = true)]
 async fn a_node_that_passes_costs_three_writes_and_an_event() {

@@ -5,25 +5,15 @@ mod gate;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gate::{LABEL, furnish, taint, template};
+use gate::bench::Bench;
+use gate::template;
+use nodekeeper_operator::Settings;
 use nodekeeper_operator::clock::Clock;
 use nodekeeper_operator::health::Health;
 use nodekeeper_operator::metrics::{Format, Metrics, Options as Served};
-use nodekeeper_operator::{Settings, run};
-use nodekeeper_sim::actors::kubelet::{Kubelets, NodeSpec};
-use nodekeeper_sim::actors::{self, Actors, Timing};
-use nodekeeper_sim::object::at;
-use nodekeeper_sim::worker::Workers;
-use nodekeeper_sim::{Cluster, Options};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep};
-
-struct Bench {
-    cluster: Cluster,
-    kubelets: Kubelets,
-    _actors: Actors,
-}
+use tokio::time::sleep;
 
 struct Replica {
     metrics: Arc<Metrics>,
@@ -33,50 +23,17 @@ struct Replica {
     running: JoinHandle<()>,
 }
 
-impl Bench {
-    fn new() -> Self {
-        let cluster = Cluster::new(Options::simulated(1));
-        let actors = actors::start(&cluster, Timing::default());
-        let kubelets = Kubelets::start(&cluster, 1, Arc::new(Workers));
-        furnish(&cluster);
-        Self { cluster, kubelets, _actors: actors }
-    }
-
-    fn controller(&self, name: &str) -> Replica {
-        let wall = self.cluster.clock().clone();
-        let clock = Clock::new(move || wall.now());
-        let metrics = Arc::new(Metrics::new(Served { seed_names: true, per_node: true }));
-        let health: Arc<Health> = Arc::default();
-        let settings = Settings {
-            metrics: metrics.clone(),
-            health: health.clone(),
-            ..Settings::new(template(), format!("{name}_1"), 1)
-        };
-        let stop = Arc::new(Notify::new());
-        let told = stop.clone();
-        let running =
-            run(self.cluster.client(name), settings, clock.clone(), async move { told.notified().await });
-        Replica { metrics, health, clock, stop, running: tokio::spawn(running) }
-    }
-
-    fn join(&self, name: &str) {
-        self.kubelets.join(NodeSpec { name: name.into(), taints: vec![taint()], ..NodeSpec::default() });
-    }
-
-    fn is_open(&self, name: &str) -> bool {
-        let node = self.cluster.local("test").get("nodes", "", name);
-        node.is_some_and(|node| {
-            at(&node, "metadata.labels").is_some_and(|labels| labels.get(LABEL).is_some())
-        })
-    }
-}
-
-async fn until(what: &str, so: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !so() {
-        assert!(start.elapsed() < Duration::from_mins(2), "{what} never came true");
-        sleep(Duration::from_millis(10)).await;
-    }
+fn controller(bench: &Bench, name: &str) -> Replica {
+    let clock = bench.clock();
+    let metrics = Arc::new(Metrics::new(Served { seed_names: true, per_node: true }));
+    let health: Arc<Health> = Arc::default();
+    let settings = Settings {
+        metrics: metrics.clone(),
+        health: health.clone(),
+        ..Settings::new(template(), format!("{name}_1"), 1)
+    };
+    let (running, stop) = bench.controller_with(settings, name, clock.clone());
+    Replica { metrics, health, clock, stop, running }
 }
 
 impl Replica {
@@ -100,9 +57,9 @@ impl Replica {
 #[tokio::test(start_paused = true)]
 async fn f02_a_node_that_is_verified_is_in_the_numbers_until_it_is_gone() {
     let bench = Bench::new();
-    let replica = bench.controller("replica-0");
+    let replica = controller(&bench, "replica-0");
     bench.join("n1");
-    until("the gate opens", || bench.is_open("n1")).await;
+    bench.until("the gate opens", |bench| bench.is_open("n1")).await;
     // The loop counts what only it can see every five seconds.
     sleep(Duration::from_secs(10)).await;
     replica.assert_has(&[
@@ -135,23 +92,23 @@ async fn f02_a_node_that_is_verified_is_in_the_numbers_until_it_is_gone() {
     let node = somebody.get("nodes", "", "n1").expect("it is there");
     bench.kubelets.power_off("n1");
     somebody.delete(&node, None).expect("nothing holds it");
-    until("its series are gone", || !replica.text().contains("n1")).await;
+    bench.until("its series are gone", |_| !replica.text().contains("n1")).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn f21_a_standby_is_ready_and_a_leader_is_once_it_sees_everything() {
     let bench = Bench::new();
-    let mut first = bench.controller("replica-0");
+    let mut first = controller(&bench, "replica-0");
     assert_eq!(first.ready(), Err("the lease was not read yet".into()));
-    until("the first leads", || first.ready() == Ok("leading")).await;
-    let second = bench.controller("replica-1");
-    until("the second stands by", || second.ready() == Ok("standing by")).await;
+    bench.until("the first leads", |_| first.ready() == Ok("leading")).await;
+    let second = controller(&bench, "replica-1");
+    bench.until("the second stands by", |_| second.ready() == Ok("standing by")).await;
     assert!(!second.text().contains("nodekeeper_nodes{"), "only a leader says what nodes are like");
     // Nothing happens for an hour, and the loop turns all the same.
     sleep(Duration::from_hours(1)).await;
     assert_eq!((first.ready(), second.ready()), (Ok("leading"), Ok("standing by")));
     first.stop.notify_one();
-    until("the second leads", || second.ready() == Ok("leading")).await;
+    bench.until("the second leads", |_| second.ready() == Ok("leading")).await;
     (&mut first.running).await.expect("it stops without a panic");
     assert_eq!(first.ready(), Err("stopping".into()));
     first.assert_has(&["leader_election_master_status{name=\"kube-node-ready-leader\"} 0.0"]);

@@ -12,15 +12,15 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ResourceQuota, ServiceAccount};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
+use kube::api::{DeleteParams, ListParams, WatchEvent, WatchParams};
 use kube::{Api, Client, CustomResourceExt as _, Resource, ResourceExt as _};
-use nodekeeper_core::api::NodeGate;
+use nodekeeper_core::api::{NodeGate, NodeRemediation, RemediationPolicy, definitions as all_definitions};
 use nodekeeper_e2e::Cluster;
 use nodekeeper_e2e::control_plane::Options;
+use nodekeeper_e2e::hollow::{join, make, ready, say as say_of};
 use nodekeeper_operator::clock::Clock;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -74,26 +74,28 @@ async fn begin() -> Result<Cluster> {
     let account = json!({"metadata": {"name": "nodekeeper-worker"}});
     make(&Api::<ServiceAccount>::namespaced(client.clone(), NAMESPACE), account).await?;
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
-    make(&definitions, serde_json::to_value(NodeGate::crd())?).await?;
+    for definition in all_definitions() {
+        make(&definitions, serde_json::to_value(definition)?).await?;
+    }
     let end = Instant::now() + PATIENCE;
-    while let Err(error) = Api::<NodeGate>::all(client.clone()).list(&ListParams::default()).await {
+    while let Err(error) = Api::<RemediationPolicy>::all(client.clone()).list(&ListParams::default()).await {
         ensure!(Instant::now() < end, "the new kind is not served: {error}");
         sleep(LOOK).await;
     }
     Ok(cluster)
 }
 
-async fn make<K>(api: &Api<K>, body: Value) -> Result<K>
-where
-    K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Serialize,
-{
-    Ok(api.create(&PostParams::default(), &serde_json::from_value(body)?).await?)
+/// A boot that no node had before.
+fn boot() -> String {
+    format!("boot-{}", BOOTS.fetch_add(1, Ordering::Relaxed))
 }
 
 /// Removes what a scenario made. Gates first, so that nobody is about to make more.
 async fn clean(client: &Client) -> Result<()> {
     let pods = Api::<Pod>::namespaced(client.clone(), NAMESPACE);
     remove(&Api::<NodeGate>::all(client.clone())).await?;
+    remove(&Api::<RemediationPolicy>::all(client.clone())).await?;
+    remove(&Api::<NodeRemediation>::all(client.clone())).await?;
     remove(&Api::<Node>::all(client.clone())).await?;
     remove(&Api::<ResourceQuota>::namespaced(client.clone(), NAMESPACE)).await?;
     remove(&Api::<Lease>::namespaced(client.clone(), NAMESPACE)).await?;
@@ -164,20 +166,6 @@ async fn report(client: &Client, pod: &Pod, fate: Fate) {
     drop(say(client, pod, state).await);
 }
 
-fn ready(status: bool) -> Value {
-    json!({"type": "Ready", "status": if status { "True" } else { "False" }, "reason": "Hollow", "message": "",
-        "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z"})
-}
-
-impl Hollow {
-    async fn patch_status(&self, node: &str, status: Value) -> Result<()> {
-        let nodes: Api<Node> = Api::all(self.client.clone());
-        let status = Patch::Merge(json!({"status": status}));
-        nodes.patch_status(node, &PatchParams::default(), &status).await?;
-        Ok(())
-    }
-}
-
 impl World for Hollow {
     fn client(&self) -> Client {
         self.client.clone()
@@ -205,26 +193,16 @@ impl World for Hollow {
         labels.entry("kubernetes.io/hostname".into()).or_insert_with(|| name.clone());
         labels.insert("kubernetes.io/os".into(), "linux".into());
         self.off.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
-        let nodes: Api<Node> = Api::all(self.client.clone());
-        let body = json!({"metadata": {"name": name, "labels": labels}, "spec": {"taints": taints}});
-        make(&nodes, body).await?;
-        let boot = format!("boot-{}", BOOTS.fetch_add(1, Ordering::Relaxed));
-        let room = json!({"cpu": "4", "memory": "8Gi", "pods": "110"});
-        let info = json!({"bootID": boot, "machineID": "", "systemUUID": "", "kernelVersion": "",
-            "osImage": "", "containerRuntimeVersion": "", "kubeletVersion": "v1.36.4", "kubeProxyVersion": "",
-            "operatingSystem": "linux", "architecture": "amd64"});
-        let status =
-            json!({"conditions": [ready(is_ready)], "capacity": room, "allocatable": room, "nodeInfo": info});
-        self.patch_status(&name, status).await
+        let node = json!({"metadata": {"name": name, "labels": labels}, "spec": {"taints": taints}});
+        join(&self.client, &name, node, &boot(), is_ready).await
     }
 
     async fn say_ready(&self, node: &str, is_ready: bool) -> Result<()> {
-        self.patch_status(node, json!({"conditions": [ready(is_ready)]})).await
+        say_of(&Api::all(self.client.clone()), node, json!({"conditions": [ready(is_ready)]})).await
     }
 
     async fn reboot(&self, node: &str) -> Result<()> {
-        let boot = format!("boot-{}", BOOTS.fetch_add(1, Ordering::Relaxed));
-        self.patch_status(node, json!({"nodeInfo": {"bootID": boot}})).await
+        say_of(&Api::all(self.client.clone()), node, json!({"nodeInfo": {"bootID": boot()}})).await
     }
 
     async fn power_off(&self, node: &str) -> Result<()> {

@@ -12,6 +12,7 @@ mod passing;
 mod play;
 mod remediating;
 mod rerunning;
+mod rules;
 mod serving;
 mod simulated;
 mod sparing;
@@ -43,6 +44,13 @@ macro_rules! scenarios {
 
             /// They share it one after the other: each controller looks after every node that there is.
             static TURN: Mutex<()> = Mutex::const_new(());
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn what_makes_no_sense_is_refused_with_the_fix() -> Result<()> {
+                let _turn = TURN.lock().await;
+                let Some(world) = or_skip(Hollow::start().await)? else { return Ok(()) };
+                crate::rules::what_makes_no_sense_is_refused_with_the_fix(world).await
+            }
 
             $($(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -5,17 +5,17 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use kube::{Api, Client, Resource, ResourceExt as _};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::{Api, Client, ResourceExt as _};
 use nodekeeper_e2e::Cluster;
+use nodekeeper_e2e::hollow::{join, make, worker};
 use nodekeeper_sim::actors::kubelet::End;
 use nodekeeper_sim::loopback::Dns;
 use nodekeeper_sim::process::{Processes, Setup};
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -53,8 +53,11 @@ impl Machines {
             tokens: Arc::new(move |_| token.clone()),
         })?;
         processes.endpoints(FIRST).await?.set_dns(Dns::Drop);
-        join(&client, FIRST, "node-ready/unverified").await?;
-        join(&client, SECOND, OTHER_TAINT).await?;
+        for (name, taint) in [(FIRST, "node-ready/unverified"), (SECOND, OTHER_TAINT)] {
+            let taints = json!([{"key": taint, "effect": "NoSchedule"}]);
+            let node = json!({"metadata": {"name": name}, "spec": {"taints": taints}});
+            join(&client, name, node, &format!("boot-of-{name}"), true).await?;
+        }
         let failed = Arc::<AtomicU32>::default();
         let mut tasks = JoinSet::new();
         tasks.spawn(kubelet(client, processes, failed.clone()));
@@ -67,27 +70,12 @@ impl Machines {
     }
 }
 
-/// The worker, which is built with the workspace.
-fn worker() -> Result<std::path::PathBuf> {
-    let test = std::env::current_exe()?;
-    let worker = test.ancestors().nth(2).context("tests are in target/debug/deps")?.join("nodekeeper-worker");
-    ensure!(worker.exists(), "{} is not there: run `cargo build --workspace` first", worker.display());
-    Ok(worker)
-}
-
-async fn make<K>(api: Api<K>, body: Value) -> Result<K>
-where
-    K: Resource + Clone + std::fmt::Debug + DeserializeOwned + serde::Serialize,
-{
-    Ok(api.create(&PostParams::default(), &serde_json::from_value(body)?).await?)
-}
-
 /// What a cluster has besides its control plane.
 async fn furnish(client: &Client) -> Result<()> {
     let ports = json!([{"name": "dns", "port": 53, "protocol": "UDP"}]);
     let spec = json!({"clusterIP": "10.96.0.10", "ports": ports});
     make(
-        Api::<Service>::namespaced(client.clone(), "kube-system"),
+        &Api::<Service>::namespaced(client.clone(), "kube-system"),
         json!({"metadata": {"name": "kube-dns"}, "spec": spec}),
     )
     .await?;
@@ -97,38 +85,18 @@ async fn furnish(client: &Client) -> Result<()> {
         let endpoints = json!([{"addresses": ["10.244.0.2"], "conditions": {"ready": true}}]);
         let slice = json!({"metadata": {"name": format!("{service}-rbac"), "labels": labels}, "addressType": "IPv4",
             "endpoints": endpoints, "ports": ports});
-        make(slices, slice).await?;
+        make(&slices, slice).await?;
     }
     let labels = json!({"app": "network"});
     let containers = json!([{"name": "network", "image": "nodekeeper.local/none:1"}]);
     let spec = json!({"tolerations": [{"operator": "Exists"}], "containers": containers});
     let template = json!({"metadata": {"labels": labels}, "spec": spec});
     make(
-        Api::<DaemonSet>::namespaced(client.clone(), "kube-system"),
+        &Api::<DaemonSet>::namespaced(client.clone(), "kube-system"),
         json!({"metadata": {"name": "network"}, "spec": {"selector": {"matchLabels": labels}, "template": template}}),
     )
     .await?;
     Ok(())
-}
-
-/// Makes a node as its kubelet would.
-async fn join(client: &Client, name: &str, taint: &str) -> Result<()> {
-    let nodes: Api<Node> = Api::all(client.clone());
-    let taints = json!([{"key": taint, "effect": "NoSchedule"}]);
-    make(nodes.clone(), json!({"metadata": {"name": name}, "spec": {"taints": taints}})).await?;
-    let room = json!({"cpu": "4", "memory": "8Gi", "pods": "110"});
-    let info = json!({"bootID": format!("boot-of-{name}"), "machineID": "", "systemUUID": "", "kernelVersion": "",
-        "osImage": "", "containerRuntimeVersion": "", "kubeletVersion": "v1.36.4", "kubeProxyVersion": "",
-        "operatingSystem": "linux", "architecture": "amd64"});
-    let status =
-        json!({"status": {"conditions": [ready()], "capacity": room, "allocatable": room, "nodeInfo": info}});
-    nodes.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await?;
-    Ok(())
-}
-
-fn ready() -> Value {
-    json!({"type": "Ready", "status": "True", "reason": "Hollow", "message": "",
-        "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z"})
 }
 
 /// Whether the node was let in.

@@ -121,25 +121,28 @@ fn is_found(world: &Real, node: &str, fault: &Fault) -> Result<()> {
     Ok(())
 }
 
-/// It stands where people look: at the node, in the controller's log, in the metrics.
+/// It stands where people look: at the node, in the controller's log, in the metrics. A record is written first, and all
+/// of this after it.
 fn is_told(world: &Real, node: &str, fault: &Fault) -> Result<()> {
-    let described = world.kubectl(&format!("describe node {node}"))?;
-    let events = described.split("Events:").nth(1).context("no Events")?;
-    let ours: Vec<&str> = events.lines().filter(|line| line.contains("nodekeeper")).collect();
-    println!("{}", ours.join("\n"));
+    let given_up = |line: &&str| line.contains("NodeVerificationFailed");
+    let ours = world.until("an Event that it is given up", || {
+        let described = world.quietly(&format!("describe node {node}"))?;
+        let events = described.split("Events:").nth(1).context("no Events")?;
+        let ours: Vec<&str> = events.lines().filter(|line| line.contains("nodekeeper")).collect();
+        Ok(ours.iter().any(given_up).then(|| ours.join("\n")))
+    })?;
+    println!("$ kubectl describe node {node}\n{ours}");
     for attempt in 1..=3 {
         let told = format!("attempt {attempt} of 3 failed: ");
-        let line = ours.iter().find(|line| line.contains("NodeCheckFailed") && line.contains(&told));
-        names_it(line.with_context(|| format!("no Event says {told:?}"))?, fault)?;
+        let line = ours.lines().find(|line| line.contains("NodeCheckFailed") && line.contains(&told));
+        names_it(line.with_context(|| format!("no Event says {told:?} in:\n{ours}"))?, fault)?;
     }
-    ensure!(
-        ours.iter().any(|line| line.contains("NodeVerificationFailed")),
-        "it does not say that it gave up"
-    );
     says(world, node, "Worker completed: checks failed")?;
     for check in fault.checks {
-        let counted = world.metric("nodekeeper_check_failures_total", &[check])?;
-        ensure!(counted >= 3.0, "the metrics know of {counted} times that {check} failed");
+        world.until(&format!("metrics that know of 3 times that {check} failed"), || {
+            let counted = world.metric("nodekeeper_check_failures_total", &[check])?;
+            Ok((counted >= 3.0).then_some(()))
+        })?;
     }
     Ok(())
 }

@@ -2,27 +2,26 @@
 //! process with a loopback DNS of its own.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use futures::StreamExt as _;
 use k8s_openapi::api::authentication::v1::TokenRequest;
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service, ServiceAccount};
+use k8s_openapi::api::core::v1::{Namespace, Pod, Service, ServiceAccount};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
-use kube::{Api, Client, CustomResourceExt as _, Resource, ResourceExt as _};
+use kube::{Api, Client, CustomResourceExt as _, ResourceExt as _};
 use nodekeeper_core::api::{NodeGate, NodeGateSpec};
 use nodekeeper_e2e::Cluster;
 use nodekeeper_e2e::control_plane::Options;
+use nodekeeper_e2e::hollow::{join, make, worker};
 use nodekeeper_operator::clock::Clock;
 use nodekeeper_operator::{Settings, run};
 use nodekeeper_sim::actors::kubelet::End;
 use nodekeeper_sim::loopback;
 use nodekeeper_sim::process::{Processes, Setup};
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -57,7 +56,9 @@ impl Hollow {
         })?;
         let mut tasks = JoinSet::new();
         for name in names() {
-            join(&client, &name).await?;
+            let taints = json!([{"key": TAINT, "value": "true", "effect": "NoSchedule"}]);
+            let node = json!({"metadata": {"name": name}, "spec": {"taints": taints}});
+            join(&client, &name, node, &format!("boot-of-{name}"), true).await?;
             if dns == Dns::NotYet {
                 processes.endpoints(&name).await?.set_dns(loopback::Dns::Drop);
             }
@@ -78,31 +79,15 @@ fn address(cluster: &Cluster) -> Result<SocketAddr> {
     Ok(SocketAddr::new(host.parse()?, port))
 }
 
-/// The worker, which is built with the workspace.
-fn worker() -> Result<PathBuf> {
-    let test = std::env::current_exe()?;
-    let folder = test.ancestors().nth(2).context("tests are in target/debug/deps")?;
-    let worker = folder.join("nodekeeper-worker");
-    ensure!(worker.exists(), "{} is not there: run `cargo build --workspace` first", worker.display());
-    Ok(worker)
-}
-
-async fn make<K>(api: Api<K>, body: Value) -> Result<K>
-where
-    K: Resource + Clone + std::fmt::Debug + DeserializeOwned + serde::Serialize,
-{
-    Ok(api.create(&PostParams::default(), &serde_json::from_value(body)?).await?)
-}
-
 /// What a cluster has besides its control plane.
 async fn furnish(client: &Client, dns: Dns) -> Result<()> {
-    make(Api::<Namespace>::all(client.clone()), json!({"metadata": {"name": NAMESPACE}})).await?;
+    make(&Api::<Namespace>::all(client.clone()), json!({"metadata": {"name": NAMESPACE}})).await?;
     let account = json!({"metadata": {"name": "nodekeeper-worker"}});
-    make(Api::<ServiceAccount>::namespaced(client.clone(), NAMESPACE), account).await?;
+    make(&Api::<ServiceAccount>::namespaced(client.clone(), NAMESPACE), account).await?;
     let services: Api<Service> = Api::namespaced(client.clone(), "kube-system");
     let ports = json!([{"name": "dns", "port": 53, "protocol": "UDP"}]);
     make(
-        services,
+        &services,
         json!({"metadata": {"name": "kube-dns"}, "spec": {"clusterIP": "10.96.0.10", "ports": ports}}),
     )
     .await?;
@@ -110,7 +95,7 @@ async fn furnish(client: &Client, dns: Dns) -> Result<()> {
         [("default", "kubernetes", true), ("kube-system", "kube-dns", dns == Dns::Runs)]
     {
         let slices: Api<EndpointSlice> = Api::namespaced(client.clone(), namespace);
-        make(slices, slice(service, ready)).await?;
+        make(&slices, slice(service, ready)).await?;
     }
     // What the chart grants to workers.
     for namespace in ["default", "kube-system"] {
@@ -120,14 +105,14 @@ async fn furnish(client: &Client, dns: Dns) -> Result<()> {
         ]);
         let metadata = json!({"name": "nodekeeper-worker"});
         let roles: Api<k8s_openapi::api::rbac::v1::Role> = Api::namespaced(client.clone(), namespace);
-        make(roles, json!({"metadata": metadata, "rules": rules})).await?;
+        make(&roles, json!({"metadata": metadata, "rules": rules})).await?;
         let bindings: Api<k8s_openapi::api::rbac::v1::RoleBinding> =
             Api::namespaced(client.clone(), namespace);
         let role =
             json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "nodekeeper-worker"});
         let subjects =
             json!([{"kind": "ServiceAccount", "name": "nodekeeper-worker", "namespace": NAMESPACE}]);
-        make(bindings, json!({"metadata": metadata, "roleRef": role, "subjects": subjects})).await?;
+        make(&bindings, json!({"metadata": metadata, "roleRef": role, "subjects": subjects})).await?;
     }
     Ok(())
 }
@@ -147,22 +132,6 @@ async fn token(client: &Client) -> Result<String> {
         serde_json::from_value(json!({"spec": {"audiences": [], "expirationSeconds": 3600}}))?;
     let given = accounts.create_token_request("nodekeeper-worker", &PostParams::default(), &asked).await?;
     Ok(given.status.context("no token")?.token)
-}
-
-/// Makes a node as its kubelet would.
-async fn join(client: &Client, name: &str) -> Result<()> {
-    let nodes: Api<Node> = Api::all(client.clone());
-    let taints = json!([{"key": TAINT, "value": "true", "effect": "NoSchedule"}]);
-    make(nodes.clone(), json!({"metadata": {"name": name}, "spec": {"taints": taints}})).await?;
-    let condition = json!({"type": "Ready", "status": "True", "reason": "Hollow", "message": "",
-        "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z"});
-    let room = json!({"cpu": "4", "memory": "8Gi", "pods": "110"});
-    let info = json!({"bootID": format!("boot-of-{name}"), "machineID": "", "systemUUID": "", "kernelVersion": "",
-        "osImage": "", "containerRuntimeVersion": "", "kubeletVersion": "v1.36.4", "kubeProxyVersion": "",
-        "operatingSystem": "linux", "architecture": "amd64"});
-    let status = json!({"status": {"conditions": [condition], "capacity": room, "allocatable": room, "nodeInfo": info}});
-    nodes.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await?;
-    Ok(())
 }
 
 /// Runs what is bound to a node, and ends what is deleted. Begins anew whenever its watch ends.
@@ -218,7 +187,7 @@ impl World for Hollow {
 
     async fn start_controller(&mut self, gate: &NodeGateSpec) -> Result<()> {
         let definitions: Api<CustomResourceDefinition> = Api::all(self.client.clone());
-        make(definitions, serde_json::to_value(NodeGate::crd())?).await?;
+        make(&definitions, serde_json::to_value(NodeGate::crd())?).await?;
         let gates: Api<NodeGate> = Api::all(self.client.clone());
         let end = Instant::now() + self.patience();
         while let Err(error) = gates.list(&ListParams::default()).await {

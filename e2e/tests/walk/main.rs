@@ -13,9 +13,10 @@ mod real;
 mod scenarios;
 mod shell;
 mod simulated;
+mod state;
 mod world;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use nodekeeper_e2e::or_skip;
 use tokio::sync::Mutex;
 
@@ -73,11 +74,17 @@ async fn every_node_is_gated_and_the_cluster_comes_up_on_real_nodes() -> Result<
 async fn the_readme_of_the_seed_is_true_on_real_nodes() -> Result<()> {
     let _turn = TURN.lock().await;
     let Some(mut world) = or_skip(Real::start(Dns::NotYet).await)? else { return Ok(()) };
-    readme::start_dns(&world)?;
+    // The error comes last: the end of a log may be all that there is.
+    follow(&mut world).await.map_err(|error| anyhow!("{}\n{error:#}", world.state()))
+}
+
+/// The README, from its first line to its last.
+async fn follow(world: &mut Real) -> Result<()> {
+    readme::start_dns(world)?;
     world.start_controller(&readme::gate()).await?;
-    readme::how_it_works(&world)?;
-    let quiet = faults::each_is_found_and_told(&world)?;
-    readme::re_run(&world, &quiet)?;
-    readme::reboot(&world, &quiet)?;
-    readme::worker_by_hand(&world)
+    readme::how_it_works(world)?;
+    let quiet = faults::each_is_found_and_told(world)?;
+    readme::re_run(world, &quiet)?;
+    readme::reboot(world, &quiet)?;
+    readme::worker_by_hand(world)
 }

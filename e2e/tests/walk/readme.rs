@@ -4,10 +4,10 @@
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use nodekeeper_core::api::{Deadlines, NodeGateSpec, Retry};
+use nodekeeper_core::api::{NodeGateSpec, Retry};
 use nodekeeper_core::checks::{CLUSTER_NAME, Checks, Dns, Exec};
 use nodekeeper_core::worker::name;
-use nodekeeper_e2e::nodes::TOOL_IMAGE;
+use nodekeeper_e2e::nodes::{Node, TOOL_IMAGE};
 use serde_json::json;
 
 use crate::real::Real;
@@ -36,7 +36,6 @@ pub fn gate() -> NodeGateSpec {
     NodeGateSpec {
         checks: Checks { dns: Some(dns), exec: vec![hold], ..Checks::standard() },
         retry: Retry { max_retries: 2, ..Retry::default() },
-        deadlines: Deadlines { check_seconds: 3, ..Deadlines::default() },
         ..NodeGateSpec::default()
     }
 }
@@ -180,8 +179,10 @@ fn results_are_acted_on(world: &Real, node: &str) -> Result<()> {
     world.node(node)?.end_container(held)?;
     says(world, node, "Worker completed successfully")?;
     says(world, node, "Node verified")?;
-    let passed = world.metric("nodekeeper_verifications_total", &["default", "passed"])?;
-    ensure!(passed >= 1.0, "the metrics know of {passed} that passed");
+    world.until("metrics that know of one that passed", || {
+        let passed = world.metric("nodekeeper_verifications_total", &["default", "passed"])?;
+        Ok((passed >= 1.0).then_some(()))
+    })?;
 
     heading("6. Success: node marked ready");
     let seen = world.see(node)?;
@@ -226,9 +227,14 @@ pub fn reboot(world: &Real, node: &str) -> Result<()> {
     })?;
     let (boot, _) = in_place(world, node, |before| {
         let machine = world.node(node)?;
+        // A kubelet is Ready before kube-proxy has its rules. Whoever looks then finds a node without Services, and
+        // taints it, as it should. People cordon what they boot.
+        world.show(&format!("cordon {node}"))?;
         machine.power_off()?;
         machine.boot()?;
-        world.until("a new boot", || Ok((world.see(node)?.boot_id() != before.boot_id()).then_some(())))
+        world.until("a new boot", || Ok((world.see(node)?.boot_id() != before.boot_id()).then_some(())))?;
+        world.until("Services on it", || Ok(resolve_on(world, machine).ok()))?;
+        world.show(&format!("uncordon {node}")).map(drop)
     })?;
     let record = boot.record().context("no record")?;
     ensure!(record.round.boot_id == boot.boot_id(), "it is about another boot: {record:?}");
@@ -260,7 +266,7 @@ fn in_place(world: &Real, node: &str, act: impl FnOnce(&Seen) -> Result<()>) -> 
     let states: Vec<&str> = said.lines().filter_map(|line| line.split(" record=").next()).collect();
     let states = states.join("\n");
     println!("{states}\nworker {}: {}", record.number, record.why);
-    ensure!(!states.contains(TAINT), "it was tainted in between");
+    ensure!(!states.contains(TAINT), "it was tainted in between:\n{states}");
     Ok((seen, states))
 }
 
@@ -279,10 +285,14 @@ pub fn worker_by_hand(world: &Real) -> Result<()> {
     ensure!(done.status.success() && said.matches("ok ").count() >= 4, "{}", done.status);
 
     println!("$ nodekeeper-worker --only dns --dns-server 10.96.0.10      # on a node");
-    let worker = world.worker().to_string_lossy().into_owned();
-    let words = [worker.as_str(), "--only", "dns", "--dns-server", "10.96.0.10"];
-    let said = world.cluster.node(0).exec_in(&words)?;
+    let said = resolve_on(world, world.cluster.nodes().first().context("no nodes")?)?;
     print!("{said}");
     ensure!(said.contains("10.96.0.1"), "the name did not resolve");
     Ok(())
+}
+
+/// The worker, run on a node, asks the cluster's DNS by the address of its Service.
+fn resolve_on(world: &Real, node: &Node) -> Result<String> {
+    let worker = world.worker().to_string_lossy().into_owned();
+    node.exec_in(&[worker.as_str(), "--only", "dns", "--dns-server", "10.96.0.10"])
 }

@@ -14,9 +14,6 @@ use serde_json::Value;
 use crate::real::Real;
 use crate::world::{LABEL, TAINT, World as _};
 
-/// Whatever comes true at all comes true within this.
-const PATIENCE: Duration = Duration::from_secs(90);
-
 /// Says what is shown next.
 pub fn heading(text: &str) {
     println!("\n## {text}");
@@ -36,23 +33,23 @@ impl Real {
         self.quietly(line)
     }
 
-    fn quietly(&self, line: &str) -> Result<String> {
+    pub fn quietly(&self, line: &str) -> Result<String> {
         self.cluster.run_kubectl(&line.split_whitespace().collect::<Vec<_>>())
     }
 
-    fn json(&self, line: &str) -> Result<Value> {
+    pub fn json(&self, line: &str) -> Result<Value> {
         Ok(serde_json::from_str(&self.quietly(&format!("{line} --output=json"))?)?)
     }
 
     /// Asks until there is an answer.
     pub fn until<T>(&self, what: &str, mut ask: impl FnMut() -> Result<Option<T>>) -> Result<T> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + self.patience();
         loop {
             if let Some(answer) = ask().with_context(|| format!("waiting for {what}"))? {
                 return Ok(answer);
             }
             if Instant::now() > end {
-                bail!("waited {PATIENCE:?} for {what}; {}", self.hint());
+                bail!("waited {:?} for {what}", self.patience());
             }
             sleep(Duration::from_millis(200));
         }

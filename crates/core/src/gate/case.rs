@@ -379,10 +379,6 @@ impl Case<'_> {
             };
         }
         let number = self.record.number.saturating_add(1);
-        let told = (!self.held).then(|| {
-            let note = format!("worker {number} looks at the verified node: {why}");
-            Effect::Tell(Notice::new(false, "NodeVerificationStarted", "CreateWorker", note))
-        });
         if number >= MOST_WORKERS {
             let why = "its record counts more workers than it can have had: remove the annotation nodekeeper.dev/record";
             return Decision::new(State::Stuck, why);
@@ -396,12 +392,15 @@ impl Case<'_> {
             let why = format!("{why}; others are looked at first");
             return Decision::new(State::Verified, why).with(remove(self.seen.workers)).again_in(wait);
         }
+        let told = (!self.held && !periodic).then(|| {
+            let note = format!("worker {number} looks at the verified node: {why}");
+            Effect::Tell(Notice::new(false, "NodeVerificationStarted", "CreateWorker", note))
+        });
+        let starts = Decision::new(State::Pending, format!("worker {number} starts"));
         // The last worker's logs could be read until now.
-        let decision =
-            Decision { periodic, ..Decision::new(State::Pending, format!("worker {number} starts")) };
-        decision
+        Decision { periodic, ..starts }
             .with([Effect::StartWorker(subject(self.seen.node, self.gate, number))])
-            .with(told.filter(|_| !periodic))
+            .with(told)
             .with(remove(self.seen.workers))
     }
 
@@ -482,7 +481,7 @@ impl Case<'_> {
         Some(Decision::new(state, format!("{why}; its replacement is asked for")).with([Effect::Ask(cause)]))
     }
 
-    /// The gate's deadline is past, and nothing is known that would blame the node.
+    /// The gate's deadline is past, and the last worker could not tell either.
     fn is_stuck(&self, record: &Record) -> bool {
         self.held
             && record.attempts < self.attempts_allowed()

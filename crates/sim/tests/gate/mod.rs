@@ -3,6 +3,7 @@
 // Each test file takes what it needs of this.
 #![allow(dead_code)]
 
+pub mod bench;
 pub mod invariants;
 
 use std::collections::BTreeMap;
