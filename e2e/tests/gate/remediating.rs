@@ -59,7 +59,12 @@ pub async fn request_says(world: &impl World, node: &str, what: (&str, &str, &st
 
 /// A node that never passes is compared with two that do, and its Node object goes, because the policy says so.
 pub async fn a_hopeless_node_is_replaced(world: impl World) -> Result<()> {
-    gate(&world, "default", json!({"onFailure": "Replace", "retry": {"maxRetries": 1, "recheckSeconds": 10}})).await?;
+    gate(
+        &world,
+        "default",
+        json!({"onFailure": "Replace", "retry": {"maxRetries": 1, "recheckSeconds": 10}}),
+    )
+    .await?;
     let spec = json!({"enforcement": "Enforce", "deleteNodeObjectFor": ["default"]});
     policy(&world, spec).await?;
     let _controller = controller(&world, "a");
