@@ -21,11 +21,14 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::api::{
-    ActEnforcement, CauseSource, Condition, FailedCheck, NodeRemediation, NodeRemediationSpec,
-    NodeRemediationStatus, RemediationPolicy, RemediationPolicySpec, RemediationPolicyStatus, Reservation,
+    ActEnforcement, CauseSource, CauseVerdict, Condition, FailedCheck, NodeRemediation, NodeRemediationSpec,
+    NodeRemediationStatus, RemediationCause, RemediationPolicy, RemediationPolicySpec,
+    RemediationPolicyStatus, Reservation,
 };
 use crate::condition::{Finding, conditions};
 use control::{Compared, Comparison};
+use drain::Drainage;
+use evidence::live;
 use provider::Machine;
 
 pub use evidence::evidence;
@@ -86,11 +89,10 @@ impl Request {
         Some(ended.last_transition_time.parse().unwrap_or(self.created))
     }
 
-    /// When it was approved, if it was.
+    /// When it was last approved, whatever became of it.
     #[must_use]
     pub fn approved(&self) -> Option<Timestamp> {
-        let approved = self.condition("Approved").filter(|condition| condition.status == "True")?;
-        Some(approved.last_transition_time.parse().unwrap_or(self.created))
+        self.status.approved_at
     }
 
     /// When its youngest cause was seen.
@@ -100,39 +102,37 @@ impl Request {
         seen.max().unwrap_or(self.created)
     }
 
-    /// Whether it came to an end and nobody asked again.
+    /// Whether it came to an end and nobody asked again. A node that was replaced is not replaced twice.
     #[must_use]
     pub fn is_history(&self) -> bool {
-        self.finished().is_some_and(|at| self.asked() <= at)
+        let succeeded = self.condition("Succeeded").is_some_and(|condition| condition.status == "True");
+        succeeded || self.finished().is_some_and(|at| self.asked() <= at)
     }
 
-    /// The gate that asks, and the checks that fail there.
+    /// The gate that asks, the last one if there are several, and the checks that fail there.
     #[must_use]
     pub fn blamed_by(&self) -> Option<(&str, &[FailedCheck])> {
-        let gate = self.spec.causes.iter().find(|cause| cause.source == CauseSource::Gate)?;
+        let gates = self.spec.causes.iter().filter(|cause| cause.source == CauseSource::Gate);
+        let gate = gates.rev().max_by_key(|cause| cause.observed_at)?;
         Some((&gate.name, &gate.checks))
-    }
-
-    /// The checks that fail, each once.
-    fn check_names(&self) -> Vec<&str> {
-        let mut names: Vec<&str> = self
-            .spec
-            .causes
-            .iter()
-            .flat_map(|cause| &cause.checks)
-            .map(|check| check.name.as_str())
-            .collect();
-        names.sort_unstable();
-        names.dedup();
-        names
     }
 
     /// Its status with these findings.
     #[must_use]
     pub fn status_with(&self, findings: Vec<Finding>, now: Timestamp) -> NodeRemediationStatus {
+        let mut before = self.status.conditions.clone();
+        if !self.is_history() && findings.iter().any(|finding| finding.type_ == "Succeeded") {
+            // An end after somebody asked again is another one, though it may look like the last.
+            before.retain(|condition| condition.type_ != "Succeeded" || condition.status == "Unknown");
+        }
+        let conditions = conditions(findings, &before, self.generation, &now.to_string());
+        let approved = conditions.iter().find(|one| one.type_ == "Approved" && one.status == "True");
         NodeRemediationStatus {
             observed_generation: self.generation,
-            conditions: conditions(findings, &self.status.conditions, self.generation, &now.to_string()),
+            approved_at: approved
+                .and_then(|one| one.last_transition_time.parse().ok())
+                .or(self.status.approved_at),
+            conditions,
             ..self.status.clone()
         }
     }
@@ -175,7 +175,16 @@ impl Policy {
     #[must_use]
     pub fn paused(&self, now: Timestamp) -> Option<String> {
         let pause = self.spec.pause.as_ref().filter(|pause| now < pause.until)?;
-        Some(format!("paused until {}: {}", pause.until, pause.reason))
+        Some(format!("paused by `spec.pause` of the policy until {}: {}", pause.until, pause.reason))
+    }
+
+    /// Whether the bare Node object may be deleted on the word of all who ask, where nobody replaces the machine.
+    #[must_use]
+    pub fn deletes_node_object_for(&self, request: &Request) -> bool {
+        let named = |cause: &RemediationCause| {
+            self.spec.delete_node_object_for.iter().any(|one| *one == cause.name || one == "*")
+        };
+        !request.spec.causes.is_empty() && request.spec.causes.iter().all(named)
     }
 
     /// What requests are held or let go by: all but what it says for people.
@@ -216,6 +225,8 @@ pub enum Hold {
     NoProvider,
     /// Who would replace it cannot be found out.
     ProviderUnreadable,
+    /// It cannot be emptied.
+    PodNotEvictable,
     /// It is not the time.
     OutsideWindow,
     /// Something that all nodes share has just recovered.
@@ -252,6 +263,7 @@ impl Hold {
             Self::NotRegistered => "NotRegistered",
             Self::NoProvider => "NoProvider",
             Self::ProviderUnreadable => "ProviderUnreadable",
+            Self::PodNotEvictable => "PodNotEvictable",
             Self::OutsideWindow => "OutsideWindow",
             Self::Recovering => "Recovering",
             Self::SharedDependencyDown => "SharedDependencyDown",
@@ -344,9 +356,10 @@ pub fn consider(seen: &Seen<'_>) -> Consideration {
         Ok(target) => target,
         Err(held) => return Consideration::Hold(held),
     };
-    if let Err(held) = evidence(seen.request, target, seen.policy, seen.ran_elsewhere, seen.now) {
-        return Consideration::Hold(held);
-    }
+    let causes = match live(seen.request, target, seen.policy, seen.ran_elsewhere, seen.now) {
+        Ok(causes) => causes,
+        Err(held) => return Consideration::Hold(held),
+    };
     let unheard = Policy {
         uid: String::new(),
         resource_version: String::new(),
@@ -356,7 +369,7 @@ pub fn consider(seen: &Seen<'_>) -> Consideration {
     };
     let policy = seen.policy.unwrap_or(&unheard);
     let is_dry = policy.spec.enforcement == ActEnforcement::DryRun;
-    let held = brakes(seen, policy, target).err();
+    let held = brakes(seen, policy, target, &causes).err();
     if is_dry {
         let policy = if seen.policy.is_some() {
             "`spec.enforcement` of the RemediationPolicy is 'DryRun'"
@@ -372,11 +385,11 @@ pub fn consider(seen: &Seen<'_>) -> Consideration {
     if let Some(held) = held {
         return Consideration::Hold(held);
     }
-    if let Some(consideration) = comparison(seen, policy, target) {
+    if let Some(consideration) = comparison(seen, policy, target, &causes) {
         return consideration;
     }
     let mut status = policy.status.clone();
-    fuse::burn(&mut status.fuses, seen.request, target, seen.now);
+    fuse::burn(&mut status.fuses, &policy.spec.fuse, &check_names(&causes), target, seen.now);
     status.reservations.push(Reservation {
         remediation: seen.request.name.clone(),
         node: target.identity.name.clone(),
@@ -408,7 +421,7 @@ fn cluster(policy: &Policy, survey: &Survey, now: Timestamp) -> Result<(), Held>
     }
     if let Some(until) = policy.status.quiet_until.filter(|until| now < *until) {
         let message = format!(
-            "something that all nodes share has just recovered: nothing destructive is done before {until}"
+            "something that all nodes share has just recovered: nothing destructive is done before {until} (`spec.controlGroup.recoverySeconds` of the policy)"
         );
         return Err(Held::new(Hold::Recovering, message).until(until, now));
     }
@@ -435,8 +448,13 @@ fn the_same<'a>(seen: &Seen<'a>) -> Result<&'a Target, Held> {
 }
 
 /// Every brake, but for those that cost something.
-fn brakes(seen: &Seen<'_>, policy: &Policy, target: &Target) -> Result<(), Held> {
-    let (request, now) = (seen.request, seen.now);
+fn brakes(
+    seen: &Seen<'_>,
+    policy: &Policy,
+    target: &Target,
+    causes: &[&RemediationCause],
+) -> Result<(), Held> {
+    let now = seen.now;
     cluster(policy, seen.survey, now)?;
     opted_out(target, seen.pods)?;
     if target.control_plane && !policy.spec.control_plane_nodes.contains(&target.identity.name) {
@@ -445,30 +463,52 @@ fn brakes(seen: &Seen<'_>, policy: &Policy, target: &Target) -> Result<(), Held>
         return Err(Held::new(Hold::ControlPlane, message));
     }
     provider::check(seen.machine, target)?;
-    let for_gate = request.blamed_by().is_some();
+    if let Drainage::Refused(_, message) = drain::plan(seen.pods, &policy.spec.drain, now, now) {
+        return Err(Held::new(Hold::PodNotEvictable, message));
+    }
+    let for_gate = causes.iter().any(|cause| cause.source == CauseSource::Gate);
     window::check(&policy.spec.windows, now).or_else(|held| if for_gate { Ok(()) } else { Err(held) })?;
-    control::known_down(&policy.status.down, request, target)?;
-    fuse::check(policy, request, target, seen.survey)?;
+    control::known_down(&policy.status.down, causes, target)?;
+    fuse::check(policy, &check_names(causes), target, seen.survey, now)?;
     budget::check(policy, seen.requests, target, seen.survey, now)
 }
 
 fn opted_out(target: &Target, pods: &[drain::PodView]) -> Result<(), Held> {
     if let Some(key) = target.opted_out {
-        let message = format!("the node bears the annotation {key}");
+        let message = format!("the node bears the annotation {key}: remove it to have the node replaced");
         return Err(Held::new(Hold::OptedOut, message));
     }
     match pods.iter().find_map(|pod| Some((pod, pod.opted_out?))) {
         Some((pod, key)) => {
-            let message = format!("its pod {}/{} bears the annotation {key}", pod.namespace, pod.name);
+            let message = format!(
+                "its pod {}/{} bears the annotation {key}: remove it, or the pod, to have the node replaced",
+                pod.namespace, pod.name
+            );
             Err(Held::new(Hold::OptedOut, message))
         }
         None => Ok(()),
     }
 }
 
+/// What fails, each once: the checks by name, and `Stuck` where no worker could tell.
+fn check_names<'a>(causes: &[&'a RemediationCause]) -> Vec<&'a str> {
+    let stuck = causes.iter().any(|cause| cause.verdict == CauseVerdict::Stuck && cause.checks.is_empty());
+    let checks = causes.iter().flat_map(|cause| &cause.checks).map(|check| check.name.as_str());
+    let mut names: Vec<&str> = checks.chain(stuck.then_some("Stuck")).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
 /// Nodes that work have to pass what this one fails. None if they do.
-fn comparison(seen: &Seen<'_>, policy: &Policy, target: &Target) -> Option<Consideration> {
-    let (gate, checks) = seen.request.blamed_by().filter(|(_, checks)| !checks.is_empty())?;
+fn comparison(
+    seen: &Seen<'_>,
+    policy: &Policy,
+    target: &Target,
+    causes: &[&RemediationCause],
+) -> Option<Consideration> {
+    let by_gate = |cause: &&&RemediationCause| cause.source == CauseSource::Gate && !cause.checks.is_empty();
+    let RemediationCause { name: gate, checks, .. } = causes.iter().find(by_gate)?;
     let size = usize::try_from(policy.spec.control_group.size).unwrap_or_default();
     let place = if target.zone.is_empty() { String::new() } else { format!(" of zone {}", target.zone) };
     let held = |hold, message| Held { again_in: Some(control::SHARED), ..Held::new(hold, message) };

@@ -227,11 +227,11 @@ impl Default for Fuse {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Drain {
-    /// All of it. Then it is given up, and the node can be scheduled to again.
-    #[schemars(range(min = 10, max = 86_400))]
+    /// All of it. Then it is given up, and the node can be scheduled to again. An act may take an hour in all.
+    #[schemars(range(min = 10, max = 3_000))]
     pub total_seconds: i32,
     /// How much longer than its grace period a single pod may take to go.
-    #[schemars(range(min = 1, max = 86_400))]
+    #[schemars(range(min = 1, max = 3_000))]
     pub pod_seconds: i32,
     /// Pods with an `emptyDir`, which is lost with the node.
     pub local_storage: Evictable,

@@ -29,8 +29,8 @@ use super::status::Condition;
     printcolumn = r#"{"name": "Message", "type": "string", "priority": 1, "jsonPath": ".status.conditions[?(@.type==\"Approved\")].message"}"#,
     validation = Rule::new("self.metadata.name == self.spec.node.uid")
         .message("`metadata.name` must be `spec.node.uid`, the uid of the Node: kubectl get node NAME -o jsonpath={.metadata.uid}"),
-    validation = Rule::new("self.spec.node == oldSelf.spec.node")
-        .message("`spec.node` must not change: make another NodeRemediation for another node"),
+    validation = Rule::new("self.spec.node.name == oldSelf.spec.node.name && self.spec.node.uid == oldSelf.spec.node.uid && (!has(oldSelf.spec.node.providerID) || (has(self.spec.node.providerID) && self.spec.node.providerID == oldSelf.spec.node.providerID))")
+        .message("`spec.node` must not change, but for `bootID`: make another NodeRemediation for another node"),
 )]
 #[serde(rename_all = "camelCase")]
 pub struct NodeRemediationSpec {
@@ -153,6 +153,10 @@ pub struct NodeRemediationStatus {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 512))]
     pub machine: String,
+    /// When it was last approved. The budget is kept by it where the policy's status is lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
+    pub approved_at: Option<Timestamp>,
     /// `Approved`, `Drained`, `Replaced` and `Succeeded`.
     #[serde(default)]
     #[schemars(length(max = 16))]

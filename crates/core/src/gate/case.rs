@@ -9,10 +9,9 @@ use super::wait::{Unmet, unmet};
 use super::{Decision, Effect, GateView, Notice, Observed, State, remove, round, round_of, subject};
 use crate::api::{CauseSource, CauseVerdict, FailedCheck, Fate, Mode, OnReboot, RemediationCause};
 use crate::record::{Cause, Ending, MOST_WORKERS, Record};
-use crate::remediate::control::is_down;
+use crate::remediate::control::{brief, is_down};
 use crate::remediate::zone;
 use crate::report::{CheckResult, Outcome, Report, Verdict, reason};
-use crate::text::clean;
 use crate::worker::{Progress, WorkerView};
 
 /// So many workers in a row without a verdict, and the next comes as rarely as to a node that failed.
@@ -139,6 +138,15 @@ impl Case<'_> {
     }
 
     fn record_after(&self, worker: &WorkerView, verdict: Verdict, cause: Option<Cause>, why: &str) -> Record {
+        let mut failed_now = match &worker.progress {
+            Progress::Reported(report) => failed(report),
+            _ => Vec::new(),
+        };
+        let mut cause = cause;
+        // A worker that cannot tell does not thaw what is frozen: the node is to begin anew, when it is time.
+        if verdict == Verdict::Inconclusive && self.is_frozen() && !self.shares(&failed_now) {
+            (cause, failed_now) = (Some(Cause::SharedDependency), self.record.failed.clone());
+        }
         // Where nothing can run, or what all nodes need does not work, the node's clock stands still.
         let shared = matches!(cause, Some(Cause::ClusterDns | Cause::SharedDependency));
         let stands = self.seen.fleet.cannot_run || shared || !self.held;
@@ -149,11 +157,7 @@ impl Case<'_> {
             number: worker.subject.number,
             verdict,
             why,
-            failed: if let Progress::Reported(report) = &worker.progress {
-                failed(report)
-            } else {
-                Vec::new()
-            },
+            failed: failed_now,
             cause,
             spent: if stands { 0 } else { u32::try_from(spent.as_secs()).unwrap_or(u32::MAX) },
             anew: self.seen.node.verify.is_some() || self.has_thawed(),
@@ -343,9 +347,18 @@ impl Case<'_> {
         if node.unschedulable {
             return waiting("the node is cordoned".into());
         }
-        if let Some(decision) = self.freeze().or_else(|| self.ask()) {
+        if let Some(decision) = self.freeze() {
             return decision;
         }
+        let decision = self.next_worker(wish);
+        let Some(cause) = self.ask() else { return decision };
+        // Last: where nobody can be asked, the node is looked at all the same, and let in if it heals.
+        let why = format!("{}; its replacement is asked for", decision.why);
+        Decision { why, ..decision.with([Effect::Ask(cause)]) }
+    }
+
+    fn next_worker(&self, wish: &str) -> Decision {
+        let waiting = |why: String| Decision::new(State::Waiting, why).with(remove(self.unended()));
         // Never two at once: one that was given up has to be gone before the next starts.
         if self.unended().next().is_some() {
             return Decision::new(State::Unverified, "an earlier worker is being removed")
@@ -455,7 +468,7 @@ impl Case<'_> {
     }
 
     /// The node is hopeless, and its gate wants it replaced: asked once for each verdict.
-    fn ask(&self) -> Option<Decision> {
+    fn ask(&self) -> Option<RemediationCause> {
         let (record, spec) = (&self.record, &self.gate.spec);
         if !self.held || !self.same_round() || record.at <= self.seen.asked {
             return None;
@@ -469,16 +482,14 @@ impl Case<'_> {
         } else {
             return None;
         };
-        let (state, why) = self.standing("");
-        let cause = RemediationCause {
+        Some(RemediationCause {
             source: CauseSource::Gate,
             name: self.gate.name.clone(),
             verdict,
             checks: record.failed.clone(),
-            message: why.clone(),
+            message: self.standing("").1,
             observed_at: record.at,
-        };
-        Some(Decision::new(state, format!("{why}; its replacement is asked for")).with([Effect::Ask(cause)]))
+        })
     }
 
     /// The gate's deadline is past, and the last worker could not tell either.
@@ -486,6 +497,7 @@ impl Case<'_> {
         self.held
             && record.attempts < self.attempts_allowed()
             && record.verdict == Some(Verdict::Inconclusive)
+            && record.cause != Some(Cause::SharedDependency)
             && record.spent >= self.gate.spec.deadlines.gate_seconds.unsigned_abs()
     }
 
@@ -507,6 +519,7 @@ impl Case<'_> {
         }
         let (attempts, allowed, last) = (self.record.attempts, self.attempts_allowed(), &self.record.why);
         match self.record.verdict {
+            _ if self.is_frozen() => (State::Inconclusive, last.clone()),
             _ if attempts >= allowed => (State::Failed, format!("all {allowed} attempts failed: {last}")),
             Some(Verdict::Failed) => {
                 (State::Unverified, format!("attempt {attempts} of {allowed} failed: {last}"))
@@ -543,12 +556,7 @@ const PERIODIC: &str = "its time has come";
 
 /// The checks that failed, as they are remembered: few, and short.
 fn failed(report: &Report) -> Vec<FailedCheck> {
-    let short = |check: &CheckResult| FailedCheck {
-        name: clean(&check.name, 64),
-        target: clean(&check.target, 128),
-        reason: clean(&check.reason, 64),
-    };
-    report.failed().take(MOST_FAILED).map(short).collect()
+    report.failed().take(MOST_FAILED).map(brief).collect()
 }
 
 /// Which check failed first: an Event is told from another by its action.

@@ -538,4 +538,5 @@ proptest! {
 }
 
 mod open;
+mod shared;
 mod told;

@@ -6,9 +6,12 @@ use jiff::Timestamp;
 
 use super::drain::{Drainage, PodView, plan};
 use super::provider::{ClaimView, Machine};
-use super::{Hold, LONGEST_ACT, Policy, Request, Target, opted_out, provider};
-use crate::api::{ActEnforcement, RemediationPolicySpec, Reservation};
+use super::{
+    Held, Hold, LONGEST_ACT, Policy, Request, Survey, Target, cluster, control, opted_out, provider,
+};
+use crate::api::{ActEnforcement, CauseSource, RemediationCause, RemediationPolicySpec, Reservation};
 use crate::condition::Finding;
+use crate::record::Record;
 
 /// How soon it is looked at again where no watch says anything.
 const SOON: Duration = Duration::from_secs(5);
@@ -95,6 +98,11 @@ pub fn next(seen: &Acting<'_>) -> Next {
         ];
         return Next { step: Step::Wait, findings, again_in: None };
     };
+    // Given up is given up, though whoever counts has not heard of it yet.
+    if request.finished().is_some_and(|ended| ended >= seen.reservation.at) {
+        let step = if is_marked(request, target) { Step::Uncordon } else { Step::Wait };
+        return Next { step, findings: Vec::new(), again_in: None };
+    }
     let is_late = seen.now.duration_since(seen.reservation.at) >= LONGEST_ACT;
     let is_going = target.leaving || matches!(seen.machine, Machine::Claim(claim) if claim.deleting);
     if is_going {
@@ -124,10 +132,7 @@ fn may_go_on(seen: &Acting<'_>, target: &Target, is_late: bool) -> Result<(), (&
     let Some(policy) = seen.policy.filter(|policy| policy.spec.enforcement == ActEnforcement::Enforce) else {
         return Err((Hold::DryRun.as_str(), "the RemediationPolicy no longer enforces anything".into()));
     };
-    if let Some(why) = policy.paused(seen.now) {
-        return Err((Hold::Paused.as_str(), why));
-    }
-    opted_out(target, seen.pods).map_err(|held| (held.hold.as_str(), held.message))?;
+    brakes(seen, policy, target).map_err(|held| (held.hold.as_str(), held.message))?;
     if matches!(seen.machine, Machine::Nobody) {
         return Err((Hold::NoProvider.as_str(), "nobody would replace the machine any more".into()));
     }
@@ -135,6 +140,18 @@ fn may_go_on(seen: &Acting<'_>, target: &Target, is_late: bool) -> Result<(), (&
         return Err(("TimedOut", "it was not done within an hour".into()));
     }
     Ok(())
+}
+
+fn brakes(seen: &Acting<'_>, policy: &Policy, target: &Target) -> Result<(), Held> {
+    let causes: Vec<&RemediationCause> = seen.request.spec.causes.iter().collect();
+    let is_open = target.record.as_ref().is_some_and(Record::is_open);
+    if is_open && causes.iter().all(|cause| cause.source == CauseSource::Gate) {
+        return Err(Held::new(Hold::NodeRecovered, "the node passed since, and was let in"));
+    }
+    // What is counted is written in the policy; here nobody counts again.
+    cluster(policy, &Survey::default(), seen.now)?;
+    opted_out(target, seen.pods)?;
+    control::known_down(&policy.status.down, &causes, target)
 }
 
 fn step(seen: &Acting<'_>, target: &Target) -> Next {
@@ -196,9 +213,14 @@ fn give_up(
     message: String,
     drained: Option<Finding>,
 ) -> Next {
-    let is_ours = target.unschedulable && target.cordoned_for.as_deref() == Some(&request.name);
     let mut findings: Vec<Finding> = drained.into_iter().collect();
     findings.push(Finding::new("Approved", "False", reason, &*message));
     findings.push(Finding::new("Succeeded", "False", reason, message));
-    Next { step: if is_ours { Step::Uncordon } else { Step::Wait }, findings, again_in: None }
+    let step = if is_marked(request, target) { Step::Uncordon } else { Step::Wait };
+    Next { step, findings, again_in: None }
+}
+
+/// A mark without a cordon goes as well: the next cordon may be somebody else's.
+fn is_marked(request: &Request, target: &Target) -> bool {
+    target.cordoned_for.as_deref() == Some(&request.name)
 }

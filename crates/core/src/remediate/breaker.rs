@@ -41,8 +41,12 @@ pub(super) fn state(
 pub(super) fn check(spec: &Breaker, state: &BreakerState, verdicts: Verdicts) -> Result<(), Held> {
     let Verdicts { all, failed } = verdicts;
     if opens(spec, verdicts) || state.open {
+        let seen = match all {
+            0 => "too many nodes failed lately".to_owned(),
+            _ => format!("{failed} of {all} nodes that had a verdict lately failed"),
+        };
         let message = format!(
-            "{failed} of {all} nodes that had a verdict lately failed: nothing destructive is done until it has been no more than {} % for {} s",
+            "{seen}: nothing destructive is done until it has been no more than {} % for {} s (`spec.breaker` of the policy)",
             spec.close_percent, spec.close_after_seconds
         );
         return Err(Held::new(Hold::BreakerOpen, message));

@@ -2,18 +2,32 @@
 
 use jiff::Timestamp;
 
-use super::{GroupFacts, HOUR, Held, Hold, Policy, Request, Survey, Target};
+use super::{GroupFacts, HOUR, Held, Hold, LONGEST_ACT, Policy, Request, Survey, Target};
 use crate::api::Reservation;
+
+/// What was approved, as the policy remembers it and as the requests do: whoever makes the policy anew, or loses its
+/// status, gets no second budget by it. Where a request remembers, nobody knows the group: it may be any.
+pub(super) fn reserved(policy: &Policy, requests: &[&Request], now: Timestamp) -> Vec<Reservation> {
+    let mut all = policy.status.reservations.clone();
+    for request in requests {
+        let Some(at) = request.approved() else { continue };
+        let ended = request.finished().filter(|ended| *ended >= at);
+        let counted = if ended.is_some() { HOUR } else { LONGEST_ACT + LONGEST_ACT };
+        if now.duration_since(at) < counted && !all.iter().any(|one| one.remediation == request.name) {
+            let (remediation, node) = (request.name.clone(), request.spec.node.name.clone());
+            all.push(Reservation { remediation, node, group: String::new(), zone: String::new(), at, ended });
+        }
+    }
+    all
+}
 
 /// Whether one more act is within the budget of the cluster.
 pub(super) fn cluster(policy: &Policy, requests: &[&Request], now: Timestamp) -> Result<(), Held> {
-    let (budget, reservations) = (&policy.spec.budget, &policy.status.reservations);
+    let (budget, reservations) = (&policy.spec.budget, &reserved(policy, requests, now));
     let in_flight = reservations.iter().filter(|one| one.ended.is_none()).count();
     spent(in_flight, budget.in_flight, "nodes are being replaced", "inFlight")?;
     let lately = || reservations.iter().map(|one| one.at).filter(|at| now.duration_since(*at) < HOUR);
-    let forgotten = requests.iter().filter(|request| is_forgotten(request, reservations, now)).count();
-    let count = lately().count() + forgotten;
-    spent(count, budget.per_hour, "acts were approved in the last hour", "perHour")
+    spent(lately().count(), budget.per_hour, "acts were approved in the last hour", "perHour")
         .map_err(|held| held.until(lately().min().unwrap_or(now) + HOUR, now))
 }
 
@@ -34,25 +48,31 @@ pub(super) fn check(
     now: Timestamp,
 ) -> Result<(), Held> {
     let budget = &policy.spec.budget;
-    let reservations = &policy.status.reservations;
+    let reservations = &reserved(policy, requests, now);
     let in_flight = |fits: &dyn Fn(&Reservation) -> bool| {
         reservations.iter().filter(|one| one.ended.is_none() && fits(one)).count()
     };
     let lately = |fits: &dyn Fn(&Reservation) -> bool| {
-        reservations.iter().filter(|one| now.duration_since(one.at) < HOUR && fits(one)).count()
+        let counts = |one: &Reservation| one.ended.is_none() || now.duration_since(one.at) < HOUR;
+        reservations.iter().filter(|one| counts(one) && fits(one)).count()
     };
     let (group, zone) = (&target.group, &target.zone);
+    let is_own = |one: &&Reservation| one.ended.is_none() && one.remediation == target.identity.uid;
+    if let Some(own) = reservations.iter().find(is_own) {
+        return Err(Held::new(Hold::BudgetSpent, format!("it is being replaced already, since {}", own.at)));
+    }
     cluster(policy, requests, now)?;
-    let same_group = in_flight(&|one| one.group == *group);
+    let is_of_group = |one: &Reservation| one.group.is_empty() || one.group == *group;
+    let same_group = in_flight(&is_of_group);
     let what = format!("nodes of group {group} are being replaced");
     spent(same_group, budget.in_flight_per_group, &what, "inFlightPerGroup")?;
-    let same_zone = in_flight(&|one| one.zone == *zone);
+    let same_zone = in_flight(&|one| one.group.is_empty() || one.zone == *zone);
     let what = format!("nodes of zone '{zone}' are being replaced");
     spent(same_zone, budget.in_flight_per_zone, &what, "inFlightPerZone")?;
     let facts = survey.group(group);
     let share =
         (facts.size * budget.group_percent.unsigned_abs() / 100).max(u32::from(budget.group_percent > 0));
-    let of_group = lately(&|one| one.group == *group);
+    let of_group = lately(&is_of_group);
     if of_group >= usize::try_from(share).unwrap_or(usize::MAX) {
         let message = format!(
             "{of_group} of the {} nodes of group {group} were replaced in the last hour, and `spec.budget.groupPercent` of the policy is {} %",
@@ -60,21 +80,18 @@ pub(super) fn check(
         );
         return Err(Held::new(Hold::BudgetSpent, message));
     }
-    last_open(target, &facts)
+    last_open(target, &facts, same_group)
 }
 
-/// Approved in the last hour, and the policy does not know: somebody made it anew, or lost its status.
-fn is_forgotten(request: &Request, reservations: &[Reservation], now: Timestamp) -> bool {
-    request.approved().is_some_and(|at| now.duration_since(at) < HOUR)
-        && !reservations.iter().any(|one| one.remediation == request.name)
-}
-
-/// A group keeps at least one node that can be scheduled to.
-fn last_open(target: &Target, facts: &GroupFacts) -> Result<(), Held> {
+/// A group keeps at least one node that can be scheduled to. Those that are being replaced may not be cordoned yet.
+fn last_open(target: &Target, facts: &GroupFacts, going: usize) -> Result<(), Held> {
     let held = target.record.as_ref().is_some_and(|record| !record.is_open());
     let is_open = !target.unschedulable && !held;
-    if is_open && facts.open <= 1 {
-        let message = format!("it is the last open node of group {}", target.group);
+    if is_open && usize::try_from(facts.open).unwrap_or(usize::MAX) <= 1 + going {
+        let message = format!(
+            "it may be the last open node of group {}: add another one, or wait for those that are being replaced",
+            target.group
+        );
         return Err(Held::new(Hold::LastOpenNode, message));
     }
     Ok(())

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use super::{Held, Hold, Request, Target, zone};
-use crate::api::{Down, FailedCheck};
+use super::{Held, Hold, Target, zone};
+use crate::api::{CauseSource, Down, FailedCheck, RemediationCause};
 use crate::checks::Subject;
 use crate::gate::{GateView, scatter};
 use crate::node::NodeView;
 use crate::record::Record;
 use crate::report::{CheckResult, Outcome, Report, Verdict};
+use crate::text::clean;
 use crate::worker::{Progress, WorkerView};
 
 /// One run for a gate and a zone serves all who ask within this.
@@ -124,8 +125,17 @@ impl Compared {
     }
 }
 
+/// What is remembered of a check that failed: short enough for a record and for every schema.
+pub(crate) fn brief(result: &CheckResult) -> FailedCheck {
+    FailedCheck {
+        name: clean(&result.name, 64),
+        target: clean(&result.target, 128),
+        reason: clean(&result.reason, 64),
+    }
+}
+
 fn same(result: &CheckResult, check: &FailedCheck) -> bool {
-    // Long targets are cut on their way.
+    let result = brief(result);
     result.name == check.name && (result.target == check.target || check.target.is_empty())
 }
 
@@ -137,11 +147,12 @@ fn fails<'a>(report: &'a Report, checks: &[FailedCheck]) -> Option<&'a CheckResu
 }
 
 fn passes(report: &Report, checks: &[FailedCheck]) -> bool {
-    report.verdict == Verdict::Passed
-        || checks.iter().all(|check| {
-            let mut results = report.checks.iter().filter(|result| same(result, check)).peekable();
-            results.peek().is_some() && results.all(|result| result.outcome == Outcome::Passed)
-        })
+    checks.iter().all(|check| {
+        let mut results = report.checks.iter().filter(|result| same(result, check)).peekable();
+        // A report that passed may leave results out to fit. One that was skipped says nothing.
+        (results.peek().is_some() || report.verdict == Verdict::Passed)
+            && results.all(|result| result.outcome == Outcome::Passed)
+    })
 }
 
 /// The nodes on which a gate's checks are run to compare with: verified by it, in the zone, and working. Others each
@@ -167,13 +178,17 @@ pub fn candidates<'a>(
     fitting
 }
 
-/// Whether what the node fails is known not to work on others.
-pub(super) fn known_down(down: &[Down], request: &Request, target: &Target) -> Result<(), Held> {
-    let checks = request.blamed_by().map_or(&[] as &[FailedCheck], |(_, checks)| checks);
-    let shared = down.iter().find(|down| {
-        down.zone == target.zone && checks.iter().any(|check| is_down(down, &check.name, &check.target))
-    });
-    match shared {
+/// Whether what the node fails is known not to work on others. What a recycler counted there may come from anything
+/// that is down.
+pub(super) fn known_down(down: &[Down], causes: &[&RemediationCause], target: &Target) -> Result<(), Held> {
+    let is_shared = |down: &&Down| {
+        let is_from = |cause: &&RemediationCause| {
+            cause.source == CauseSource::Recycler
+                || cause.checks.iter().any(|check| is_down(down, &check.name, &check.target))
+        };
+        down.zone == target.zone && causes.iter().any(is_from)
+    };
+    match down.iter().find(is_shared) {
         Some(down) => {
             let message = format!(
                 "verified nodes fail alike since {}: {} {}. It is not the node",
@@ -202,11 +217,7 @@ pub fn failing(run: &Run) -> Vec<FailedCheck> {
     let mut failing: Vec<FailedCheck> = reports
         .flat_map(|report| &report.checks)
         .filter(|result| result.outcome == Outcome::Failed)
-        .map(|result| FailedCheck {
-            name: result.name.clone(),
-            target: result.target.clone(),
-            reason: result.reason.clone(),
-        })
+        .map(brief)
         .collect();
     failing.sort();
     failing.dedup_by(|a, b| a.name == b.name && a.target == b.target);

@@ -89,17 +89,13 @@ pub fn plan(pods: &[PodView], spec: &Drain, began: Timestamp, now: Timestamp) ->
     }
     let going = |pod: &&&PodView| pod.gone_at.is_some();
     let to_evict: Vec<&&PodView> = leaves.iter().filter(|pod| pod.gone_at.is_none()).collect();
-    let kept = |pod: &&&&PodView| {
-        !pod.finished
-            && ((pod.local_storage && spec.local_storage == Evictable::Refuse)
-                || (!pod.managed && spec.unmanaged == Evictable::Refuse))
+    let kept = |pod: &&&PodView| {
+        let lost = pod.local_storage && spec.local_storage == Evictable::Refuse;
+        let lonely = !pod.managed && spec.unmanaged == Evictable::Refuse;
+        let why = lost.then_some(("has an emptyDir", "localStorage"));
+        why.or(lonely.then_some(("is made again by nobody", "unmanaged"))).filter(|_| !pod.finished)
     };
-    if let Some(pod) = to_evict.iter().find(kept) {
-        let (what, field) = if pod.managed {
-            ("has an emptyDir", "localStorage")
-        } else {
-            ("is made again by nobody", "unmanaged")
-        };
+    if let Some((pod, (what, field))) = to_evict.iter().find_map(|pod| Some((pod, kept(pod)?))) {
         let message = format!(
             "pod {} {what}: delete it, or set `spec.drain.{field}` of the policy to 'Evict'",
             pod.title()

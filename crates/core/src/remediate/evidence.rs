@@ -6,6 +6,9 @@ use super::{Held, Hold, Policy, Request, Target};
 use crate::api::{CauseSource, CauseVerdict, RemediationCause, RemediationPolicySpec};
 use crate::report::Verdict;
 
+/// So far a clock may be ahead of ours.
+const SKEW: SignedDuration = SignedDuration::from_mins(1);
+
 /// Whether at least one cause is fresh. What waited through a pause or an outage is dropped, not replayed.
 ///
 /// # Errors
@@ -17,15 +20,29 @@ pub fn evidence(
     ran_elsewhere: bool,
     now: Timestamp,
 ) -> Result<(), Held> {
+    live(request, target, policy, ran_elsewhere, now).map(drop)
+}
+
+/// The causes that are fresh: nothing may be decided by the others.
+pub(super) fn live<'a>(
+    request: &'a Request,
+    target: &Target,
+    policy: Option<&Policy>,
+    ran_elsewhere: bool,
+    now: Timestamp,
+) -> Result<Vec<&'a RemediationCause>, Held> {
     let allowed = policy
         .map_or(RemediationPolicySpec::default().evidence_seconds, |policy| policy.spec.evidence_seconds);
     let allowed = SignedDuration::from_secs(allowed.into());
-    let mut why = None;
+    let (mut fresh, mut why) = (Vec::new(), None);
     for cause in &request.spec.causes {
         match supports(request, cause, target, allowed, ran_elsewhere, now) {
-            Ok(()) => return Ok(()),
+            Ok(()) => fresh.push(cause),
             Err(held) => why = why.or(Some(held)),
         }
+    }
+    if !fresh.is_empty() {
+        return Ok(fresh);
     }
     Err(why.unwrap_or_else(|| Held::new(Hold::EvidenceExpired, "nobody asks for it")))
 }
@@ -47,21 +64,28 @@ fn supports(
         let message = "it came to an end, and nothing new was seen since";
         return Err(Held::new(Hold::EvidenceExpired, message));
     }
-    // A clock that is ahead of ours may say that it will be seen; that is as good as now, and no better.
-    if now.duration_since(seen) > allowed {
-        let message = format!(
-            "what {} {} saw is of {seen}, more than {} s ago: it has to be seen again",
-            match cause.source {
-                CauseSource::Gate => "gate",
-                CauseSource::Recycler => "recycler",
-                CauseSource::Person => "person",
-            },
+    let source = match cause.source {
+        CauseSource::Gate => "gate",
+        CauseSource::Recycler => "recycler",
+        CauseSource::Person => "person",
+    };
+    let age = now.duration_since(seen);
+    // What says that it will be seen would be fresh for ever.
+    let message = if age < -SKEW {
+        format!(
+            "what {source} {} saw is of {seen}, which is to come: correct its clock, or `observedAt`",
+            cause.name
+        )
+    } else if age > allowed {
+        format!(
+            "what {source} {} saw is of {seen}, more than {} s ago (`spec.evidenceSeconds` of the policy): it has to be seen again",
             cause.name,
             allowed.as_secs()
-        );
-        return Err(Held::new(Hold::EvidenceExpired, message));
-    }
-    Ok(())
+        )
+    } else {
+        return Ok(());
+    };
+    Err(Held::new(Hold::EvidenceExpired, message))
 }
 
 /// When the gate's verdict on this boot was recorded on the node itself.
@@ -75,6 +99,10 @@ fn gate_says(cause: &RemediationCause, target: &Target, ran_elsewhere: bool) -> 
         return Err(Held::new(Hold::OtherBoot, "the node was booted since its last verdict"));
     }
     let at = record.at.ok_or_else(|| expired("the node's record has no time"))?;
+    // A verdict that it did not ask for may be the first of a new round, or about other checks.
+    if cause.observed_at != Some(at) {
+        return Err(expired("the node had another verdict since: its gate has to ask again"));
+    }
     match (cause.verdict, record.verdict) {
         (CauseVerdict::Failed, Some(Verdict::Failed)) => Ok(at),
         (CauseVerdict::Stuck, Some(Verdict::Inconclusive)) if ran_elsewhere => Ok(at),

@@ -7,15 +7,30 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{GroupFacts, Held, Hold, Policy, Request, Survey, Target};
+use super::{GroupFacts, Held, Hold, Policy, Survey, Target};
 use crate::api::{Fuse, FuseState};
 
 /// What happened longer ago is no loop.
 const MEMORY: SignedDuration = SignedDuration::from_hours(7 * 24);
+/// So many are remembered, as the schema has it.
+const MOST: usize = 128;
 
 /// The generation of a node that was made then.
 fn generation(fuse: &FuseState, created: Timestamp) -> usize {
     fuse.generations.iter().filter(|first| **first < created).count()
+}
+
+/// What is left of it after what happened before somebody reset all fuses is forgotten.
+fn since_reset(fuse: &FuseState, spec: &Fuse, now: Timestamp) -> FuseState {
+    // One that is to come would be no fuse at all until then.
+    let reset = spec.reset_at.filter(|reset| *reset <= now);
+    let mut fuse = fuse.clone();
+    fuse.generations.retain(|first| reset.is_none_or(|reset| *first > reset));
+    fuse
+}
+
+fn is_of_other_template(fuse: &FuseState, target: &Target) -> bool {
+    !fuse.template.is_empty() && !target.template.is_empty() && fuse.template != target.template
 }
 
 fn is_of(fuse: &FuseState, group: &str, check: &str) -> bool {
@@ -25,32 +40,23 @@ fn is_of(fuse: &FuseState, group: &str, check: &str) -> bool {
 /// Whether replacing goes on for each check that fails.
 pub(super) fn check(
     policy: &Policy,
-    request: &Request,
+    checks: &[&str],
     target: &Target,
     survey: &Survey,
+    now: Timestamp,
 ) -> Result<(), Held> {
     let spec = &policy.spec.fuse;
     let most = usize::try_from(spec.generations).unwrap_or(usize::MAX);
-    for check in request.check_names() {
-        let fuse = policy.status.fuses.iter().find(|fuse| is_of(fuse, &target.group, check));
-        let Some(fuse) = fuse.filter(|fuse| counts(fuse, spec, target, &survey.group(&target.group))) else {
-            continue;
-        };
-        let generation = generation(fuse, target.created);
-        if generation >= most {
-            return Err(Held::new(Hold::FuseBlown, describe(fuse, target, generation)));
+    let group = survey.group(&target.group);
+    for check in checks {
+        let known = policy.status.fuses.iter().find(|fuse| is_of(fuse, &target.group, check));
+        let Some(fuse) = known.map(|fuse| since_reset(fuse, spec, now)) else { continue };
+        let generation = generation(&fuse, target.created);
+        if generation >= most && !is_of_other_template(&fuse, target) && !group_is_well(&fuse, &group) {
+            return Err(Held::new(Hold::FuseBlown, describe(&fuse, target, generation)));
         }
     }
     Ok(())
-}
-
-/// Whether the past still means anything for this node.
-fn counts(fuse: &FuseState, spec: &Fuse, target: &Target, group: &GroupFacts) -> bool {
-    let Some(last) = fuse.generations.last() else { return false };
-    let is_reset = spec.reset_at.is_some_and(|reset| *last <= reset);
-    let other_template =
-        !fuse.template.is_empty() && !target.template.is_empty() && fuse.template != target.template;
-    !is_reset && !other_template && !group_is_well(fuse, group)
 }
 
 /// Most of the nodes that came since the last generation began passed: no loop, but single bad machines.
@@ -77,33 +83,37 @@ fn describe(fuse: &FuseState, target: &Target, generation: usize) -> String {
 }
 
 /// Remembers one more act.
-pub(super) fn burn(fuses: &mut Vec<FuseState>, request: &Request, target: &Target, now: Timestamp) {
-    for check in request.check_names() {
-        let known = fuses.iter_mut().find(|fuse| is_of(fuse, &target.group, check));
-        let Some(fuse) = known else {
-            fuses.push(FuseState {
+pub(super) fn burn(
+    fuses: &mut Vec<FuseState>,
+    spec: &Fuse,
+    checks: &[&str],
+    target: &Target,
+    now: Timestamp,
+) {
+    for check in checks {
+        let place = fuses.iter().position(|fuse| is_of(fuse, &target.group, check));
+        let known = place.map(|place| since_reset(&fuses.remove(place), spec, now));
+        let counts = |fuse: &FuseState| !fuse.generations.is_empty() && !is_of_other_template(fuse, target);
+        let fuse = match known.filter(counts) {
+            Some(mut fuse) => {
+                if generation(&fuse, target.created) >= fuse.generations.len() {
+                    fuse.generations.push(now);
+                }
+                fuse.shared = in_common(&fuse.shared, &target.attributes);
+                fuse
+            }
+            None => FuseState {
                 group: target.group.clone(),
-                check: check.to_owned(),
+                check: (*check).to_owned(),
                 generations: vec![now],
                 template: target.template.clone(),
                 shared: target.attributes.clone(),
-            });
-            continue;
+            },
         };
-        if !fuse.template.is_empty() && !target.template.is_empty() && fuse.template != target.template {
-            *fuse = FuseState {
-                generations: vec![now],
-                template: target.template.clone(),
-                shared: target.attributes.clone(),
-                ..fuse.clone()
-            };
-            continue;
-        }
-        if generation(fuse, target.created) >= fuse.generations.len() {
-            fuse.generations.push(now);
-        }
-        fuse.shared = in_common(&fuse.shared, &target.attributes);
+        fuses.push(fuse);
     }
+    // The oldest go: what does not fit is not written, and nothing would be approved any more.
+    fuses.drain(..fuses.len().saturating_sub(MOST));
 }
 
 fn in_common(one: &BTreeMap<String, String>, other: &BTreeMap<String, String>) -> BTreeMap<String, String> {
@@ -115,9 +125,9 @@ fn in_common(one: &BTreeMap<String, String>, other: &BTreeMap<String, String>) -
 
 /// Forgets what no longer means anything.
 pub(super) fn settle(fuses: &mut Vec<FuseState>, spec: &Fuse, survey: &Survey, now: Timestamp) {
-    fuses.retain(|fuse| {
-        let last = fuse.generations.last().copied().unwrap_or(Timestamp::UNIX_EPOCH);
-        let is_reset = spec.reset_at.is_some_and(|reset| last <= reset);
-        !is_reset && now.duration_since(last) < MEMORY && !group_is_well(fuse, &survey.group(&fuse.group))
+    fuses.retain_mut(|fuse| {
+        *fuse = since_reset(fuse, spec, now);
+        let is_young = |last: &Timestamp| now.duration_since(*last) < MEMORY;
+        fuse.generations.last().is_some_and(is_young) && !group_is_well(fuse, &survey.group(&fuse.group))
     });
 }

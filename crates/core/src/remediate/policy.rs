@@ -6,9 +6,12 @@ use std::collections::BTreeSet;
 use jiff::{SignedDuration, Timestamp};
 
 use super::control::{Compared, failing, has_recovered, is_down};
-use super::{HOUR, Hold, LONGEST_ACT, Policy, Request, Survey, breaker, fuse, window};
+use super::{HOUR, Hold, LONGEST_ACT, Policy, Request, Survey, breaker, budget, fuse, window};
 use crate::api::{ActEnforcement, Down, RemediationPolicyStatus, Reservation};
 use crate::condition::{Finding, conditions};
+
+/// So much of what is down is said, as the schema has it.
+const MOST_DOWN: usize = 64;
 
 /// All that it is made from.
 #[derive(Clone, Copy)]
@@ -32,6 +35,7 @@ pub struct Housekeeping<'a> {
 pub fn housekeep(seen: &Housekeeping<'_>) -> RemediationPolicyStatus {
     let Housekeeping { policy, survey, now, .. } = *seen;
     let mut status = policy.status.clone();
+    status.reservations = budget::reserved(policy, seen.requests, now);
     for one in &mut status.reservations {
         if one.ended.is_none() && has_ended(seen, one) {
             one.ended = Some(now);
@@ -82,6 +86,7 @@ fn down(seen: &Housekeeping<'_>, status: &mut RemediationPolicyStatus) {
                 });
             }
         }
+        status.down.truncate(MOST_DOWN);
         let before = status.down.len();
         status.down.retain(|down| {
             down.gate != *gate

@@ -76,16 +76,24 @@ pub fn find(target: &Target, claims: &Claims, deletes_node_objects: bool) -> Mac
     let by_name = |claim: &&ClaimView| {
         claim.node_name == target.identity.name && (claim.provider_id.is_empty() || id.is_empty())
     };
-    let found = claims
-        .iter()
-        .find(by_owner)
-        .or_else(|| claims.iter().find(by_id))
-        .or_else(|| claims.iter().find(by_name));
-    match found {
-        Some(claim) => Machine::Claim(claim.clone()),
-        None if target.is_karpenters => Machine::ClaimMissing,
-        None if deletes_node_objects => Machine::NodeObject,
-        None => Machine::Nobody,
+    let all = |fits: &dyn Fn(&&ClaimView) -> bool| claims.iter().filter(fits).collect::<Vec<_>>();
+    let mut found = all(&by_owner);
+    if found.is_empty() {
+        found = all(&by_id);
+    }
+    // A node that says whose it is may have had a name that is another's by now.
+    if found.is_empty() && owner.is_none() {
+        found = all(&by_name);
+    }
+    match found[..] {
+        [claim] => Machine::Claim(claim.clone()),
+        [one, other, ..] => Machine::Unreadable(format!(
+            "the NodeClaims {} and {} both say that they are this node: delete the wrong one",
+            one.name, other.name
+        )),
+        [] if target.is_karpenters => Machine::ClaimMissing,
+        [] if deletes_node_objects => Machine::NodeObject,
+        [] => Machine::Nobody,
     }
 }
 

@@ -1,1 +1,433 @@
+mod act;
+mod breaker;
+mod budget;
+mod control;
+mod evidence;
+mod fuse;
+mod keep;
+mod provider;
+mod window;
 
+use super::control::Run;
+use super::drain::PodView;
+use super::provider::ClaimView;
+use super::*;
+use crate::api::{Down, NodeIdentity, Pause};
+use crate::checks::Subject;
+use crate::record::{Record, Round};
+use crate::report::{CheckResult, Outcome, Report, Verdict};
+use crate::worker::Progress;
+
+/// So many minutes after noon of a Monday.
+fn at(minutes: i64) -> Timestamp {
+    let noon: Timestamp = "2026-11-16T12:00:00Z".parse().expect("a time");
+    noon + SignedDuration::from_mins(minutes)
+}
+
+fn check(name: &str, target: &str) -> FailedCheck {
+    FailedCheck { name: name.into(), target: target.into(), reason: "Timeout".into() }
+}
+
+fn cause(source: CauseSource, observed_at: Timestamp) -> RemediationCause {
+    let (name, verdict, checks) = match source {
+        CauseSource::Gate => ("default", CauseVerdict::Failed, vec![check("dns", "kubernetes.")]),
+        CauseSource::Recycler => ("oom", CauseVerdict::Asked, vec![]),
+        CauseSource::Person => ("ada", CauseVerdict::Asked, vec![]),
+    };
+    let (name, message) = (name.into(), "6 attempts failed".into());
+    RemediationCause { source, name, verdict, checks, message, observed_at: Some(observed_at) }
+}
+
+fn request(uid: &str, causes: Vec<RemediationCause>) -> Request {
+    let node = NodeIdentity {
+        name: format!("node-{uid}"),
+        uid: uid.into(),
+        provider_id: String::new(),
+        boot_id: "boot-1".into(),
+    };
+    Request {
+        name: uid.into(),
+        uid: format!("request-{uid}"),
+        resource_version: "1".into(),
+        generation: 1,
+        created: at(0),
+        spec: NodeRemediationSpec { node, causes, action: crate::api::RemediationAction::Replace },
+        status: NodeRemediationStatus::default(),
+    }
+}
+
+/// A node that failed its gate, as its record has it.
+fn failed_record(uid: &str, recorded: Timestamp) -> Record {
+    Record {
+        uid: uid.into(),
+        number: 6,
+        round: Round { boot_id: "boot-1".into(), gate_uid: "gate-1".into(), gate_generation: 1 },
+        attempts: 6,
+        verdict: Some(Verdict::Failed),
+        failed: vec![check("dns", "kubernetes.")],
+        at: Some(recorded),
+        ..Record::default()
+    }
+}
+
+fn target(uid: &str) -> Target {
+    Target {
+        identity: NodeIdentity { provider_id: format!("cloud://{uid}"), ..request(uid, vec![]).spec.node },
+        created: at(-30),
+        group: "pool".into(),
+        zone: "a".into(),
+        record: Some(failed_record(uid, at(0))),
+        registered: true,
+        is_karpenters: true,
+        ..Target::default()
+    }
+}
+
+fn claim(name: &str) -> ClaimView {
+    ClaimView { name: name.into(), uid: format!("uid-{name}"), ..ClaimView::default() }
+}
+
+fn policy() -> Policy {
+    let spec = RemediationPolicySpec { enforcement: ActEnforcement::Enforce, ..Default::default() };
+    let status = RemediationPolicyStatus::default();
+    Policy { uid: "policy".into(), resource_version: "1".into(), generation: 1, spec, status }
+}
+
+fn pod(name: &str) -> PodView {
+    PodView {
+        namespace: "shop".into(),
+        name: name.into(),
+        uid: name.into(),
+        managed: true,
+        ..Default::default()
+    }
+}
+
+fn report(results: &[(&str, &str, Outcome)]) -> Progress {
+    let subject = Subject {
+        node_uid: "control".into(),
+        boot_id: "b".into(),
+        gate_uid: "gate-1".into(),
+        gate_generation: 1,
+        number: 1,
+    };
+    let result = |(name, target, outcome): &(&str, &str, Outcome)| {
+        CheckResult::new(name, target, *outcome, "Timeout", "")
+    };
+    Progress::Reported(Report::judge(subject, results.iter().map(result).collect(), 1))
+}
+
+fn dns(outcome: Outcome) -> Progress {
+    report(&[("dns", "kubernetes.", outcome), ("api", "https://10.0.0.1", Outcome::Passed)])
+}
+
+fn compared(age: u64, controls: Vec<Progress>) -> Compared {
+    let controls = controls.into_iter().enumerate().map(|(i, one)| (format!("control-{i}"), one)).collect();
+    Compared { candidates: 9, run: Some(Run { age: Duration::from_secs(age), controls }) }
+}
+
+fn group(size: u32, open: u32) -> Survey {
+    let facts = GroupFacts { size, open, judged: vec![] };
+    Survey { groups: [("pool".to_owned(), facts)].into(), verdicts: Verdicts::default() }
+}
+
+fn reservation(uid: &str, approved: Timestamp) -> Reservation {
+    Reservation {
+        remediation: uid.into(),
+        node: format!("node-{uid}"),
+        group: format!("pool-{uid}"),
+        zone: format!("zone-{uid}"),
+        at: approved,
+        ended: None,
+    }
+}
+
+fn down(zone: &str, check: &str, target: &str) -> Down {
+    Down {
+        gate: "default".into(),
+        zone: zone.into(),
+        check: check.into(),
+        target: target.into(),
+        since: at(-5),
+    }
+}
+
+/// All that is considered. As it is made, the act goes ahead.
+struct World {
+    request: Request,
+    policy: Option<Policy>,
+    target: Option<Target>,
+    pods: Vec<PodView>,
+    machine: Machine,
+    survey: Survey,
+    others: Vec<Request>,
+    compared: Compared,
+    ran_elsewhere: bool,
+    now: Timestamp,
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            request: request("n1", vec![cause(CauseSource::Gate, at(0))]),
+            policy: Some(policy()),
+            target: Some(target("n1")),
+            pods: vec![],
+            machine: Machine::Claim(claim("c1")),
+            survey: group(20, 12),
+            others: vec![],
+            compared: compared(10, vec![dns(Outcome::Passed), dns(Outcome::Passed)]),
+            ran_elsewhere: true,
+            now: at(1),
+        }
+    }
+
+    fn with(change: impl FnOnce(&mut Self)) -> Self {
+        let mut world = Self::new();
+        change(&mut world);
+        world
+    }
+
+    fn policy(&mut self) -> &mut Policy {
+        self.policy.as_mut().expect("there is one")
+    }
+
+    fn target(&mut self) -> &mut Target {
+        self.target.as_mut().expect("there is one")
+    }
+
+    /// A person asks for a node that works, so that nothing is compared.
+    fn by_person() -> Self {
+        Self::with(|world| {
+            world.request.spec.causes = vec![cause(CauseSource::Person, at(0))];
+            world.target().record = None;
+        })
+    }
+
+    fn consider(&self) -> Consideration {
+        let requests: Vec<&Request> = self.others.iter().chain([&self.request]).collect();
+        consider(&Seen {
+            request: &self.request,
+            policy: self.policy.as_ref(),
+            target: self.target.as_ref(),
+            pods: &self.pods,
+            machine: &self.machine,
+            survey: &self.survey,
+            requests: &requests,
+            compared: &self.compared,
+            ran_elsewhere: self.ran_elsewhere,
+            now: self.now,
+        })
+    }
+
+    fn held(&self) -> Held {
+        match self.consider() {
+            Consideration::Hold(held) | Consideration::Compare(held) => held,
+            Consideration::Approve(status) => panic!("approved: {status:?}"),
+        }
+    }
+
+    fn hold(&self) -> Option<Hold> {
+        match self.consider() {
+            Consideration::Hold(held) | Consideration::Compare(held) => Some(held.hold),
+            Consideration::Approve(_) => None,
+        }
+    }
+
+    fn approved(&self) -> RemediationPolicyStatus {
+        match self.consider() {
+            Consideration::Approve(status) => *status,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn what_nothing_holds_is_approved_and_reserved() {
+    let status = World::new().approved();
+    let [one] = &status.reservations[..] else { panic!("{status:?}") };
+    assert_eq!((&*one.remediation, &*one.node, &*one.group, &*one.zone), ("n1", "node-n1", "pool", "a"));
+    assert_eq!((one.at, one.ended), (at(1), None));
+    assert_eq!(World::by_person().hold(), None);
+}
+
+type Change = fn(&mut World);
+
+/// What leads to each hold, and what its message has to say: the field and the fix.
+const HOLDS: [(Hold, Change, &[&str]); 20] = [
+    (Hold::NodeGone, |world| world.target = None, &["no node node-n1"]),
+    (Hold::BeingRemoved, |world| world.target().leaving = true, &["left to them"]),
+    (Hold::OtherBoot, |world| world.target().identity.boot_id = "boot-2".into(), &["booted since"]),
+    (
+        Hold::NodeRecovered,
+        |world| world.target().record = Some(failed_record("n1", at(0)).opened("label")),
+        &["passed since"],
+    ),
+    (Hold::EvidenceExpired, |world| world.now = at(11), &["gate default", "600 s", "seen again"]),
+    (
+        Hold::Paused,
+        |world| world.policy().spec.pause = Some(Pause { reason: "sale".into(), until: at(60) }),
+        &["`spec.pause`", "sale", "13:00"],
+    ),
+    (
+        Hold::OptedOut,
+        |world| world.target().opted_out = Some("nodekeeper.dev/do-not-disrupt"),
+        &["nodekeeper.dev/do-not-disrupt", "remove it"],
+    ),
+    (
+        Hold::ControlPlane,
+        |world| world.target().control_plane = true,
+        &["`spec.controlPlaneNodes`", "name it"],
+    ),
+    (Hold::NotRegistered, |world| world.target().registered = false, &["Karpenter has not registered"]),
+    (Hold::NoProvider, |world| world.machine = Machine::Nobody, &["`spec.deleteNodeObjectFor`"]),
+    (Hold::ProviderUnreadable, |world| world.machine = Machine::Unreadable("403".into()), &["403"]),
+    (
+        Hold::PodNotEvictable,
+        |world| world.pods = vec![PodView { managed: false, ..pod("p") }],
+        &["shop/p", "`spec.drain.unmanaged`", "'Evict'"],
+    ),
+    (
+        Hold::OutsideWindow,
+        |world| {
+            *world = World::by_person();
+            world.policy().spec.windows = vec![window::between("22:00", "23:00")];
+        },
+        &["`spec.windows`"],
+    ),
+    (
+        Hold::Recovering,
+        |world| world.policy().status.quiet_until = Some(at(5)),
+        &["12:05", "`spec.controlGroup.recoverySeconds`"],
+    ),
+    (
+        Hold::SharedDependencyDown,
+        |world| world.policy().status.down = vec![down("a", "dns", "kubernetes.")],
+        &["dns kubernetes.", "not the node"],
+    ),
+    (
+        Hold::BreakerOpen,
+        |world| world.survey.verdicts = Verdicts { all: 10, failed: 4 },
+        &["4 of 10", "10 %", "600 s", "`spec.breaker`"],
+    ),
+    (Hold::FuseBlown, fuse::blow, &["group pool", "check dns", "`spec.fuse.resetAt`"]),
+    (Hold::BudgetSpent, |world| world.policy().spec.budget.per_hour = 0, &["`spec.budget.perHour`", "is 0"]),
+    (
+        Hold::LastOpenNode,
+        |world| {
+            *world = World::by_person();
+            world.survey = group(20, 1);
+        },
+        &["last open node of group pool", "add another"],
+    ),
+    (Hold::Comparing, |world| world.compared.run = None, &["2 verified nodes of zone a", "gate default"]),
+];
+
+#[test]
+fn every_hold_has_its_reason_and_says_what_to_do() {
+    for (hold, change, words) in HOLDS {
+        let held = World::with(change).held();
+        assert_eq!(held.hold, hold, "{}", held.message);
+        for word in words {
+            assert!(held.message.contains(word), "{hold:?} does not say {word}: {}", held.message);
+        }
+        let [approved, succeeded] = &held.findings()[..] else { panic!("two findings") };
+        assert_eq!((approved.type_, approved.status, approved.reason), ("Approved", "False", hold.as_str()));
+        assert_eq!(hold.as_str(), format!("{hold:?}"));
+        let ends = matches!(hold, Hold::NodeGone | Hold::OtherBoot | Hold::NodeRecovered);
+        assert_eq!(
+            (succeeded.type_, succeeded.status),
+            ("Succeeded", if ends { "False" } else { "Unknown" })
+        );
+    }
+}
+
+#[test]
+fn a_dry_run_says_what_would_happen_and_a_missing_policy_is_one() {
+    let dry: Change = |world| world.policy().spec.enforcement = ActEnforcement::DryRun;
+    let missing: Change = |world| world.policy = None;
+    for (change, words) in [(dry, "`spec.enforcement`"), (missing, "there is no RemediationPolicy 'default'")]
+    {
+        let held = World::with(change).held();
+        assert_eq!(held.hold, Hold::DryRun);
+        assert!(held.message.contains(words), "{}", held.message);
+        assert!(held.message.contains("replaced if they pass"), "{}", held.message);
+        let held = World::with(|world| {
+            change(world);
+            world.machine = Machine::Nobody;
+        })
+        .held();
+        assert_eq!(held.hold, Hold::DryRun);
+        assert!(held.message.contains("it would be held: NoProvider"), "{}", held.message);
+    }
+}
+
+#[test]
+fn a_dry_run_is_held_by_nothing_else_but_what_voids_the_wish() {
+    for (hold, change, _) in HOLDS {
+        let world = World::with(|world| {
+            change(world);
+            world.policy().spec.enforcement = ActEnforcement::DryRun;
+        });
+        let voids = matches!(
+            hold,
+            Hold::NodeGone
+                | Hold::BeingRemoved
+                | Hold::OtherBoot
+                | Hold::NodeRecovered
+                | Hold::EvidenceExpired
+        );
+        assert_eq!(world.hold(), Some(if voids { hold } else { Hold::DryRun }));
+    }
+}
+
+#[test]
+fn a_node_is_the_same_by_uid_and_machine_and_not_by_name() {
+    let gone = |change: Change| assert_eq!(World::with(change).hold(), Some(Hold::NodeGone));
+    gone(|world| world.target().identity.uid = "n2".into());
+    gone(|world| world.request.spec.node.provider_id = "cloud://other".into());
+    let same = World::with(|world| world.request.spec.node.provider_id = "cloud://n1".into());
+    assert_eq!(same.hold(), None);
+    let any_boot = World::with(|world| world.request.spec.node.boot_id = String::new());
+    assert_eq!(any_boot.hold(), None);
+}
+
+#[test]
+fn a_pause_ends_at_its_time_and_holds_a_person_too() {
+    let paused = |now: i64| {
+        let mut world = World::by_person();
+        world.policy().spec.pause = Some(Pause { reason: "sale".into(), until: at(5) });
+        world.now = at(now);
+        world.hold()
+    };
+    assert_eq!((paused(4), paused(5)), (Some(Hold::Paused), None));
+}
+
+#[test]
+fn a_pod_that_is_not_to_be_disrupted_keeps_its_node_and_a_named_control_plane_node_may_go() {
+    let opted = PodView { opted_out: Some("karpenter.sh/do-not-disrupt"), ..pod("p") };
+    let held = World::with(|world| world.pods = vec![pod("q"), opted]).held();
+    assert_eq!(held.hold, Hold::OptedOut);
+    assert!(held.message.contains("shop/p") && held.message.contains("karpenter.sh/do-not-disrupt"));
+    let named = World::with(|world| {
+        world.target().control_plane = true;
+        world.policy().spec.control_plane_nodes = vec!["node-n1".into()];
+    });
+    assert_eq!(named.hold(), None);
+}
+
+#[test]
+fn what_stands_still_for_all_is_found_without_the_node() {
+    let still = |policy: &Policy, verdicts| {
+        let survey = Survey { verdicts, ..Survey::default() };
+        standstill(Some(policy), &[], &survey, at(1)).map(|held| held.hold)
+    };
+    let calm = Verdicts::default();
+    assert_eq!(still(&policy(), calm), None);
+    assert_eq!(still(&policy(), Verdicts { all: 5, failed: 5 }), Some(Hold::BreakerOpen));
+    let mut spent = policy();
+    spent.status.reservations = vec![reservation("x", at(0)), reservation("y", at(0))];
+    assert_eq!(still(&spent, calm), Some(Hold::BudgetSpent));
+    spent.spec.enforcement = ActEnforcement::DryRun;
+    assert_eq!(still(&spent, calm), None, "a dry run says what would happen to each");
+}

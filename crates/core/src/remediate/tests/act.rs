@@ -1,0 +1,359 @@
+//! What was approved, step by step.
+
+use super::*;
+use crate::api::{BreakerState, Drain, Evictable};
+use crate::remediate::act::{Acting, Next, Step, next};
+use crate::remediate::drain::{Drainage, plan};
+
+/// An act that was approved at noon, and what there is of it.
+#[derive(Clone)]
+struct Scene {
+    request: Request,
+    policy: Option<Policy>,
+    target: Option<Target>,
+    pods: Vec<PodView>,
+    machine: Machine,
+    blocked: Option<String>,
+    now: Timestamp,
+}
+
+impl Scene {
+    fn new() -> Self {
+        Self {
+            request: request("n1", vec![cause(CauseSource::Gate, at(0))]),
+            policy: Some(policy()),
+            target: Some(target("n1")),
+            pods: vec![],
+            machine: Machine::Claim(claim("c1")),
+            blocked: None,
+            now: at(1),
+        }
+    }
+
+    /// We cordoned the node.
+    fn cordoned() -> Self {
+        let mut scene = Self::new();
+        scene.cordon();
+        scene
+    }
+
+    fn target(&mut self) -> &mut Target {
+        self.target.as_mut().expect("there is one")
+    }
+
+    fn policy(&mut self) -> &mut Policy {
+        self.policy.as_mut().expect("there is one")
+    }
+
+    fn cordon(&mut self) {
+        self.target().unschedulable = true;
+        self.target().cordoned_for = Some("n1".into());
+    }
+
+    fn next(&self) -> Next {
+        next(&Acting {
+            request: &self.request,
+            policy: self.policy.as_ref(),
+            reservation: &reservation("n1", at(0)),
+            target: self.target.as_ref(),
+            pods: &self.pods,
+            machine: &self.machine,
+            blocked: self.blocked.as_deref(),
+            now: self.now,
+        })
+    }
+
+    /// As the operator does: the step, then what is said about it.
+    fn step(&mut self) -> Next {
+        let next = self.next();
+        match &next.step {
+            Step::Wait => {}
+            Step::Cordon => self.cordon(),
+            Step::Uncordon => {
+                self.target().unschedulable = false;
+                self.target().cordoned_for = None;
+            }
+            Step::Evict(pods) => self.pods.retain(|pod| !pods.contains(pod)),
+            Step::DeleteClaim(_) | Step::DeleteNode => self.target = None,
+        }
+        next
+    }
+
+    fn say(&mut self, next: &Next) {
+        self.request.status = self.request.status_with(next.findings.clone(), self.now);
+    }
+
+    fn run(mut self) -> Self {
+        for _ in 0..20 {
+            let next = self.step();
+            self.say(&next);
+            if next.is_end() {
+                return self;
+            }
+        }
+        panic!("no end: {:?}", self.next());
+    }
+
+    fn ended(&self) -> (&str, &str) {
+        let succeeded = self.request.condition("Succeeded").expect("it is there");
+        (&succeeded.status, &succeeded.reason)
+    }
+}
+
+fn said<'a>(next: &'a Next, type_: &str) -> Option<(&'a str, &'a str)> {
+    next.findings.iter().find(|one| one.type_ == type_).map(|one| (one.status, one.reason))
+}
+
+#[test]
+fn a_node_is_cordoned_emptied_and_replaced_in_this_order() {
+    let mut scene = Scene::new();
+    scene.pods = vec![pod("p"), PodView { stays: true, ..pod("daemon") }];
+    let first = scene.step();
+    assert_eq!(first.step, Step::Cordon);
+    assert_eq!(said(&first, "Approved"), Some(("True", "WithinBudget")));
+    let second = scene.step();
+    assert_eq!(
+        (second.step, said(&scene.next(), "Drained")),
+        (Step::Evict(vec![pod("p")]), Some(("True", "Drained")))
+    );
+    let third = scene.step();
+    assert_eq!(third.step, Step::DeleteClaim(claim("c1")), "its NodeClaim, and not its Node");
+    assert_eq!(said(&third, "Succeeded"), Some(("Unknown", "InProgress")));
+    let last = scene.next();
+    assert!(last.is_end() && said(&last, "Succeeded") == Some(("True", "Replaced")));
+    let mut bare = Scene::cordoned();
+    bare.machine = Machine::NodeObject;
+    assert_eq!(bare.next().step, Step::DeleteNode);
+}
+
+#[test]
+fn whatever_was_done_before_a_crash_the_end_is_the_same() {
+    // Whoever leads next has the steps that were done, with or without what was said about them.
+    for done in 0..5 {
+        for told in 0..=done {
+            let mut scene = Scene::new();
+            scene.pods = vec![pod("p"), pod("q")];
+            for i in 0..done {
+                let next = scene.step();
+                if i < told {
+                    scene.say(&next);
+                }
+            }
+            let end = scene.run();
+            assert!(end.target.is_none() && end.pods.is_empty(), "after {done} steps");
+            assert_eq!(end.ended(), ("True", "Replaced"), "after {done} steps, {told} told");
+        }
+    }
+}
+
+type SceneChange = fn(&mut Scene);
+
+#[test]
+fn what_holds_an_act_holds_one_that_was_begun() {
+    let reasons: [(&str, SceneChange); 12] = [
+        ("OtherBoot", |scene| scene.target().identity.boot_id = "boot-2".into()),
+        ("DryRun", |scene| scene.policy = None),
+        ("DryRun", |scene| scene.policy().spec.enforcement = ActEnforcement::DryRun),
+        ("Paused", |scene| scene.policy().spec.pause = Some(Pause { reason: "sale".into(), until: at(9) })),
+        ("OptedOut", |scene| scene.target().opted_out = Some("nodekeeper.dev/do-not-disrupt")),
+        ("OptedOut", |scene| {
+            scene.pods = vec![PodView { opted_out: Some("nodekeeper.dev/do-not-disrupt"), ..pod("p") }];
+        }),
+        ("NoProvider", |scene| scene.machine = Machine::Nobody),
+        ("TimedOut", |scene| scene.now = at(60)),
+        ("NodeRecovered", |scene| scene.target().record = Some(failed_record("n1", at(0)).opened("label"))),
+        ("SharedDependencyDown", |scene| scene.policy().status.down = vec![down("a", "dns", "kubernetes.")]),
+        ("BreakerOpen", |scene| {
+            scene.policy().status.breaker = BreakerState { open: true, calm_since: None }
+        }),
+        ("Recovering", |scene| scene.policy().status.quiet_until = Some(at(9))),
+    ];
+    for (reason, change) in reasons {
+        let mut ours = Scene::cordoned();
+        change(&mut ours);
+        let next = ours.next();
+        assert_eq!((next.step.clone(), next.is_end()), (Step::Uncordon, true), "{reason}");
+        assert_eq!(
+            (said(&next, "Approved"), said(&next, "Succeeded")),
+            (Some(("False", reason)), Some(("False", reason)))
+        );
+        let mut theirs = ours.clone();
+        theirs.target().cordoned_for = None;
+        assert_eq!(theirs.next().step, Step::Wait, "{reason}: a person's cordon is never undone");
+        theirs.target().cordoned_for = Some("another".into());
+        assert_eq!(theirs.next().step, Step::Wait, "{reason}");
+        let end = ours.run();
+        let target = end.target.expect("it is still there");
+        assert_eq!((target.unschedulable, target.cordoned_for), (false, None), "{reason}");
+    }
+}
+
+#[test]
+fn given_up_is_given_up_though_the_reason_is_gone() {
+    let mut scene = Scene::cordoned();
+    scene.policy().spec.pause = Some(Pause { reason: "sale".into(), until: at(2) });
+    let mut scene = scene.run();
+    assert_eq!(scene.ended(), ("False", "Paused"));
+    scene.now = at(3);
+    let next = scene.next();
+    assert_eq!(
+        (&next.step, &next.findings[..], next.is_end()),
+        (&Step::Wait, &[][..], true),
+        "no second cordon"
+    );
+    scene.cordon();
+    assert_eq!(scene.next().step, Step::Uncordon, "where that failed, it is tried again");
+    scene.request.status.conditions[0].last_transition_time = at(-9).to_string();
+    scene.request.status.conditions[1].last_transition_time = at(-9).to_string();
+    assert_eq!(scene.next().step, Step::DeleteClaim(claim("c1")), "an end of before is not this one's");
+}
+
+#[test]
+fn a_mark_without_a_cordon_goes_as_well() {
+    let mut scene = Scene::cordoned();
+    scene.target().unschedulable = false;
+    scene.policy = None;
+    assert_eq!(scene.next().step, Step::Uncordon, "or the next cordon of a person would be taken for ours");
+}
+
+#[test]
+fn a_person_s_cordon_is_drained_behind_and_stays() {
+    let mut scene = Scene::new();
+    scene.target().unschedulable = true;
+    scene.pods = vec![pod("p")];
+    assert_eq!(scene.next().step, Step::Evict(vec![pod("p")]));
+    scene.now = at(15);
+    assert_eq!(scene.next().step, Step::Wait);
+}
+
+#[test]
+fn who_is_going_is_waited_for_but_not_for_ever() {
+    let going: [SceneChange; 2] = [
+        |scene| scene.target().leaving = true,
+        |scene| scene.machine = Machine::Claim(ClaimView { deleting: true, ..claim("c1") }),
+    ];
+    for change in going {
+        let mut scene = Scene::cordoned();
+        change(&mut scene);
+        scene.policy = None;
+        let next = scene.next();
+        assert_eq!((&next.step, next.is_end()), (&Step::Wait, false), "what was deleted cannot be given up");
+        assert_eq!(said(&next, "Replaced"), Some(("True", "Requested")));
+        scene.now = at(60);
+        let next = scene.next();
+        assert_eq!((next.is_end(), said(&next, "Succeeded")), (true, Some(("False", "NodeStays"))));
+    }
+    let mut reused = Scene::cordoned();
+    reused.target().identity.uid = "n2".into();
+    let next = reused.next();
+    assert_eq!((&next.step, next.is_end()), (&Step::Wait, true), "another node of that name is left alone");
+    assert_eq!(said(&next, "Succeeded"), Some(("True", "Replaced")));
+}
+
+#[test]
+fn a_provider_that_cannot_be_read_is_waited_for_and_nothing_is_deleted() {
+    for machine in [Machine::Unreadable("403".into()), Machine::ClaimMissing] {
+        let mut scene = Scene::cordoned();
+        scene.machine = machine;
+        let next = scene.next();
+        assert_eq!((&next.step, next.is_end()), (&Step::Wait, false));
+        assert_eq!(said(&next, "Replaced"), Some(("False", "ProviderUnreadable")));
+        scene.now = at(60);
+        assert_eq!(scene.next().step, Step::Uncordon);
+    }
+    let mut scene = Scene::cordoned();
+    scene.target().registered = false;
+    assert_eq!(said(&scene.next(), "Replaced"), Some(("False", "NotRegistered")));
+}
+
+#[test]
+fn a_drain_that_a_budget_blocks_says_which_and_gives_up_in_time() {
+    let mut scene = Scene::cordoned();
+    scene.pods = vec![pod("p")];
+    scene.blocked = Some("the disruption budget shop needs 2 healthy pods".into());
+    let next = scene.next();
+    let drained = next.findings.iter().find(|one| one.type_ == "Drained").expect("it is there");
+    assert_eq!((next.step, drained.reason), (Step::Evict(vec![pod("p")]), "Draining"));
+    assert!(drained.message.contains("budget shop"), "{}", drained.message);
+    scene.now = at(15);
+    let next = scene.next();
+    assert_eq!((&next.step, next.is_end()), (&Step::Uncordon, true));
+    assert_eq!(
+        (said(&next, "Drained"), said(&next, "Succeeded")),
+        (Some(("False", "DrainTimedOut")), Some(("False", "DrainTimedOut")))
+    );
+    assert!(
+        next.findings.iter().all(|one| one.message.contains("budget shop") && one.message.contains("shop/p"))
+    );
+}
+
+fn planned(pods: &[PodView], spec: &Drain, seconds: i64) -> Drainage {
+    plan(pods, spec, at(0), at(0) + SignedDuration::from_secs(seconds))
+}
+
+#[test]
+fn the_right_pods_go_and_are_waited_for() {
+    let spec = Drain::default();
+    let stays = PodView { stays: true, managed: false, ..pod("daemon") };
+    assert_eq!(planned(&[], &spec, 0), Drainage::Done);
+    assert_eq!(planned(std::slice::from_ref(&stays), &spec, 9_999), Drainage::Done);
+    let finished = PodView { finished: true, managed: false, ..pod("job") };
+    assert_eq!(planned(&[stays, finished.clone()], &spec, 0), Drainage::Evict(vec![finished]));
+    let going = PodView { gone_at: Some(at(1)), managed: false, ..pod("going") };
+    let waits = planned(std::slice::from_ref(&going), &spec, 0);
+    assert!(matches!(&waits, Drainage::Waiting(why) if why.contains("shop/going")), "{waits:?}");
+    assert_eq!(planned(&[going.clone(), pod("p")], &spec, 0), Drainage::Evict(vec![pod("p")]));
+    let many: Vec<PodView> = (0..60).map(|i| pod(&format!("p{i}"))).collect();
+    assert!(matches!(planned(&many, &spec, 0), Drainage::Evict(some) if some.len() == 50));
+    let at_360 = planned(std::slice::from_ref(&going), &spec, 360);
+    assert!(matches!(planned(&[going], &spec, 359), Drainage::Waiting(_)));
+    assert!(matches!(&at_360, Drainage::Refused("PodStuck", why) if why.contains("300 s")), "{at_360:?}");
+    assert!(matches!(planned(&[pod("p")], &spec, 899), Drainage::Evict(_)));
+    assert!(matches!(planned(&[pod("p")], &spec, 900), Drainage::Refused("DrainTimedOut", _)));
+}
+
+#[test]
+fn pods_that_a_policy_keeps_name_the_field_that_lets_them_go() {
+    let (storage, lonely) =
+        (PodView { local_storage: true, ..pod("s") }, PodView { managed: false, ..pod("l") });
+    let both = PodView { local_storage: true, ..lonely.clone() };
+    let spec = |local_storage, unmanaged| Drain { local_storage, unmanaged, ..Drain::default() };
+    let refused = |pod: &PodView, spec: &Drain| match planned(std::slice::from_ref(pod), spec, 0) {
+        Drainage::Refused("PodNotEvictable", why) => why.split('`').nth(1).map(str::to_owned),
+        _ => None,
+    };
+    use Evictable::{Evict, Refuse};
+    let (storage_field, lonely_field) =
+        (Some("spec.drain.localStorage".to_owned()), Some("spec.drain.unmanaged".to_owned()));
+    assert_eq!(refused(&storage, &Drain::default()), None);
+    assert_eq!(refused(&lonely, &Drain::default()), lonely_field);
+    assert_eq!(refused(&storage, &spec(Refuse, Evict)), storage_field);
+    assert_eq!(refused(&lonely, &spec(Refuse, Evict)), None);
+    assert_eq!(refused(&both, &spec(Refuse, Evict)), storage_field);
+    assert_eq!(refused(&both, &spec(Evict, Refuse)), lonely_field);
+    assert_eq!(refused(&both, &spec(Evict, Evict)), None);
+    let finished = PodView { finished: true, ..both };
+    assert_eq!(refused(&finished, &spec(Refuse, Refuse)), None);
+}
+
+#[test]
+fn a_pod_says_what_it_is() {
+    let view = |json| PodView::new(&serde_json::from_value(json).expect("a pod"));
+    let owned = |kind: &str| {
+        view(serde_json::json!({"metadata": {"name": "p", "namespace": "n", "uid": "u",
+            "annotations": {"nodekeeper.dev/do-not-disrupt": "true"},
+            "ownerReferences": [{"apiVersion": "v1", "kind": kind, "name": "o", "uid": "o", "controller": true}]}}))
+    };
+    assert!(owned("DaemonSet").stays && owned("Node").stays);
+    assert_eq!(owned("DaemonSet").opted_out, None, "it is not disrupted");
+    let set = owned("ReplicaSet");
+    assert_eq!((set.stays, set.managed, set.opted_out), (false, true, Some("nodekeeper.dev/do-not-disrupt")));
+    assert!(
+        view(serde_json::json!({"metadata": {"annotations": {"kubernetes.io/config.mirror": "x"}}})).stays
+    );
+    let lonely = view(serde_json::json!({
+        "spec": {"containers": [], "volumes": [{"name": "v", "emptyDir": {}}]}, "status": {"phase": "Running"},
+    }));
+    assert!(lonely.local_storage && !lonely.managed && !lonely.stays && !lonely.finished);
+    assert!(view(serde_json::json!({"status": {"phase": "Succeeded"}})).finished);
+}

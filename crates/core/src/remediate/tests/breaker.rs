@@ -1,0 +1,73 @@
+//! The breaker.
+
+use super::*;
+use crate::api::{Breaker, BreakerState};
+use crate::remediate::breaker::state;
+
+fn verdicts(failed: u32, all: u32) -> Verdicts {
+    Verdicts { all, failed }
+}
+
+fn open(calm_since: Option<Timestamp>) -> BreakerState {
+    BreakerState { open: true, calm_since }
+}
+
+#[test]
+fn it_opens_past_its_share_of_enough_verdicts() {
+    let closed = BreakerState::default();
+    for (failed, all, opens) in [
+        (4, 4, false),
+        (1, 5, false),
+        (2, 5, true),
+        (3, 10, false),
+        (4, 10, true),
+        (31, 100, true),
+        (30, 100, false),
+    ] {
+        let is = state(&Breaker::default(), &closed, verdicts(failed, all), at(0));
+        assert_eq!(is.open, opens, "{failed} of {all}");
+        let world = World::with(|world| world.survey.verdicts = verdicts(failed, all));
+        assert_eq!(
+            world.hold() == Some(Hold::BreakerOpen),
+            opens,
+            "also before it is written: {failed} of {all}"
+        );
+    }
+}
+
+#[test]
+fn it_closes_after_calm_and_not_before() {
+    let spec = Breaker::default();
+    // Between the two shares it stays as it is.
+    assert_eq!(state(&spec, &open(None), verdicts(2, 10), at(0)), open(None));
+    assert_eq!(state(&spec, &BreakerState::default(), verdicts(2, 10), at(0)), BreakerState::default());
+    let calm = state(&spec, &open(None), verdicts(1, 10), at(0));
+    assert_eq!(calm, open(Some(at(0))), "no more than a tenth is calm");
+    let almost = at(10) - SignedDuration::from_secs(1);
+    assert_eq!(state(&spec, &calm, verdicts(1, 10), almost), open(Some(at(0))));
+    assert_eq!(state(&spec, &calm, verdicts(1, 10), at(10)), BreakerState::default());
+    assert_eq!(state(&spec, &calm, verdicts(0, 0), at(10)), BreakerState::default(), "nobody fails any more");
+    let held = World::with(|world| world.policy().status.breaker = open(Some(at(0)))).hold();
+    assert_eq!(held, Some(Hold::BreakerOpen), "until it is closed, few failures do not matter");
+}
+
+#[test]
+fn flapping_does_not_close_it() {
+    let mut breaker = open(None);
+    for minute in 0..120 {
+        let failed = if minute % 9 == 8 { 2 } else { 0 };
+        breaker = state(&Breaker::default(), &breaker, verdicts(failed, 10), at(minute));
+        assert!(breaker.open, "minute {minute}");
+    }
+}
+
+#[test]
+fn at_100_percent_it_never_opens() {
+    let spec = Breaker { open_percent: 100, ..Breaker::default() };
+    assert!(!state(&spec, &BreakerState::default(), verdicts(50, 50), at(0)).open);
+    let world = World::with(|world| {
+        world.policy().spec.breaker = spec;
+        world.survey.verdicts = verdicts(50, 50);
+    });
+    assert_eq!(world.hold(), None);
+}

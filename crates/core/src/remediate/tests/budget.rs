@@ -1,0 +1,313 @@
+//! How much may be done.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// A world in which these acts were approved, so many minutes ago; those that ended did so at once.
+fn spent(acts: &[(i64, &str, &str, bool)]) -> World {
+    let mut world = World::by_person();
+    world.now = at(0);
+    world.policy().spec.budget = crate::api::Budget {
+        in_flight_per_group: 9,
+        in_flight_per_zone: 9,
+        in_flight: 9,
+        per_hour: 99,
+        group_percent: 100,
+    };
+    for (i, (ago, group, zone, ended)) in acts.iter().enumerate() {
+        let approved = at(-ago);
+        world.policy().status.reservations.push(Reservation {
+            group: (*group).into(),
+            zone: (*zone).into(),
+            ended: ended.then_some(approved),
+            ..reservation(&format!("x{i}"), approved)
+        });
+    }
+    world
+}
+
+/// The field that the message blames.
+fn blamed(world: &World) -> Option<String> {
+    let Consideration::Hold(held) = world.consider() else { return None };
+    assert_eq!(held.hold, Hold::BudgetSpent, "{}", held.message);
+    held.message.split("spec.budget.").nth(1)?.split('`').next().map(str::to_owned)
+}
+
+#[test]
+fn acts_in_flight_are_counted_for_group_zone_and_cluster() {
+    let table: [(&[(i64, &str, &str, bool)], Option<&str>); 6] = [
+        (&[(1, "pool", "b", false)], Some("inFlightPerGroup")),
+        (&[(1, "other", "a", false)], Some("inFlightPerZone")),
+        (&[(1, "other", "b", false)], None),
+        (&[(1, "other", "b", false), (1, "third", "c", false)], Some("inFlight")),
+        (&[(1, "pool", "a", true)], None),
+        (&[(90, "pool", "b", false)], Some("inFlightPerGroup")),
+    ];
+    for (acts, expected) in table {
+        let mut world = spent(acts);
+        let budget = crate::api::Budget { per_hour: 99, group_percent: 100, ..Default::default() };
+        world.policy().spec.budget = budget;
+        assert_eq!(blamed(&world).as_deref(), expected, "{acts:?}");
+    }
+}
+
+#[test]
+fn the_hour_rolls() {
+    let acts = [(59, "b", "b", true), (30, "c", "c", true), (1, "d", "d", true)];
+    let mut world = spent(&acts);
+    world.policy().spec.budget.per_hour = 3;
+    assert_eq!(blamed(&world).as_deref(), Some("perHour"));
+    assert_eq!(world.held().again_in, Some(Duration::from_mins(1)), "when the oldest is an hour old");
+    world.now = at(1) - SignedDuration::from_nanos(1);
+    assert_eq!(blamed(&world).as_deref(), Some("perHour"));
+    world.now = at(1);
+    assert_eq!(world.hold(), None);
+    world.policy().status.reservations[0].at = at(30);
+    assert_eq!(blamed(&world).as_deref(), Some("perHour"), "a clock that went back does not free anything");
+}
+
+#[test]
+fn a_group_loses_no_more_than_its_share_of_an_hour() {
+    for (size, percent, allowed) in [
+        (1, 10, 1),
+        (9, 10, 1),
+        (10, 10, 1),
+        (19, 10, 1),
+        (20, 10, 2),
+        (29, 10, 2),
+        (30, 10, 3),
+        (9, 0, 0),
+        (10, 100, 10),
+    ] {
+        let lost = |count: usize| {
+            let mut world = spent(&vec![(5, "pool", "b", true); count]);
+            world.policy().spec.budget.group_percent = percent;
+            world.target().unschedulable = true;
+            world.survey = group(size, 0);
+            blamed(&world)
+        };
+        if allowed > 0 {
+            assert_eq!(lost(allowed - 1), None, "{size} nodes, {percent} %");
+        }
+        assert_eq!(lost(allowed).as_deref(), Some("groupPercent"), "{size} nodes, {percent} %");
+    }
+    let mut others = spent(&[(5, "other", "b", true)]);
+    others.policy().spec.budget.group_percent = 10;
+    others.survey = group(9, 9);
+    assert_eq!(others.hold(), None, "those of other groups do not count");
+}
+
+#[test]
+fn a_group_keeps_an_open_node() {
+    let open = |count, change: Change| {
+        let mut world = World::by_person();
+        world.survey = group(20, count);
+        change(&mut world);
+        world.hold()
+    };
+    assert_eq!((open(2, |_| ()), open(1, |_| ())), (None, Some(Hold::LastOpenNode)));
+    assert_eq!(open(0, |world| world.target().unschedulable = true), None, "a cordoned one is not open");
+    assert_eq!(World::with(|world| world.survey = group(20, 0)).hold(), None, "one that is held is not open");
+    let other_goes: Change = |world| {
+        world.policy().spec.budget.in_flight_per_group = 9;
+        let going = Reservation { group: "pool".into(), ..reservation("x", at(0)) };
+        world.policy().status.reservations = vec![going];
+        world.policy().spec.budget.group_percent = 100;
+    };
+    assert_eq!((open(2, other_goes), open(3, other_goes)), (Some(Hold::LastOpenNode), None));
+}
+
+/// As the operator writes what it decides.
+fn write(request: &mut Request, findings: Vec<Finding>, now: Timestamp) {
+    request.status = request.status_with(findings, now);
+}
+
+fn going_on() -> Vec<Finding> {
+    vec![
+        Finding::new("Approved", "True", "WithinBudget", ""),
+        Finding::new("Succeeded", "Unknown", "InProgress", ""),
+    ]
+}
+
+fn given_up() -> Vec<Finding> {
+    vec![Finding::new("Approved", "False", "Paused", ""), Finding::new("Succeeded", "False", "Paused", "")]
+}
+
+#[test]
+fn requests_remember_what_a_wiped_status_forgot() {
+    let mut other = request("x", vec![cause(CauseSource::Person, at(0))]);
+    write(&mut other, going_on(), at(0));
+    let mut world = World::by_person();
+    world.others = vec![other];
+    assert!(blamed(&world).is_some_and(|field| field == "inFlightPerGroup"), "of which group, nobody knows");
+    let restored = keep::housekept(world.policy.as_ref().expect("one"), &world.others).reservations;
+    assert_eq!((&*restored[0].remediation, restored[0].at, restored[0].ended), ("x", at(0), None));
+    write(&mut world.others[0], given_up(), at(1));
+    assert_eq!(world.hold(), None, "it came to an end");
+    world.policy().spec.budget.per_hour = 1;
+    assert_eq!(blamed(&world).as_deref(), Some("perHour"), "and was approved all the same");
+    world.now = at(10);
+    world.request.spec.causes = vec![cause(CauseSource::Person, at(9))];
+    assert_eq!(blamed(&world).as_deref(), Some("perHour"));
+    world.now = at(60);
+    world.request.spec.causes = vec![cause(CauseSource::Person, at(59))];
+    assert_eq!(world.hold(), None);
+}
+
+#[test]
+fn what_is_in_flight_by_its_own_word_is_not_approved_twice() {
+    let mut world = World::by_person();
+    world.policy().spec.budget = crate::api::Budget {
+        in_flight_per_group: 9,
+        in_flight_per_zone: 9,
+        in_flight: 9,
+        per_hour: 99,
+        group_percent: 100,
+    };
+    write(&mut world.request, going_on(), at(0));
+    let held = world.held();
+    assert!(held.hold == Hold::BudgetSpent && held.message.contains("already"), "{}", held.message);
+}
+
+#[derive(Clone, Debug)]
+enum Event {
+    /// Somebody asks for this node, and it is considered.
+    Ask(u8),
+    Succeed(u8),
+    GiveUp(u8),
+    Minutes(i64),
+    Housekeep,
+    LoseStatus,
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let one = prop_oneof![
+        6 => (0..12_u8).prop_map(Event::Ask),
+        2 => (0..12_u8).prop_map(Event::Succeed),
+        2 => (0..12_u8).prop_map(Event::GiveUp),
+        3 => (0..40_i64).prop_map(Event::Minutes),
+        2 => Just(Event::Housekeep),
+        1 => Just(Event::LoseStatus),
+    ];
+    prop::collection::vec(one, 1..80)
+}
+
+/// A cluster of twelve nodes in two groups and three zones, and the truth about what was approved.
+struct Cluster {
+    policy: Policy,
+    requests: Vec<Request>,
+    /// Which node, when, and until when.
+    acts: Vec<(usize, Timestamp, Option<Timestamp>)>,
+    now: Timestamp,
+}
+
+impl Cluster {
+    fn place(node: usize) -> (String, String) {
+        (format!("pool-{}", node % 2), format!("zone-{}", node % 3))
+    }
+
+    fn in_flight(&self) -> impl Iterator<Item = usize> {
+        self.acts.iter().filter(|(.., ended)| ended.is_none()).map(|(node, ..)| *node)
+    }
+
+    fn survey() -> Survey {
+        let facts = || GroupFacts { size: 100, open: 100, judged: vec![] };
+        let groups = [("pool-0".to_owned(), facts()), ("pool-1".to_owned(), facts())].into();
+        Survey { groups, verdicts: Verdicts::default() }
+    }
+
+    fn ask(&mut self, node: usize) {
+        if self.in_flight().any(|one| one == node)
+            || self.requests[node].condition("Succeeded").is_some_and(|is| is.status == "True")
+        {
+            return;
+        }
+        self.requests[node].spec.causes = vec![cause(CauseSource::Person, self.now)];
+        let mut world = World::by_person();
+        let (group, zone) = Self::place(node);
+        let name = self.requests[node].name.clone();
+        world.target = Some(Target { group, zone, record: None, ..target(&name) });
+        world.policy = Some(self.policy.clone());
+        world.request = self.requests[node].clone();
+        world.others = self.requests.iter().filter(|one| one.name != name).cloned().collect();
+        (world.survey, world.now) = (Self::survey(), self.now);
+        match world.consider() {
+            Consideration::Approve(status) => {
+                self.policy.status = *status;
+                write(&mut self.requests[node], going_on(), self.now);
+                self.acts.push((node, self.now, None));
+            }
+            Consideration::Hold(held) | Consideration::Compare(held) => {
+                write(&mut self.requests[node], held.findings(), self.now);
+            }
+        }
+    }
+
+    fn end(&mut self, node: usize, findings: Vec<Finding>) {
+        let now = self.now;
+        if let Some(act) = self.acts.iter_mut().find(|(one, _, ended)| *one == node && ended.is_none()) {
+            act.2 = Some(now);
+            write(&mut self.requests[node], findings, now);
+        }
+    }
+
+    fn apply(&mut self, event: &Event) {
+        match event {
+            Event::Ask(node) => self.ask(usize::from(*node)),
+            Event::Succeed(node) => {
+                let done = vec![
+                    Finding::new("Approved", "True", "WithinBudget", ""),
+                    Finding::new("Succeeded", "True", "Replaced", ""),
+                ];
+                self.end(usize::from(*node), done);
+            }
+            Event::GiveUp(node) => self.end(usize::from(*node), given_up()),
+            Event::Minutes(minutes) => self.now += SignedDuration::from_mins(*minutes),
+            Event::Housekeep => {
+                self.policy.status = keep::housekept_at(&self.policy, &self.requests, self.now)
+            }
+            Event::LoseStatus => self.policy.status = RemediationPolicyStatus::default(),
+        }
+        // No act takes longer: whoever does it gives it up.
+        let late = |(_, began, ended): &&(usize, Timestamp, Option<Timestamp>)| {
+            ended.is_none() && self.now.duration_since(*began) >= LONGEST_ACT
+        };
+        let late: Vec<usize> = self.acts.iter().filter(late).map(|(node, ..)| *node).collect();
+        for node in late {
+            self.end(node, given_up());
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn no_sequence_of_events_overspends(events in events(), per_hour in 1..5_i32, in_flight in 1..4_i32) {
+        let mut policy = policy();
+        policy.spec.budget = crate::api::Budget {
+            in_flight_per_group: 2, in_flight_per_zone: 1, in_flight, per_hour, group_percent: 100,
+        };
+        let requests = (0..12).map(|node| request(&format!("n{node:02}"), vec![])).collect();
+        let mut cluster = Cluster { policy, requests, acts: vec![], now: at(0) };
+        for event in &events {
+            cluster.apply(event);
+            let going: Vec<(String, String)> = cluster.in_flight().map(Cluster::place).collect();
+            prop_assert!(going.len() <= usize::try_from(in_flight).expect("few"));
+            for (group, zone) in &going {
+                prop_assert!(going.iter().filter(|(other, _)| other == group).count() <= 2);
+                prop_assert!(going.iter().filter(|(_, other)| other == zone).count() <= 1);
+            }
+            for (_, began, _) in &cluster.acts {
+                let within = |other: &Timestamp| (SignedDuration::ZERO..HOUR).contains(&other.duration_since(*began));
+                // A node that was approved, given up and approved again while the status was lost counts once.
+                let mut nodes: Vec<usize> =
+                    cluster.acts.iter().filter(|(_, other, _)| within(other)).map(|(node, ..)| *node).collect();
+                nodes.sort_unstable();
+                nodes.dedup();
+                prop_assert!(nodes.len() <= usize::try_from(per_hour).expect("few"), "{:?}", cluster.acts);
+            }
+        }
+    }
+}

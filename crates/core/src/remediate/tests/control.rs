@@ -1,0 +1,288 @@
+//! The control group.
+
+use super::*;
+use crate::gate::GateView;
+use crate::node::{Labels, NodeView, Taint};
+use crate::record::Cause;
+use crate::remediate::control::{SHARED, candidates};
+use crate::worker::WorkerView;
+
+use Outcome::{Failed, Inconclusive, Passed, Skipped};
+
+fn judged(age: u64, controls: Vec<Progress>) -> Comparison {
+    compared(age, controls).judge(2, &[check("dns", "kubernetes.")])
+}
+
+fn silent() -> Progress {
+    Progress::Silent(Cause::ImagePull, "no image".into())
+}
+
+#[test]
+fn a_node_is_blamed_only_if_all_controls_pass_what_it_fails() {
+    assert_eq!(judged(10, vec![dns(Passed), dns(Passed)]), Comparison::NodeIsWorse);
+    let one = judged(10, vec![dns(Passed), dns(Failed)]);
+    assert_eq!(
+        one,
+        Comparison::Shared("dns kubernetes. on control-1: Timeout".into()),
+        "one of two is enough"
+    );
+    let early = judged(10, vec![dns(Failed), Progress::Running]);
+    assert!(matches!(early, Comparison::Shared(_)), "nobody waits for the other: {early:?}");
+    assert_eq!(judged(10, vec![dns(Passed), Progress::Running]), Comparison::Running);
+    let other = report(&[("dns", "kubernetes.", Passed), ("tcp", "x:1", Failed)]);
+    assert_eq!(
+        judged(10, vec![dns(Passed), other]),
+        Comparison::NodeIsWorse,
+        "a control fails something else"
+    );
+    let other = report(&[("dns", "elsewhere.", Failed), ("dns", "kubernetes.", Passed)]);
+    assert_eq!(judged(10, vec![dns(Passed), other]), Comparison::NodeIsWorse, "or of another target");
+}
+
+#[test]
+fn controls_that_cannot_tell_blame_nobody() {
+    assert_eq!(judged(10, vec![dns(Passed), silent()]), Comparison::TooFew(1));
+    assert_eq!(judged(10, vec![silent(), silent()]), Comparison::TooFew(0));
+    for outcome in [Inconclusive, Skipped] {
+        assert_eq!(judged(10, vec![dns(Passed), dns(outcome)]), Comparison::TooFew(1), "{outcome}");
+    }
+    let without = report(&[("dns", "other.", Inconclusive)]);
+    assert_eq!(judged(10, vec![dns(Passed), without]), Comparison::TooFew(1));
+}
+
+#[test]
+fn a_report_that_was_cut_is_believed_by_its_verdict_and_by_what_is_left() {
+    let cut = |outcome| {
+        let Progress::Reported(mut report) = report(&[("api", "x", outcome)]) else { panic!("a report") };
+        report.left_out = 40;
+        Progress::Reported(report)
+    };
+    assert_eq!(judged(10, vec![dns(Passed), cut(Passed)]), Comparison::NodeIsWorse);
+    assert_eq!(judged(10, vec![dns(Passed), cut(Failed)]), Comparison::TooFew(1));
+    let long = "x".repeat(300);
+    let remembered = check("http", &"x".repeat(128));
+    let run = |outcome| {
+        compared(10, vec![report(&[("http", &long, outcome)]), report(&[("http", &long, outcome)])])
+    };
+    assert!(
+        matches!(run(Failed).judge(2, &[remembered.clone()]), Comparison::Shared(_)),
+        "long targets are cut"
+    );
+    assert_eq!(run(Passed).judge(2, &[remembered]), Comparison::NodeIsWorse);
+}
+
+#[test]
+fn a_run_serves_all_for_a_minute_and_says_nothing_when_it_is_old() {
+    let both = || vec![dns(Passed), dns(Passed)];
+    assert_eq!((judged(119, both()), judged(120, both())), (Comparison::NodeIsWorse, Comparison::Due));
+    let few = || vec![dns(Passed), silent()];
+    assert_eq!((judged(59, few()), judged(60, few())), (Comparison::TooFew(1), Comparison::Due));
+    let none = |candidates| Compared { candidates, run: None }.judge(2, &[check("dns", "kubernetes.")]);
+    assert_eq!((none(2), none(1)), (Comparison::Due, Comparison::TooFew(1)));
+    assert_eq!(
+        Compared::default().judge(0, &[check("dns", "")]),
+        Comparison::NodeIsWorse,
+        "nothing is compared"
+    );
+}
+
+#[test]
+fn without_a_verified_node_in_the_zone_nobody_is_blamed() {
+    let mut world = World::with(|world| world.compared = Compared { candidates: 1, run: None });
+    let held = world.held();
+    assert_eq!((held.hold, held.again_in), (Hold::SharedDependencyDown, Some(SHARED)));
+    assert!(
+        held.message.contains("1 verified nodes of zone a")
+            && held.message.contains("`spec.controlGroup.size`")
+    );
+    world.compared.candidates = 2;
+    assert!(matches!(world.consider(), Consideration::Compare(held) if held.hold == Hold::Comparing));
+    world.compared = compared(10, vec![dns(Passed), dns(Failed)]);
+    let held = world.held();
+    assert!(
+        held.hold == Hold::SharedDependencyDown && held.message.contains("control-1"),
+        "{}",
+        held.message
+    );
+    world.policy().spec.control_group.size = 0;
+    assert_eq!(world.hold(), None);
+}
+
+#[test]
+fn what_is_down_holds_those_that_fail_it_there_and_recyclers() {
+    let held = |down: Down| World::with(|world| world.policy().status.down = vec![down]).hold();
+    assert_eq!(held(down("a", "dns", "kubernetes.")), Some(Hold::SharedDependencyDown));
+    assert_eq!(held(down("a", "dns", "")), Some(Hold::SharedDependencyDown));
+    assert_eq!(held(down("b", "dns", "kubernetes.")), None, "in another zone");
+    assert_eq!(held(down("a", "dns", "other.")), None);
+    assert_eq!(held(down("a", "tcp", "kubernetes.")), None);
+    let mut recycled = World::by_person();
+    recycled.policy().status.down = vec![down("a", "tcp", "x:1")];
+    assert_eq!(recycled.hold(), None, "a person knows");
+    recycled.request.spec.causes = vec![cause(CauseSource::Recycler, at(0))];
+    assert_eq!(recycled.hold(), Some(Hold::SharedDependencyDown));
+}
+
+fn kept(policy: &Policy, compared: &Compared, now: Timestamp) -> RemediationPolicyStatus {
+    keep::keep(policy, &[], &[("default".into(), "a".into(), compared.clone())], true, now)
+}
+
+#[test]
+fn i06_what_recovers_is_quiet_for_a_while_and_no_storm_follows() {
+    let mut policy = policy();
+    policy.status = kept(&policy, &compared(5, vec![dns(Failed), Progress::Running]), at(0));
+    let [only] = &policy.status.down[..] else { panic!("{:?}", policy.status) };
+    assert_eq!((&*only.zone, &*only.check, &*only.target, only.since), ("a", "dns", "kubernetes.", at(0)));
+    let said =
+        policy.status.conditions.iter().find(|one| one.type_ == "SharedDependencyDown").expect("it is there");
+    assert_eq!((&*said.status, &*said.reason), ("True", "ControlsFail"));
+    for controls in
+        [vec![dns(Failed), dns(Passed)], vec![dns(Passed), silent()], vec![dns(Passed), Progress::Running]]
+    {
+        let status = kept(&policy, &compared(5, controls.clone()), at(1));
+        assert_eq!((status.down.len(), status.quiet_until), (1, None), "{controls:?}");
+        assert_eq!(status.down[0].since, at(0));
+    }
+    let back = compared(5, vec![dns(Passed), dns(Passed)]);
+    policy.status = kept(&policy, &back, at(2));
+    assert_eq!((policy.status.down.len(), policy.status.quiet_until), (0, Some(at(12))));
+    policy.status = kept(&policy, &back, at(5));
+    assert_eq!(policy.status.quiet_until, Some(at(12)), "the same run does not make it longer");
+    let mut world = World::new();
+    world.policy = Some(policy.clone());
+    for (minute, expected) in [(5, Some(Hold::Recovering)), (11, Some(Hold::Recovering)), (12, None)] {
+        world.now = at(minute);
+        world.request.spec.causes[0].observed_at = Some(at(minute));
+        world.target().record = Some(failed_record("n1", at(minute)));
+        assert_eq!(world.hold(), expected, "minute {minute}");
+    }
+    assert_eq!(kept(&policy, &back, at(12)).quiet_until, None);
+}
+
+#[test]
+fn what_nobody_would_find_out_about_is_not_down_for_ever() {
+    let mut policy = policy();
+    policy.status.down = vec![down("a", "dns", "kubernetes."), down("b", "dns", "kubernetes.")];
+    let running = compared(5, vec![Progress::Running]);
+    assert_eq!(
+        kept(&policy, &running, at(0)).down,
+        [down("a", "dns", "kubernetes.")],
+        "nobody looks at zone b"
+    );
+    policy.spec.control_group.size = 0;
+    assert_eq!(kept(&policy, &running, at(0)).down, []);
+    let names: Vec<String> = (0..99).map(|i| format!("x{i}:1")).collect();
+    let many: Vec<(&str, &str, Outcome)> = names.iter().map(|name| ("tcp", name.as_str(), Failed)).collect();
+    policy.spec.control_group.size = 2;
+    assert_eq!(
+        kept(&policy, &compared(5, vec![report(&many)]), at(0)).down.len(),
+        64,
+        "as the schema has it"
+    );
+}
+
+#[test]
+fn where_there_is_nothing_to_compare_with_the_policy_says_so() {
+    let mut held = request("x", vec![cause(CauseSource::Gate, at(0))]);
+    let too_few = World::with(|world| world.compared = Compared::default()).held();
+    held.status = held.status_with(too_few.findings(), at(0));
+    let said = keep::housekept(&policy(), &[held]).conditions;
+    let shared = said.iter().find(|one| one.type_ == "SharedDependencyDown").expect("it is there");
+    assert_eq!((&*shared.status, &*shared.reason), ("True", "NothingToCompareWith"));
+    assert!(shared.message.contains("1 nodes wait"), "{}", shared.message);
+}
+
+fn gate() -> GateView {
+    GateView {
+        name: "default".into(),
+        uid: "gate-1".into(),
+        generation: 1,
+        created: at(0),
+        deleting: false,
+        spec: crate::api::NodeGateSpec::default(),
+        status: crate::api::NodeGateStatus::default(),
+    }
+}
+
+fn verified(name: &str) -> NodeView {
+    let uid = format!("uid-{name}");
+    let mut labels = Labels::default();
+    labels.insert("topology.kubernetes.io/zone", "a");
+    let record = Record { verdict: Some(Verdict::Passed), ..failed_record(&uid, at(0)) };
+    NodeView {
+        name: name.into(),
+        uid: uid.into(),
+        ready: true,
+        labels,
+        record: Some(record.opened("label").to_annotation().into()),
+        ..NodeView::default()
+    }
+}
+
+#[test]
+fn controls_are_verified_nodes_of_the_zone_that_work() {
+    let fits = |change: fn(&mut NodeView)| {
+        let mut node = verified("n");
+        change(&mut node);
+        candidates([&node], &gate(), "a", 1).len() == 1
+    };
+    assert!(fits(|_| ()));
+    assert!(!fits(|node| node.ready = false));
+    assert!(!fits(|node| node.unschedulable = true));
+    assert!(!fits(|node| node.leaving = true));
+    assert!(!fits(|node| node.record = None));
+    assert!(!fits(|node| node.labels.insert("topology.kubernetes.io/zone", "b")));
+    assert!(!fits(|node| {
+        node.taints = vec![Taint { key: "node-ready/unverified".into(), effect: "NoSchedule".into() }];
+    }));
+    assert!(!fits(|node| node.record = Some(failed_record("uid-n", at(0)).to_annotation().into())));
+    let of_other = GateView { uid: "gate-2".into(), ..gate() };
+    assert_eq!(candidates([&verified("n")], &of_other, "a", 1).len(), 0);
+    let nodes: Vec<NodeView> = (0..20).map(|i| verified(&format!("n{i}"))).collect();
+    let first = |number| candidates(&nodes, &gate(), "a", number)[0].name.clone();
+    assert!((1..20).any(|number| first(number) != first(0)), "others each time");
+    assert_eq!(first(7), first(7));
+}
+
+#[test]
+fn the_last_run_of_a_gate_in_a_zone_counts() {
+    let control = |node: &str, number: u32, generation: i64, seen: u64| WorkerView {
+        name: crate::worker::control_name(node, number),
+        uid: node.into(),
+        resource_version: "1".into(),
+        first_seen: Duration::from_secs(seen),
+        deleting: false,
+        node_name: node.into(),
+        subject: Subject {
+            node_uid: node.into(),
+            boot_id: "b".into(),
+            gate_uid: "gate-1".into(),
+            gate_generation: generation,
+            number,
+        },
+        progress: Progress::Running,
+    };
+    let all = [
+        control("x", 1, 1, 0),
+        control("y", 2, 1, 70),
+        control("z", 2, 1, 65),
+        control("far", 3, 1, 90),
+        control("v", 4, 2, 95),
+    ];
+    let run =
+        |elapsed| Compared::new(&gate(), &all, |node| node != "far", 5, Duration::from_secs(elapsed)).run;
+    let last = run(100).expect("a run");
+    assert_eq!(last.age, Duration::from_secs(35), "since its first worker");
+    assert_eq!(last.controls.iter().map(|(node, _)| &**node).collect::<Vec<_>>(), ["y", "z"]);
+    assert_eq!((run(304).is_some(), run(305)), (true, None), "then it is stale");
+}
+
+#[test]
+fn names_of_controls_fit_a_label_for_centuries() {
+    let uid = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0";
+    let minute: Timestamp = "2400-01-01T00:00:00Z".parse().expect("a time");
+    let number = u32::try_from(minute.as_second() / 60).expect("a number");
+    let name = crate::worker::control_name(uid, number);
+    assert!(name.len() <= 63, "{name}");
+    assert_ne!(name, crate::worker::name(uid, number));
+}
