@@ -1,7 +1,10 @@
 //! Who works in the cluster besides the API server: each small, each separate, each through the API's own rules.
 
+pub mod autoscaler;
+pub mod cloud;
 mod disruption;
 mod garbage;
+pub mod karpenter;
 pub mod kubelet;
 mod lifecycle;
 mod namespaces;
