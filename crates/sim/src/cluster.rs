@@ -203,6 +203,16 @@ impl Local {
         self.cluster.state().delete(&resource, target, &options, &self.caller())
     }
 
+    /// Evicts this incarnation of a pod, if its budget lets it go.
+    pub fn evict(&self, pod: &Value) -> Result<(), ApiError> {
+        use crate::object::{name, namespace, uid};
+        let pods = self.resource("v1", "Pod")?;
+        let eviction =
+            json!({"metadata": {"name": name(pod)}, "deleteOptions": {"preconditions": {"uid": uid(pod)}}});
+        let target = (namespace(pod), name(pod));
+        self.cluster.state().evict(&pods, target, eviction, &self.caller())
+    }
+
     /// The changes of some collections, or of [`ANY`], from now on.
     #[must_use]
     pub fn follow(&self, collections: &[&str]) -> Follow {

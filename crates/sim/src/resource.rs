@@ -98,6 +98,7 @@ pub struct Resource {
     view: Option<View>,
     fields: Vec<String>,
     merge_keys: Vec<(String, &'static str)>,
+    replaced: Vec<&'static str>,
 }
 
 /// Reads an object as its type and writes it again.
@@ -146,6 +147,7 @@ impl Resource {
             view: None,
             fields: Vec::new(),
             merge_keys: Vec::new(),
+            replaced: Vec::new(),
         }
     }
 
@@ -187,6 +189,11 @@ impl Resource {
     }
     pub(crate) fn lists(mut self, lists: &[(&str, &'static str)]) -> Self {
         self.merge_keys.extend(lists.iter().map(|(path, key)| ((*path).to_owned(), *key)));
+        self
+    }
+    /// Objects within that a strategic merge patch replaces as a whole.
+    pub(crate) fn replaced(mut self, paths: &[&'static str]) -> Self {
+        self.replaced = paths.to_vec();
         self
     }
     pub(crate) fn pod_spec(mut self, at: &str) -> Self {
@@ -258,6 +265,12 @@ impl Resource {
     #[must_use]
     pub fn merge_key(&self, path: &str) -> Option<&'static str> {
         self.merge_keys.iter().find(|(p, _)| p == path).map(|(_, key)| *key)
+    }
+
+    /// Whether a strategic merge patch replaces the object at this path as a whole.
+    #[must_use]
+    pub fn is_replaced(&self, path: &str) -> bool {
+        self.replaced.contains(&path)
     }
 
     /// Whether this is a custom resource.

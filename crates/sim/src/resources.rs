@@ -1,12 +1,13 @@
 //! The resources that the cluster serves: one table, one line a kind.
 
-use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{
     ConfigMap, Event, Namespace, Node, Pod, ResourceQuota, Secret, Service, ServiceAccount,
 };
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::events::v1::Event as EventsEvent;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 
@@ -31,6 +32,8 @@ pub fn builtin() -> Vec<Resource> {
         kind::<DaemonSet>(&["ds"]).status().generation(Generation::Spec).rules(&kinds::Workloads).pod_spec("spec.template.spec"),
         kind::<Deployment>(&["deploy"]).status().generation(Generation::Spec).rules(&kinds::Workloads).pod_spec("spec.template.spec"),
         kind::<ReplicaSet>(&["rs"]).status().generation(Generation::Spec).rules(&kinds::Workloads).fields(&["status.replicas"]).pod_spec("spec.template.spec"),
+        kind::<StatefulSet>(&["sts"]).status().generation(Generation::Spec).rules(&kinds::Workloads).pod_spec("spec.template.spec"),
+        kind::<PodDisruptionBudget>(&["pdb"]).status().guarded_update().generation(Generation::Spec).rules(&kinds::Budgets).replaced(&["spec.selector"]),
         kind::<Lease>(&[]).create_on_update().guarded_update().rules(&kinds::Leases),
         kind::<EndpointSlice>(&[]).generation(Generation::NotMetadata).rules(&kinds::EndpointSlices),
         kind::<PriorityClass>(&["pc"]).generation(Generation::First).rules(&kinds::PriorityClasses),

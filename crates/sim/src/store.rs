@@ -39,6 +39,23 @@ impl Change {
         since.unwrap_or(self.at)
     }
 
+    /// The object that this change asks to be gone, in whatever way; what then removes it is no second deletion.
+    #[must_use]
+    pub fn deleted(&self) -> Option<&Arc<Value>> {
+        let before = self.before.as_ref().filter(|before| !object::is_deleting(before))?;
+        self.after.as_ref().is_none_or(|after| object::is_deleting(after)).then_some(before)
+    }
+
+    /// Whether this change is an eviction's, and not a plain deletion.
+    #[must_use]
+    pub fn is_eviction(&self) -> bool {
+        let mark = |pod: &Arc<Value>| {
+            object::condition(pod, "DisruptionTarget")
+                .is_some_and(|c| object::text(c, "reason") == "EvictionByEvictionAPI")
+        };
+        self.collection == "pods" && self.deleted().is_some_and(mark)
+    }
+
     /// Who sent it.
     #[must_use]
     pub fn writer(&self) -> &str {

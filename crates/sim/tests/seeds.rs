@@ -5,7 +5,10 @@ mod gate;
 mod labeller;
 
 use labeller::{Way, scenario};
+use nodekeeper_sim::actors::cloud::Group;
+use nodekeeper_sim::cluster::Local;
 use nodekeeper_sim::harness::{run, sweep};
+use nodekeeper_sim::object::name;
 
 fn caught(way: Way, by: &str) {
     let found = sweep(&scenario(way), 1..41, |_| {});
@@ -53,4 +56,37 @@ fn a_seed_is_the_same_run_every_time() {
     }
     let other = run(&scenario(Way::Guarded), 4, true).trace;
     assert_ne!(other, run(&scenario(Way::Guarded), 3, true).trace, "two seeds gave the same run");
+}
+
+/// Somebody deletes what is replaced: a Node of a group, a claim of Karpenter's or its Node.
+fn delete_something(api: &Local, random: &mut fastrand::Rng) -> Option<&'static str> {
+    let collection = if random.bool() { "nodes" } else { "karpenter.sh/nodeclaims" };
+    let rented: Vec<_> = api.all(collection).into_iter().filter(|o| !name(o).starts_with('n')).collect();
+    let victim = random.choice(rented)?;
+    api.delete(&victim, None).ok().map(|_| "rented machine deleted")
+}
+
+#[test]
+fn a_seed_with_stand_ins_is_the_same_run_every_time() {
+    let group =
+        |name: &str| Group { name: name.into(), size: 4, zones: vec!["a".into()], ..Group::default() };
+    let mut scenario = scenario(Way::Guarded);
+    (scenario.karpenter, scenario.autoscaled) = (vec![group("claimed")], vec![group("grouped")]);
+    scenario.meddle = delete_something;
+    for fixed in [true, false] {
+        scenario.fixed = fixed;
+        let (once, again) = (run(&scenario, 3, true), run(&scenario, 3, true));
+        assert_eq!(once.violation, None);
+        assert!(
+            once.coverage.faults.get("rented machine deleted").is_some_and(|n| *n > 5),
+            "{:?}",
+            once.coverage
+        );
+        assert!(once.trace.contains("karpenter: claimed-0005.sim.internal boots"), "nothing was replaced");
+        assert!(
+            once.trace.contains("autoscaler: launches grouped-0005.sim.internal"),
+            "nothing was replaced"
+        );
+        assert!(once.trace == again.trace, "the same seed gave two runs");
+    }
 }

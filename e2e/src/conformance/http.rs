@@ -30,11 +30,13 @@ pub(super) struct Call<'a> {
     pub content_type: Option<&'a str>,
     pub accept: &'a str,
     pub body: Vec<u8>,
+    /// Whether a 429 is the answer that is asked about, not a "not now".
+    pub once: bool,
 }
 
 impl<'a> Call<'a> {
     pub fn new(method: Method, path: &'a str) -> Self {
-        Self { method, path, content_type: None, accept: JSON, body: Vec::new() }
+        Self { method, path, content_type: None, accept: JSON, body: Vec::new(), once: false }
     }
 
     pub fn body(mut self, content_type: &'a str, body: &Value) -> Self {
@@ -51,6 +53,12 @@ impl<'a> Call<'a> {
 
     pub fn accept(mut self, accept: &'a str) -> Self {
         self.accept = accept;
+        self
+    }
+
+    /// Takes a 429 for an answer.
+    pub fn once(mut self) -> Self {
+        self.once = true;
         self
     }
 
@@ -77,7 +85,8 @@ impl<'a> Call<'a> {
             let request = request.body(Body::from(self.body.clone())).context(what.clone())?;
             let response = client.send(request).await.context(what.clone())?;
             // "Not now": a real server says so while it makes room for a custom kind.
-            if response.status() != StatusCode::TOO_MANY_REQUESTS || tries == NOT_NOW {
+            let not_now = response.status() == StatusCode::TOO_MANY_REQUESTS && !self.once;
+            if !not_now || tries == NOT_NOW {
                 return Ok(response);
             }
             tries += 1;

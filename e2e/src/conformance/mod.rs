@@ -14,6 +14,7 @@ mod hollow;
 mod http;
 mod objects;
 
+mod budgets;
 mod crd;
 mod crd_values;
 mod create;
@@ -21,6 +22,7 @@ mod delete;
 mod discovery;
 mod errors;
 mod events;
+mod evictions;
 mod finalizers;
 mod gc;
 mod kinds;

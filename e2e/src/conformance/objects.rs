@@ -74,6 +74,16 @@ pub(super) fn deployment(name: &str) -> Value {
     })
 }
 
+/// A budget for the pods with the label `app: a`.
+#[expect(clippy::needless_pass_by_value, reason = "it is called with json!")]
+pub(super) fn budget(name: &str, bound: Value) -> Value {
+    let budget = json!({
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": name},
+        "spec": {"selector": {"matchLabels": {"app": "a"}}},
+    });
+    with(budget, json!({"spec": bound}))
+}
+
 pub(super) fn service(name: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Service", "metadata": {"name": name},

@@ -44,6 +44,8 @@ pub(super) const GROUPS: &[fn() -> Vec<Case>] = &[
     super::crd_values::cases,
     super::pods::cases,
     super::kinds::cases,
+    super::budgets::cases,
+    super::evictions::cases,
     super::nodes::cases,
     super::scheduling::cases,
     super::lifecycle::cases,

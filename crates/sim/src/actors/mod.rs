@@ -1,6 +1,10 @@
 //! Who works in the cluster besides the API server: each small, each separate, each through the API's own rules.
 
+pub mod autoscaler;
+pub mod cloud;
+mod disruption;
 mod garbage;
+pub mod karpenter;
 pub mod kubelet;
 mod lifecycle;
 mod namespaces;
@@ -56,7 +60,7 @@ impl Actors {
     }
 }
 
-/// Starts scheduler, node lifecycle, garbage collector and namespace controller.
+/// Starts scheduler, node lifecycle, garbage collector, namespace and disruption controller.
 pub fn start(cluster: &Cluster, timing: Timing) -> Actors {
     let mut actors = JoinSet::new();
     actors.spawn(scheduler::run(cluster.local("kube-scheduler")));
@@ -65,6 +69,7 @@ pub fn start(cluster: &Cluster, timing: Timing) -> Actors {
     actors.spawn(lifecycle::collect_pods(cluster.local("pod-garbage-collector"), timing));
     actors.spawn(garbage::run(cluster.local("generic-garbage-collector")));
     actors.spawn(namespaces::run(cluster.local("namespace-controller")));
+    actors.spawn(disruption::run(cluster.local("disruption-controller")));
     actors.spawn(expire_events(cluster.local("kube-apiserver")));
     Actors(actors)
 }

@@ -22,6 +22,7 @@ const OMITTED_WHEN_EMPTY: &[&str] = &[
     "requests",
     "capacity",
     "allocatable",
+    "disruptedPods",
 ];
 const QUANTITIES: &[&str] = &["limits", "requests", "capacity", "allocatable"];
 

@@ -73,7 +73,11 @@ impl State {
                 part("status", &r.kind, &["get", "patch", "update"]);
             }
             match &*r.kind {
-                "Pod" => part("binding", "Binding", &["create"]),
+                "Pod" => {
+                    part("binding", "Binding", &["create"]);
+                    resources.push(json!({"name": "pods/eviction", "singularName": "", "namespaced": true,
+                        "group": "policy", "version": "v1", "kind": "Eviction", "verbs": ["create"]}));
+                }
                 "Namespace" => part("finalize", "Namespace", &["update"]),
                 _ => {}
             }

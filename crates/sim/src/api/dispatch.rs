@@ -51,7 +51,12 @@ impl State {
         let (code, object) = match request.verb {
             Verb::Create if request.subresource.is_some() => {
                 let body = read_document(request, caller.strict)?;
-                self.bind(&request.resource, request.target(), &body, &caller)?;
+                let (resource, target) = (&request.resource, request.target());
+                if request.subresource.as_deref() == Some("eviction") {
+                    self.evict(resource, target, body, &caller)?;
+                } else {
+                    self.bind(resource, target, &body, &caller)?;
+                }
                 return Ok(Answer::Document(StatusCode::CREATED, success(None)));
             }
             Verb::Delete => return self.serve_delete(request, shape, &caller),
@@ -169,11 +174,11 @@ fn check_subresource(request: &Request) -> Result<(), ApiError> {
     let resource = &request.resource;
     match (request.subresource.as_deref(), request.verb) {
         (None, _) => Ok(()),
-        (Some("binding"), Verb::Create) if resource.kind == "Pod" => Ok(()),
+        (Some("binding" | "eviction"), Verb::Create) if resource.kind == "Pod" => Ok(()),
         (Some("finalize"), Verb::Update) if resource.kind == "Namespace" => Ok(()),
         (Some("status"), Verb::Get | Verb::Update | Verb::Patch) if resource.has_status => Ok(()),
         (Some("status"), _) if resource.has_status => Err(ApiError::method_not_allowed()),
-        (Some("binding"), _) if resource.kind == "Pod" => Err(ApiError::method_not_allowed()),
+        (Some("binding" | "eviction"), _) if resource.kind == "Pod" => Err(ApiError::method_not_allowed()),
         _ => Err(ApiError::no_such_path()),
     }
 }

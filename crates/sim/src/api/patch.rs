@@ -135,6 +135,10 @@ fn merge_object(
             let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
             let is_new = !target.contains_key(&key);
             let slot = target.entry(key).or_insert(Value::Null);
+            if resource.is_replaced(&path) {
+                *slot = value;
+                continue;
+            }
             if is_new && value.is_object() {
                 *slot = Value::Object(Map::new());
             }

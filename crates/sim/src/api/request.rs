@@ -131,7 +131,7 @@ impl Request {
             (&Method::GET, true) => Verb::Get,
             (&Method::GET, false) => Verb::List,
             (&Method::POST, false) => Verb::Create,
-            // The only thing that is made below an object is the binding of a Pod.
+            // What is made below an object is the binding of a Pod, or its eviction.
             (&Method::POST, true) if path.subresource.is_some() => Verb::Create,
             (&Method::PUT, true) => Verb::Update,
             (&Method::PATCH, true) => Verb::Patch,

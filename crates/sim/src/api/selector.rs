@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::status::ApiError;
-use crate::object::{at, text};
+use crate::object::{at, items, text};
 use crate::resource::Resource;
 
 /// One requirement on a label.
@@ -34,6 +34,29 @@ impl Labels {
             requirements.push(parse_label(part).ok_or_else(|| bad(&format!("{part:?} is no requirement")))?);
         }
         Ok(Self(requirements))
+    }
+
+    /// The form that objects hold: `matchLabels` and `matchExpressions`. None, which selects nothing, where there is none
+    /// or it cannot be understood; an empty one selects everything.
+    #[must_use]
+    pub fn of(selector: Option<&Value>) -> Option<Self> {
+        let selector = selector.filter(|s| s.is_object())?;
+        let values =
+            |e: &Value| items(e, "values").iter().filter_map(|v| v.as_str().map(str::to_owned)).collect();
+        let labels = at(selector, "matchLabels").and_then(Value::as_object).into_iter().flatten();
+        let labels =
+            labels.map(|(key, value)| Some(Label::In(key.clone(), vec![value.as_str()?.to_owned()])));
+        let expressions = items(selector, "matchExpressions").iter().map(|e| {
+            let key = text(e, "key").to_owned();
+            match text(e, "operator") {
+                "In" => Some(Label::In(key, values(e))),
+                "NotIn" => Some(Label::NotIn(key, values(e))),
+                "Exists" => Some(Label::Exists(key)),
+                "DoesNotExist" => Some(Label::Absent(key)),
+                _ => None,
+            }
+        });
+        labels.chain(expressions).collect::<Option<_>>().map(Self)
     }
 
     /// Whether an object with these labels is selected.

@@ -219,6 +219,24 @@ impl ApiError {
         Self::new(429, "TooManyRequests", message, Some(json!({"retryAfterSeconds": 1})))
     }
 
+    /// 429: a disruption budget says no. Only where it will soon know better is there a time to wait.
+    #[must_use]
+    pub fn over_budget(budget: &str, retry_after: Option<u32>) -> Self {
+        let message = "Cannot evict pod as it would violate the pod's disruption budget.".into();
+        let mut details = json!({"causes": [{"reason": "DisruptionBudget", "message": budget}]});
+        if let Some(seconds) = retry_after {
+            details["retryAfterSeconds"] = json!(seconds);
+        }
+        Self::new(429, "TooManyRequests", message, Some(details))
+    }
+
+    /// 500: a pod with more than one disruption budget cannot be evicted.
+    #[must_use]
+    pub fn too_many_budgets() -> Self {
+        let message = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+        Self::unclassified(message)
+    }
+
     /// 500.
     #[must_use]
     pub fn internal(detail: &str) -> Self {

@@ -130,6 +130,12 @@ fn columns(kind: &str) -> &'static [(&'static str, Cell)] {
             ("Age", age),
         ],
         "Namespace" => &[("Status", |ns, _| json!(text(ns, "status.phase"))), ("Age", age)],
+        "PodDisruptionBudget" => &[
+            ("Min Available", |budget, _| bound(budget, "spec.minAvailable")),
+            ("Max Unavailable", |budget, _| bound(budget, "spec.maxUnavailable")),
+            ("Allowed Disruptions", |budget, _| budget["status"]["disruptionsAllowed"].clone()),
+            ("Age", age),
+        ],
         "Lease" => &[("Holder", |lease, _| json!(text(lease, "spec.holderIdentity"))), ("Age", age)],
         "Event" => &[
             ("Last Seen", |event, now| {
@@ -243,6 +249,10 @@ fn pod_status(pod: &Value) -> String {
     }
     let of_container = items(pod, "status.containerStatuses").iter().find_map(state);
     of_container.unwrap_or_else(|| text(pod, "status.phase").to_owned())
+}
+
+fn bound(budget: &Value, path: &str) -> Value {
+    at(budget, path).cloned().unwrap_or_else(|| json!("N/A"))
 }
 
 fn age(object: &Value, now: Timestamp) -> Value {

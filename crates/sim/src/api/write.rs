@@ -136,7 +136,11 @@ impl State {
     }
 
     /// A body as an object of the resource, without what its type or schema does not know.
-    fn read_body(resource: &Resource, mut body: Value, caller: &Caller) -> Result<Value, ApiError> {
+    pub(super) fn read_body(
+        resource: &Resource,
+        mut body: Value,
+        caller: &Caller,
+    ) -> Result<Value, ApiError> {
         if !body.is_object() {
             return Err(ApiError::bad_request("the body of the request is not a JSON object"));
         }

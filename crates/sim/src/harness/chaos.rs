@@ -8,6 +8,7 @@ use jiff::SignedDuration;
 use serde_json::json;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use crate::actors::cloud::Cloud;
 use crate::actors::kubelet::{Kubelets, Lie, NodeSpec};
 use crate::clock::Clock;
 use crate::cluster::{Cluster, Local};
@@ -21,6 +22,7 @@ pub(super) struct Chaos {
     cluster: Cluster,
     somebody: Local,
     kubelets: Kubelets,
+    cloud: Cloud,
     nodes: Vec<NodeSpec>,
     random: fastrand::Rng,
     forged: (String, String),
@@ -65,7 +67,7 @@ const MISFORTUNES: &[(Misfortune, u32)] = &[
 impl Chaos {
     pub(super) fn new(
         cluster: &Cluster,
-        kubelets: &Kubelets,
+        (kubelets, cloud): (&Kubelets, &Cloud),
         scenario: &Scenario,
         nodes: Vec<NodeSpec>,
         seed: u64,
@@ -75,6 +77,7 @@ impl Chaos {
             cluster: cluster.clone(),
             somebody: cluster.local("somebody"),
             kubelets: kubelets.clone(),
+            cloud: cloud.clone(),
             nodes,
             random: fastrand::Rng::with_seed(seed),
             forged: scenario.forged.clone(),
@@ -116,8 +119,16 @@ impl Chaos {
         Misfortune::ForeignWrite
     }
 
+    /// One of the machines there are now, rented ones included.
+    fn choose_node(&mut self) -> Option<NodeSpec> {
+        let rented = self.cloud.all();
+        let all = self.nodes.len() + rented.len();
+        let i = (all > 0).then(|| self.random.usize(..all))?;
+        self.nodes.get(i).or_else(|| rented.get(i - self.nodes.len())).cloned()
+    }
+
     fn strike(&mut self, misfortune: Misfortune, clocks: &[Clock]) {
-        let node = self.nodes[self.random.usize(..self.nodes.len())].clone();
+        let Some(node) = self.choose_node() else { return };
         let what = match misfortune {
             Misfortune::ForeignWrite => self.write_as_somebody(&node.name),
             Misfortune::Meddling => (self.meddle)(&self.somebody, &mut self.random),
@@ -175,6 +186,10 @@ impl Chaos {
 
     /// The machine is replaced by another of the same name: same name, another uid.
     fn replace_by_namesake(&self, node: &NodeSpec) -> Option<&'static str> {
+        if !node.provider_id.is_empty() {
+            // A rented machine has no namesake; who replaces it is not chaos.
+            return None;
+        }
         let object = self.somebody.get("nodes", "", &node.name)?;
         self.somebody.delete(&object, None).ok()?;
         self.kubelets.power_off(&node.name);
@@ -220,7 +235,7 @@ impl Chaos {
         for outage in self.outages.drain(..) {
             self.cluster.network().heal(&outage);
         }
-        for node in &self.nodes {
+        for node in self.nodes.iter().chain(&self.cloud.all()) {
             self.kubelets.lie(&node.name, Lie::default());
             self.kubelets.power_on(&node.name);
         }

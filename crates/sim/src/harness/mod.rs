@@ -18,6 +18,9 @@ use tokio::sync::Notify;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
+use crate::actors::autoscaler::Autoscaler;
+use crate::actors::cloud::{Cloud, Group};
+use crate::actors::karpenter::Karpenter;
 use crate::actors::kubelet::{Kubelets, NodeSpec, Runner, Shell};
 use crate::actors::{self, Timing};
 use crate::clock::Clock;
@@ -74,6 +77,12 @@ pub struct Scenario {
     pub furnish: fn(&Cluster),
     /// The taints that every node registers with.
     pub taints: Vec<Value>,
+    /// Whether there are machines that nobody replaces, besides those of pools and groups.
+    pub fixed: bool,
+    /// Pools that a stand-in for Karpenter keeps full; there is none where this is empty.
+    pub karpenter: Vec<Group>,
+    /// Groups that a stand-in for an autoscaler keeps full; there is none where this is empty.
+    pub autoscaled: Vec<Group>,
     /// A label that lying kubelets give themselves.
     pub forged: (String, String),
     /// What else somebody may do now and then, in a word or two; none where there was nothing to do it to.
@@ -96,6 +105,9 @@ impl Scenario {
             runner: Arc::new(Shell),
             furnish: |_| {},
             taints: Vec::new(),
+            fixed: true,
+            karpenter: Vec::new(),
+            autoscaled: Vec::new(),
             forged,
             meddle: |_, _| None,
             heal: |_| {},
@@ -193,9 +205,12 @@ impl<'s> Run<'s> {
         let mut actors = actors::start(&self.cluster, Timing::default());
         let started = actors.at_work();
         let kubelets = Kubelets::start(&self.cluster, self.random.u64(..), self.scenario.runner.clone());
-        let nodes = self.choose_nodes();
+        let cloud = Cloud::new(&self.cluster, &kubelets);
+        let (karpenter, autoscaler) = self.start_stand_ins(&cloud);
+        let nodes = if self.scenario.fixed { self.choose_nodes() } else { Vec::new() };
         let (seed, coverage) = (self.random.u64(..), self.coverage.clone());
-        let chaos = chaos::Chaos::new(&self.cluster, &kubelets, self.scenario, nodes, seed, coverage);
+        let chaos =
+            chaos::Chaos::new(&self.cluster, (&kubelets, &cloud), self.scenario, nodes, seed, coverage);
 
         let mut replicas = JoinSet::new();
         let clocks: Vec<Clock> =
@@ -223,7 +238,9 @@ impl<'s> Run<'s> {
             }
             () = story => {
                 self.look_at_the_end();
-                if actors.at_work() != started || !kubelets.at_work() {
+                let stand_ins = karpenter.as_ref().is_none_or(Karpenter::at_work)
+                    && autoscaler.as_ref().is_none_or(Autoscaler::at_work);
+                if actors.at_work() != started || !kubelets.at_work() || !stand_ins {
                     self.violation.report("part of the embedded cluster itself panicked: see the output above".into());
                 }
             }
@@ -234,6 +251,20 @@ impl<'s> Run<'s> {
         }
         let coverage = self.coverage.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Report { seed: self.seed, violation, coverage, trace: self.cluster.trace().text() }
+    }
+
+    /// Those who replace machines, where the scenario has any to replace.
+    fn start_stand_ins(&mut self, cloud: &Cloud) -> (Option<Karpenter>, Option<Autoscaler>) {
+        let (pools, groups) = (self.scenario.karpenter.clone(), self.scenario.autoscaled.clone());
+        let karpenter = (!pools.is_empty()).then(|| {
+            let karpenter = Karpenter::start(&self.cluster, cloud, self.random.u64(..), pools);
+            karpenter
+                .inspect_err(|error| self.violation.report(format!("karpenter cannot start: {error}")))
+                .ok()
+        });
+        let autoscaler = (!groups.is_empty())
+            .then(|| Autoscaler::start(&self.cluster, cloud, self.random.u64(..), groups));
+        (karpenter.flatten(), autoscaler)
     }
 
     fn watch_over_every_step(&self) {

@@ -1,11 +1,13 @@
 //! What single kinds do beyond being stored: defaults, admission, validation, graceful deletion.
 
+mod budget;
 mod definition;
 mod node;
 mod others;
 mod pod;
 mod pod_spec;
 
+pub use budget::{Budgets, percent};
 pub use definition::{CLEANUP, Definitions, not_enforced, resource_of};
 pub use node::{NOT_READY, Nodes, UNREACHABLE, UNSCHEDULABLE};
 pub use others::{

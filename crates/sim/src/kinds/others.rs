@@ -291,7 +291,7 @@ impl Rules for PriorityClasses {
     }
 }
 
-/// Rules of Deployments, ReplicaSets and DaemonSets, which are stored and not acted upon.
+/// Rules of Deployments, ReplicaSets, `StatefulSets` and DaemonSets, which are stored and not acted upon.
 #[derive(Debug)]
 pub struct Workloads;
 impl Rules for Workloads {
@@ -308,6 +308,15 @@ impl Rules for Workloads {
                 default(workload, "spec.revisionHistoryLimit", json!(10));
                 default(workload, "spec.updateStrategy", rolling(json!(0), json!(1)));
             }
+            "StatefulSet" => {
+                default(workload, "spec.replicas", json!(1));
+                default(workload, "spec.revisionHistoryLimit", json!(10));
+                default(workload, "spec.podManagementPolicy", json!("OrderedReady"));
+                let rolling = json!({"type": "RollingUpdate", "rollingUpdate": {"partition": 0}});
+                default(workload, "spec.updateStrategy", rolling);
+                let retain = json!({"whenDeleted": "Retain", "whenScaled": "Retain"});
+                default(workload, "spec.persistentVolumeClaimRetentionPolicy", retain);
+            }
             _ => default(workload, "spec.replicas", json!(1)),
         }
         pod_spec::default(workload, "spec.template.spec");
@@ -316,6 +325,7 @@ impl Rules for Workloads {
         let status = match text(workload, "kind") {
             "Deployment" => json!({}),
             "ReplicaSet" => json!({"replicas": 0}),
+            "StatefulSet" => json!({"replicas": 0, "availableReplicas": 0}),
             _ => {
                 json!({"currentNumberScheduled": 0, "desiredNumberScheduled": 0, "numberMisscheduled": 0, "numberReady": 0})
             }

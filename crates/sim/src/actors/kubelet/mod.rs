@@ -58,6 +58,7 @@ enum Command {
     PowerOn(String),
     Reboot(String, Duration),
     Lie(String, Lie),
+    Scrap(String),
 }
 
 /// The hand on the switches of all machines.
@@ -111,6 +112,11 @@ impl Kubelets {
     /// A machine goes down and comes back after a while.
     pub fn reboot(&self, node: &str, down_for: Duration) {
         self.send(Command::Reboot(node.to_owned(), down_for));
+    }
+
+    /// A machine is gone for good: it loses its power, and nobody can switch it on again.
+    pub fn scrap(&self, node: &str) {
+        self.send(Command::Scrap(node.to_owned()));
     }
 
     /// Whether the kubelets still work: none of them died of a bug.
@@ -181,6 +187,10 @@ impl Floor {
                 self.boot(&name);
             }
             Command::PowerOff(name) => self.switch_off(&name),
+            Command::Scrap(name) => {
+                self.switch_off(&name);
+                self.machines.remove(&name);
+            }
             Command::PowerOn(name) => {
                 if self.machines.get(&name).is_some_and(|m| !m.is_on) {
                     self.boot(&name);

@@ -1,0 +1,105 @@
+//! An autoscaler with groups of machines, as an ASG behind Cluster Autoscaler: a Node that is gone is made up for by
+//! another of its group. The machine that was behind it runs on until the cloud ends it, and does not register again.
+
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+use super::cloud::{Cloud, Group, Vacancies};
+use crate::cluster::{Cluster, Local};
+use crate::object::{condition_status, is_deleting, text};
+
+/// The label of a node that says which group it is of.
+pub const GROUP: &str = "eks.amazonaws.com/nodegroup";
+
+/// How often groups are looked at.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// The autoscaler at work, until this is dropped.
+#[must_use = "the autoscaler stops when this is dropped"]
+pub struct Autoscaler(JoinHandle<()>);
+
+impl Drop for Autoscaler {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Autoscaler {
+    /// Fills these groups and keeps them full. A replacement is there some 10 to 40 seconds after it was missed.
+    pub fn start(cluster: &Cluster, cloud: &Cloud, seed: u64, groups: Vec<Group>) -> Self {
+        let api = cluster.local("cluster-autoscaler");
+        let cloud_manager = cluster.local("cloud-node-lifecycle-controller");
+        let groups = groups.into_iter().map(|group| Kept { group, made: 0, vacancies: Vacancies::default() });
+        let mut floor = Floor {
+            api,
+            cloud: cloud.clone(),
+            random: fastrand::Rng::with_seed(seed),
+            groups: groups.collect(),
+        };
+        Self(tokio::spawn(async move {
+            loop {
+                bury(&cloud_manager, &floor.cloud);
+                floor.fill();
+                sleep(PERIOD).await;
+            }
+        }))
+    }
+
+    /// Whether it still works: it did not die of a bug.
+    #[must_use]
+    pub fn at_work(&self) -> bool {
+        !self.0.is_finished()
+    }
+}
+
+struct Kept {
+    group: Group,
+    made: u64,
+    vacancies: Vacancies,
+}
+
+struct Floor {
+    api: Local,
+    cloud: Cloud,
+    random: fastrand::Rng,
+    groups: Vec<Kept>,
+}
+
+impl Floor {
+    fn fill(&mut self) {
+        for Kept { group, made, vacancies } in &mut self.groups {
+            let of_group = |labels: &serde_json::Value| labels[GROUP] == group.name;
+            let nodes = self.api.all("nodes");
+            let there =
+                nodes.iter().filter(|n| !is_deleting(n) && of_group(&n["metadata"]["labels"])).count();
+            let is_first = *made == 0;
+            let pause = || {
+                if is_first { Duration::ZERO } else { Duration::from_millis(self.random.u64(10_000..40_000)) }
+            };
+            for _ in 0..vacancies.due(group.size.saturating_sub(there), pause) {
+                let mut machine = group.machine(*made);
+                machine.labels.insert(GROUP.to_owned(), group.name.clone());
+                let flaws = group.flaws.at(*made);
+                self.api
+                    .cluster()
+                    .trace()
+                    .line(|| format!("autoscaler: launches {} with {flaws:?}", machine.name));
+                self.cloud.launch(machine, flaws);
+                *made += 1;
+            }
+        }
+    }
+}
+
+/// Deletes the Nodes whose kubelet is silent and whose machine the cloud no longer has.
+fn bury(api: &Local, cloud: &Cloud) {
+    for node in api.all("nodes") {
+        let ours = node["metadata"]["labels"].get(GROUP).is_some();
+        let silent = condition_status(&node, "Ready") != "True";
+        if ours && silent && !is_deleting(&node) && !cloud.has(text(&node, "spec.providerID")) {
+            let _ = api.delete(&node, None);
+        }
+    }
+}
