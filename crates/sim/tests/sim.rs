@@ -13,6 +13,10 @@ use std::process::ExitCode;
 use gate::scenario;
 use nodekeeper_sim::harness::{Scenario, Sweep, run, sweep};
 
+/// A run is mostly small objects that come and go, and the system's allocator is made for others.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// The seeds of `make test`.
 const SEEDS: u64 = 500;
 
