@@ -7,8 +7,9 @@
 mod gate;
 
 use std::env;
-use std::io::Write as _;
 use std::process::ExitCode;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use gate::scenario;
 use nodekeeper_sim::harness::{Scenario, Sweep, run, sweep};
@@ -94,16 +95,10 @@ fn replay(scenario: &Scenario, seed: u64) -> bool {
 
 fn run_all(scenario: &Scenario, from: u64, count: u64) -> bool {
     println!("running {count} seeds from {from}: each 20 nodes or more, for 14 virtual minutes");
-    let found = sweep(scenario, from..from.saturating_add(count), |done| {
-        if done.is_multiple_of(100) {
-            println!("  {done} of {count}");
-            let _ = std::io::stdout().flush();
-        }
-    });
+    let meter = Meter::new(count);
+    let found = sweep(scenario, from..from.saturating_add(count), |found| meter.show(found));
     print!("{found}");
-    for report in &found.failures {
-        println!("replay: make sim SEED={}", report.seed);
-    }
+    println!("in {} at {:.1} seeds a second", span(meter.start.elapsed()), meter.rate(found.runs));
     let missing = if count >= SEEDS { never_met(&found) } else { Vec::new() };
     for missing in &missing {
         println!("FAILED: {missing}, so the sweep shows nothing of it");
@@ -114,6 +109,53 @@ fn run_all(scenario: &Scenario, from: u64, count: u64) -> bool {
         found.failures.len() + missing.len()
     );
     found.failures.is_empty() && missing.is_empty()
+}
+
+/// Says every few seconds how far a sweep is, and at once what it found.
+struct Meter {
+    count: u64,
+    start: Instant,
+    /// When something was last said, and how many seeds had failed then.
+    last: Mutex<(Instant, usize)>,
+}
+
+impl Meter {
+    fn new(count: u64) -> Self {
+        let start = Instant::now();
+        Self { count, start, last: Mutex::new((start, 0)) }
+    }
+
+    fn show(&self, found: &Sweep) {
+        let mut last = self.last.lock().unwrap();
+        let failed = found.failures.len();
+        for report in &found.failures[last.1..] {
+            println!("  seed {} FAILED, replay with: make sim SEED={0}", report.seed);
+        }
+        last.1 = failed;
+        if last.0.elapsed() >= Duration::from_secs(5) {
+            last.0 = Instant::now();
+            let (done, rate) = (found.runs, self.rate(found.runs));
+            let left = Duration::from_secs_f64((self.count - done) as f64 / rate);
+            println!(
+                "  {done} of {} seeds, {rate:.1} a second, {failed} failed, {} left",
+                self.count,
+                span(left)
+            );
+        }
+    }
+
+    fn rate(&self, done: u64) -> f64 {
+        done as f64 / self.start.elapsed().as_secs_f64().max(0.001)
+    }
+}
+
+fn span(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+        (0, 0, seconds) => format!("{seconds} s"),
+        (0, minutes, seconds) => format!("{minutes} min {seconds} s"),
+        (hours, minutes, _) => format!("{hours} h {minutes} min"),
+    }
 }
 
 fn never_met(found: &Sweep) -> Vec<String> {
