@@ -143,6 +143,7 @@ pub fn events(cluster: Cluster, watch: Watch, lasts: Duration, bookmarks: bool) 
 }
 
 /// A document as it is sent.
+#[must_use]
 pub fn bytes_of(document: &Value) -> Bytes {
     let bytes = serde_json::to_vec(document);
     Bytes::from(bytes.unwrap_or_else(|error| unreachable!("a document is JSON: {error}")))

@@ -19,7 +19,7 @@ use nodekeeper_sim::harness::{Scenario, Sweep, run, sweep};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// The seeds of `make test`.
-const SEEDS: u64 = 500;
+const SEEDS: u64 = 1_500;
 
 /// What a sweep of that size must have met, or it shows nothing.
 const FAULTS: &[&str] = &[
@@ -98,7 +98,7 @@ fn run_all(scenario: &Scenario, from: u64, count: u64) -> bool {
     let meter = Meter::new(count);
     let found = sweep(scenario, from..from.saturating_add(count), |found| meter.show(found));
     print!("{found}");
-    println!("in {} at {:.1} seeds a second", span(meter.start.elapsed()), meter.rate(found.runs));
+    println!("in {} at {} seeds a second", span(meter.start.elapsed()), meter.rate(found.runs));
     let missing = if count >= SEEDS { never_met(&found) } else { Vec::new() };
     for missing in &missing {
         println!("FAILED: {missing}, so the sweep shows nothing of it");
@@ -126,7 +126,7 @@ impl Meter {
     }
 
     fn show(&self, found: &Sweep) {
-        let mut last = self.last.lock().unwrap();
+        let mut last = self.last.lock().expect("nothing here panics");
         let failed = found.failures.len();
         for report in &found.failures[last.1..] {
             println!("  seed {} FAILED, replay with: make sim SEED={0}", report.seed);
@@ -134,18 +134,21 @@ impl Meter {
         last.1 = failed;
         if last.0.elapsed() >= Duration::from_secs(5) {
             last.0 = Instant::now();
-            let (done, rate) = (found.runs, self.rate(found.runs));
-            let left = Duration::from_secs_f64((self.count - done) as f64 / rate);
-            println!(
-                "  {done} of {} seeds, {rate:.1} a second, {failed} failed, {} left",
-                self.count,
-                span(left)
-            );
+            let (done, count) = (found.runs, self.count);
+            let left = self.millis().saturating_mul(count - done) / done;
+            let (rate, left) = (self.rate(done), span(Duration::from_millis(left)));
+            println!("  {done} of {count} seeds, {rate} a second, {failed} failed, {left} left");
         }
     }
 
-    fn rate(&self, done: u64) -> f64 {
-        done as f64 / self.start.elapsed().as_secs_f64().max(0.001)
+    /// Seeds a second, to a tenth.
+    fn rate(&self, done: u64) -> String {
+        let tenths = done.saturating_mul(10_000) / self.millis().max(1);
+        format!("{}.{}", tenths / 10, tenths % 10)
+    }
+
+    fn millis(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 }
 
