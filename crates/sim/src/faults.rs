@@ -101,7 +101,9 @@ pub struct Coverage {
     /// The kinds of writes around which a client crashed.
     pub crashed_points: BTreeSet<String>,
     /// How often each invariant was checked.
-    pub checks: BTreeMap<String, u64>,
+    pub checks: BTreeMap<&'static str, u64>,
+    /// How often what the scenario finds worth counting came about.
+    pub happened: BTreeMap<&'static str, u64>,
 }
 
 impl Coverage {
@@ -117,6 +119,9 @@ impl Coverage {
         }
         for (check, n) in other.checks {
             *self.checks.entry(check).or_default() += n;
+        }
+        for (what, n) in other.happened {
+            *self.happened.entry(what).or_default() += n;
         }
         self.write_points.extend(other.write_points);
         self.crashed_points.extend(other.crashed_points);

@@ -36,7 +36,11 @@ pub fn is_true(value: &Value, path: &str) -> bool {
 pub fn set(value: &mut Value, path: &str, new: Value) {
     let mut here = value;
     for key in path.split('.') {
-        here = map(here).entry(key).or_insert(Value::Null);
+        // Mostly there: `entry` would want a key of its own just to look.
+        if here.get(key).is_none() {
+            map(here).insert(key.to_owned(), Value::Null);
+        }
+        here = &mut here[key];
     }
     *here = new;
 }
@@ -61,6 +65,8 @@ pub fn take(value: &mut Value, path: &str) -> Option<Value> {
 /// Copies a path from one object to another: set where the source has it, removed where it has not.
 pub fn copy(from: &Value, to: &mut Value, path: &str) {
     match at(from, path) {
+        // To compare is cheaper than to copy, and mostly nothing has changed.
+        Some(v) if at(to, path) == Some(v) => {}
         Some(v) => set(to, path, v.clone()),
         None => drop(take(to, path)),
     }

@@ -2,6 +2,7 @@
 
 use std::any::TypeId;
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use k8s_openapi::{NamespaceResourceScope, Resource as Typed};
 use serde::Serialize;
@@ -308,6 +309,15 @@ impl Resource {
         let mut object = rename(object, view.names.iter().map(|(mine, stored)| (*stored, *mine)));
         crate::object::set(&mut object, "apiVersion", self.api_version().into());
         object
+    }
+
+    /// A stored object in the form of this resource; the same one where that is how it is stored.
+    #[must_use]
+    pub fn shown(&self, object: &Arc<Value>) -> Arc<Value> {
+        if self.schema.is_none() && self.view.is_none() {
+            return object.clone();
+        }
+        Arc::new(self.from_stored((**object).clone()))
     }
 
     /// Whether stored objects look different here.

@@ -1,6 +1,7 @@
 //! The API server as HTTP sees it: a request in, a response or a stream of events out.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -46,7 +47,7 @@ pub fn answer(cluster: &Cluster, who: &str, request: &http::Request<Bytes>, cach
         Some(Err(error)) => Err(error),
         None if request.method() != http::Method::GET => Err(ApiError::method_not_allowed()),
         None => match cluster.state().discover(path) {
-            Ok(document) => Ok(Answer::Document(StatusCode::OK, document)),
+            Ok(document) => Ok(Answer::Document(StatusCode::OK, Arc::new(document))),
             Err(_) => return Answer::Plain(StatusCode::NOT_FOUND, "404 page not found\n"),
         },
     };
@@ -68,7 +69,7 @@ pub fn respond(cluster: &Cluster, answer: Answer) -> Response<Body> {
     let json = header::HeaderValue::from_static("application/json");
     match answer {
         Answer::Document(code, document) => {
-            let mut response = Response::new(Full::new(Bytes::from(document.to_string())).boxed_unsync());
+            let mut response = Response::new(Full::new(bytes_of(&document)).boxed_unsync());
             *response.status_mut() = code;
             response.headers_mut().insert(header::CONTENT_TYPE, json);
             if text(&document, "kind") == "CustomResourceDefinition" {
@@ -117,9 +118,9 @@ pub fn events(cluster: Cluster, watch: Watch, lasts: Duration, bookmarks: bool) 
             let next = watch.next(&cluster.state(), cluster.clock().now());
             match next {
                 Next::Event(event) => {
-                    return Some((line(&event), Some((cluster, watch, wake.clone(), bookmark_at))));
+                    return Some((event.line(), Some((cluster, watch, wake.clone(), bookmark_at))));
                 }
-                Next::Last(event) => return Some((line(&event), None)),
+                Next::Last(event) => return Some((event.line(), None)),
                 Next::Wait => {}
             }
             let now = Instant::now();
@@ -131,10 +132,8 @@ pub fn events(cluster: Cluster, watch: Watch, lasts: Duration, bookmarks: bool) 
                 if watch.is_ahead_of(&cluster.state()) {
                     continue;
                 }
-                return Some((
-                    line(&watch.bookmark(false)),
-                    Some((cluster, watch, wake.clone(), bookmark_at)),
-                ));
+                let line = watch.bookmark(false).line();
+                return Some((line, Some((cluster, watch, wake.clone(), bookmark_at))));
             }
             let until = if bookmarks { end.min(bookmark_at) } else { end };
             // Both outcomes lead back to the top, where the log is looked at first.
@@ -143,8 +142,9 @@ pub fn events(cluster: Cluster, watch: Watch, lasts: Duration, bookmarks: bool) 
     })
 }
 
-fn line(event: &Value) -> Bytes {
-    let mut line = event.to_string();
-    line.push('\n');
-    Bytes::from(line)
+/// A document as it is sent.
+#[must_use]
+pub fn bytes_of(document: &Value) -> Bytes {
+    let bytes = serde_json::to_vec(document);
+    Bytes::from(bytes.unwrap_or_else(|error| unreachable!("a document is JSON: {error}")))
 }

@@ -156,7 +156,7 @@ impl Net for Inside {
         let body = body.map(|b| Bytes::from(b.to_string())).unwrap_or_default();
         let request = request.body(body).map_err(|e| Trouble::BadAnswer(e.to_string()))?;
         let (status, body) = match server::answer(&self.cluster, &self.user, &request, None) {
-            api::Answer::Document(status, body) => (status, body.to_string().into_bytes()),
+            api::Answer::Document(status, body) => (status, server::bytes_of(&body).into()),
             api::Answer::Plain(status, _) => (status, Vec::new()),
             api::Answer::Events(..) => {
                 return Err(Trouble::BadAnswer("a watch where none was asked for".into()));

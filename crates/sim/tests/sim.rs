@@ -7,14 +7,19 @@
 mod gate;
 
 use std::env;
-use std::io::Write as _;
 use std::process::ExitCode;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use gate::scenario;
 use nodekeeper_sim::harness::{Scenario, Sweep, run, sweep};
 
+/// A run is mostly small objects that come and go, and the system's allocator is made for others.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// The seeds of `make test`.
-const SEEDS: u64 = 500;
+const SEEDS: u64 = 1_500;
 
 /// What a sweep of that size must have met, or it shows nothing.
 const FAULTS: &[&str] = &[
@@ -90,16 +95,10 @@ fn replay(scenario: &Scenario, seed: u64) -> bool {
 
 fn run_all(scenario: &Scenario, from: u64, count: u64) -> bool {
     println!("running {count} seeds from {from}: each 20 nodes or more, for 14 virtual minutes");
-    let found = sweep(scenario, from..from.saturating_add(count), |done| {
-        if done.is_multiple_of(100) {
-            println!("  {done} of {count}");
-            let _ = std::io::stdout().flush();
-        }
-    });
+    let meter = Meter::new(count);
+    let found = sweep(scenario, from..from.saturating_add(count), |found| meter.show(found));
     print!("{found}");
-    for report in &found.failures {
-        println!("replay: make sim SEED={}", report.seed);
-    }
+    println!("in {} at {} seeds a second", span(meter.start.elapsed()), meter.rate(found.runs));
     let missing = if count >= SEEDS { never_met(&found) } else { Vec::new() };
     for missing in &missing {
         println!("FAILED: {missing}, so the sweep shows nothing of it");
@@ -110,6 +109,56 @@ fn run_all(scenario: &Scenario, from: u64, count: u64) -> bool {
         found.failures.len() + missing.len()
     );
     found.failures.is_empty() && missing.is_empty()
+}
+
+/// Says every few seconds how far a sweep is, and at once what it found.
+struct Meter {
+    count: u64,
+    start: Instant,
+    /// When something was last said, and how many seeds had failed then.
+    last: Mutex<(Instant, usize)>,
+}
+
+impl Meter {
+    fn new(count: u64) -> Self {
+        let start = Instant::now();
+        Self { count, start, last: Mutex::new((start, 0)) }
+    }
+
+    fn show(&self, found: &Sweep) {
+        let mut last = self.last.lock().expect("nothing here panics");
+        let failed = found.failures.len();
+        for report in &found.failures[last.1..] {
+            println!("  seed {} FAILED, replay with: make sim SEED={0}", report.seed);
+        }
+        last.1 = failed;
+        if last.0.elapsed() >= Duration::from_secs(5) {
+            last.0 = Instant::now();
+            let (done, count) = (found.runs, self.count);
+            let left = self.millis().saturating_mul(count - done) / done;
+            let (rate, left) = (self.rate(done), span(Duration::from_millis(left)));
+            println!("  {done} of {count} seeds, {rate} a second, {failed} failed, {left} left");
+        }
+    }
+
+    /// Seeds a second, to a tenth.
+    fn rate(&self, done: u64) -> String {
+        let tenths = done.saturating_mul(10_000) / self.millis().max(1);
+        format!("{}.{}", tenths / 10, tenths % 10)
+    }
+
+    fn millis(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+fn span(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+        (0, 0, seconds) => format!("{seconds} s"),
+        (0, minutes, seconds) => format!("{minutes} min {seconds} s"),
+        (hours, minutes, _) => format!("{hours} h {minutes} min"),
+    }
 }
 
 fn never_met(found: &Sweep) -> Vec<String> {

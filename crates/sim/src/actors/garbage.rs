@@ -35,9 +35,9 @@ fn work(api: &Local, changes: &[Arc<Change>]) {
                 owners_gone.insert(uid(before).to_owned());
             }
             (before, Some(after)) => {
-                let owners = |o: &Value| o["metadata"].get("ownerReferences").cloned();
-                let adopted =
-                    owners(after).is_some() && before.as_ref().is_none_or(|b| owners(b) != owners(after));
+                let owners = object::at(after, "metadata.ownerReferences");
+                let owned_before = before.as_ref().and_then(|b| object::at(b, "metadata.ownerReferences"));
+                let adopted = owners.is_some() && owned_before != owners;
                 let going =
                     is_deleting(after) && (has_finalizer(after, FOREGROUND) || has_finalizer(after, ORPHAN));
                 if adopted || going {

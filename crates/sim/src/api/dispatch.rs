@@ -1,5 +1,6 @@
 //! What is done for each verb, and what the client is told.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -19,7 +20,7 @@ const LONGEST_WATCH: Duration = Duration::from_mins(30);
 #[derive(Debug)]
 pub enum Answer {
     /// A document.
-    Document(StatusCode, Value),
+    Document(StatusCode, Arc<Value>),
     /// Plain text, as health endpoints and unknown paths give.
     Plain(StatusCode, &'static str),
     /// Events, for so long, with bookmarks or without.
@@ -31,7 +32,7 @@ impl Answer {
     #[must_use]
     pub fn refusal(error: &ApiError) -> Self {
         let code = StatusCode::from_u16(error.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        Self::Document(code, error.body())
+        Self::Document(code, Arc::new(error.body()))
     }
 }
 
@@ -57,7 +58,7 @@ impl State {
                 } else {
                     self.bind(resource, target, &body, &caller)?;
                 }
-                return Ok(Answer::Document(StatusCode::CREATED, success(None)));
+                return Ok(Answer::Document(StatusCode::CREATED, Arc::new(success(None))));
             }
             Verb::Delete => return self.serve_delete(request, shape, &caller),
             Verb::DeleteCollection => return self.serve_delete_collection(request, &caller),
@@ -87,16 +88,21 @@ impl State {
                     object
                 };
                 let items = page.items.iter().map(|o| show(o)).collect();
-                Ok(Answer::Document(StatusCode::OK, shape.list(resource, items, &page.metadata, now)))
+                let list = shape.list(resource, items, &page.metadata, now);
+                Ok(Answer::Document(StatusCode::OK, Arc::new(list)))
             }
             _ => {
-                let object = resource.from_stored((*self.read(request)?).clone());
+                let object = resource.shown(&self.read(request)?);
                 Ok(Answer::Document(StatusCode::OK, shape.one(resource, object, now)))
             }
         }
     }
 
-    fn serve_write(&mut self, request: &Request, caller: &Caller) -> Result<(StatusCode, Value), ApiError> {
+    fn serve_write(
+        &mut self,
+        request: &Request,
+        caller: &Caller,
+    ) -> Result<(StatusCode, Arc<Value>), ApiError> {
         let resource = &request.resource;
         let (namespace, name) = request.target();
         let subresource = request.subresource.as_deref();
@@ -121,16 +127,18 @@ impl State {
                 )
             }
         };
-        Ok((code, resource.from_stored((*stored).clone())))
+        Ok((code, resource.shown(&stored)))
     }
 
     fn serve_delete(&mut self, request: &Request, shape: Shape, caller: &Caller) -> Result<Answer, ApiError> {
         let resource = &request.resource;
         let options = read_delete_options(request)?;
         let document = match self.delete(resource, request.target(), &options, caller)? {
-            Deleted::Gone(last) if !resource.returns_deleted => success(Some(&describe(resource, &last))),
+            Deleted::Gone(last) if !resource.returns_deleted => {
+                Arc::new(success(Some(&describe(resource, &last))))
+            }
             Deleted::Gone(object) | Deleted::Pending(object) => {
-                shape.one(resource, resource.from_stored((*object).clone()), caller.now)
+                shape.one(resource, resource.shown(&object), caller.now)
             }
         };
         Ok(Answer::Document(StatusCode::OK, document))
@@ -147,7 +155,8 @@ impl State {
             self.delete(resource, (object::namespace(item), object::name(item)), &options, caller)?;
         }
         let items = page.items.iter().map(|o| resource.from_stored((**o).clone())).collect();
-        Ok(Answer::Document(StatusCode::OK, Shape::Whole.list(resource, items, &page.metadata, caller.now)))
+        let list = Shape::Whole.list(resource, items, &page.metadata, caller.now);
+        Ok(Answer::Document(StatusCode::OK, Arc::new(list)))
     }
 }
 

@@ -1,5 +1,7 @@
 //! `SelfSubjectReview`: who asks. It is answered and never stored.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::{Method, StatusCode};
 use jiff::Timestamp;
@@ -42,7 +44,7 @@ pub(crate) fn review(request: &http::Request<Bytes>, who: &str, now: Timestamp) 
     let document = json!({"kind": KIND, "apiVersion": format!("{GROUP}/{VERSION}"),
         "metadata": {"creationTimestamp": time(now)},
         "status": {"userInfo": {"username": who, "groups": groups(who)}}});
-    Ok(Answer::Document(StatusCode::CREATED, document))
+    Ok(Answer::Document(StatusCode::CREATED, Arc::new(document)))
 }
 
 fn groups(who: &str) -> Vec<String> {
@@ -67,7 +69,7 @@ mod tests {
         *request.method_mut() = method;
         *request.uri_mut() = path.parse().expect("it is a path");
         match server::answer(&cluster, "system:serviceaccount:ns:worker", &request, None) {
-            Answer::Document(code, document) => (code.as_u16(), document),
+            Answer::Document(code, document) => (code.as_u16(), (*document).clone()),
             other => unreachable!("{other:?}"),
         }
     }

@@ -1,5 +1,7 @@
 //! The three shapes of an answer: whole objects, metadata only, and the tables that kubectl prints.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use jsonpath_rust::JsonPath as _;
 use serde_json::{Value, json};
@@ -62,13 +64,13 @@ impl Shape {
 
     /// One object.
     #[must_use]
-    pub fn one(self, resource: &Resource, object: Value, now: Timestamp) -> Value {
+    pub fn one(self, resource: &Resource, object: Arc<Value>, now: Timestamp) -> Arc<Value> {
         match self {
             Self::Whole => object,
-            Self::Metadata => metadata_of(&object),
+            Self::Metadata => Arc::new(metadata_of(&object)),
             Self::Table(beside) => {
-                let version = text(&object, "metadata.resourceVersion").to_owned();
-                table(resource, vec![object], &json!({"resourceVersion": version}), beside, now)
+                let version = json!({"resourceVersion": text(&object, "metadata.resourceVersion")});
+                Arc::new(table(resource, vec![Arc::unwrap_or_clone(object)], &version, beside, now))
             }
         }
     }
@@ -82,10 +84,13 @@ impl Shape {
                 "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
                 "items": objects.iter().map(metadata_of).collect::<Vec<_>>(),
             }),
-            Self::Whole => json!({
-                "kind": format!("{}List", resource.kind), "apiVersion": resource.api_version(), "metadata": metadata,
-                "items": objects,
-            }),
+            Self::Whole => {
+                let mut list = json!({"kind": format!("{}List", resource.kind),
+                    "apiVersion": resource.api_version(), "metadata": metadata});
+                // Moved, where the macro would copy each.
+                list["items"] = Value::Array(objects);
+                list
+            }
         }
     }
 

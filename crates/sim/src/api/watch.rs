@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use jiff::Timestamp;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::read::{Selection, query_version};
@@ -13,13 +15,36 @@ use crate::object::set;
 use crate::resource::Resource;
 use crate::store::Change;
 
+/// What a watch says of an object. Most are said as they are stored, so that none has to be copied for it.
+#[derive(Debug)]
+pub struct Event {
+    kind: &'static str,
+    object: Arc<Value>,
+}
+
+impl Event {
+    /// A line of JSON. The type comes first, as from the real server: only so can a client read the object at once.
+    #[must_use]
+    pub fn line(&self) -> Bytes {
+        #[derive(Serialize)]
+        struct Line<'e> {
+            r#type: &'static str,
+            object: &'e Value,
+        }
+        let mut line = serde_json::to_vec(&Line { r#type: self.kind, object: &self.object })
+            .unwrap_or_else(|error| unreachable!("an object is JSON: {error}"));
+        line.push(b'\n');
+        Bytes::from(line)
+    }
+}
+
 /// What a watch has to say next.
 #[derive(Debug)]
 pub enum Next {
     /// An event.
-    Event(Value),
+    Event(Event),
     /// The last event: the watch cannot go on.
-    Last(Value),
+    Last(Event),
     /// Nothing, until the collection changes.
     Wait,
 }
@@ -30,7 +55,7 @@ pub struct Watch {
     selection: Selection,
     resource: Arc<Resource>,
     shape: Shape,
-    initial: VecDeque<Value>,
+    initial: VecDeque<Event>,
     seen: u64,
     too_old: bool,
 }
@@ -83,7 +108,7 @@ impl Watch {
         // Who follows is told of everything; too old is who begins, or falls behind what is kept.
         if self.too_old || !state.store.reaches_back_to(self.seen) {
             let message = format!("too old resource version: {} ({})", self.seen, state.store.compacted());
-            return Next::Last(json!({"type": "ERROR", "object": ApiError::expired(message).body()}));
+            return Next::Last(Event { kind: "ERROR", object: Arc::new(ApiError::expired(message).body()) });
         }
         let collection = self.resource.collection().into_owned();
         for change in state.store.since(self.seen) {
@@ -98,7 +123,7 @@ impl Watch {
     }
 
     /// A change as this client sees it: what leaves its selection is deleted for it, what enters is added.
-    fn show(&self, change: &Change, now: Timestamp) -> Option<Value> {
+    fn show(&self, change: &Change, now: Timestamp) -> Option<Event> {
         let selected = |o: &&Arc<Value>| self.selection.matches(&change.key, o);
         let before = change.before.as_ref().filter(selected);
         let after = change.after.as_ref().filter(selected);
@@ -110,12 +135,13 @@ impl Watch {
         }
     }
 
-    fn event(&self, kind: &str, object: &Value, revision: Option<u64>, now: Timestamp) -> Value {
-        let mut object = self.resource.from_stored(object.clone());
+    fn event(&self, kind: &'static str, object: &Arc<Value>, revision: Option<u64>, now: Timestamp) -> Event {
+        let mut object = self.resource.shown(object);
         if let Some(revision) = revision {
-            set(&mut object, "metadata.resourceVersion", json!(revision.to_string()));
+            let object = Arc::make_mut(&mut object);
+            set(object, "metadata.resourceVersion", json!(revision.to_string()));
         }
-        json!({"type": kind, "object": self.shape.one(&self.resource, object, now)})
+        Event { kind, object: self.shape.one(&self.resource, object, now) }
     }
 
     /// Whether it waits for a version that does not exist yet, and so has nothing to say of it.
@@ -126,13 +152,13 @@ impl Watch {
 
     /// A bookmark: everything up to here was sent.
     #[must_use]
-    pub fn bookmark(&self, initial_end: bool) -> Value {
+    pub fn bookmark(&self, initial_end: bool) -> Event {
         let mut object = json!({"kind": self.resource.kind, "apiVersion": self.resource.api_version(),
             "metadata": {"resourceVersion": self.seen.to_string(), "creationTimestamp": null}});
         if initial_end {
             object["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }
-        json!({"type": "BOOKMARK", "object": self.shape.bookmark(object)})
+        Event { kind: "BOOKMARK", object: Arc::new(self.shape.bookmark(object)) }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Create and update: what a client may say, what the server adds, what it refuses.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -56,7 +57,7 @@ impl State {
         body: Value,
         caller: &Caller,
     ) -> Result<Arc<Value>, ApiError> {
-        let mut new = Self::read_body(resource, body, caller)?;
+        let mut new = Self::read_body(resource, body, None, caller)?;
         identity::check_namespace(resource, &mut new, namespace)?;
         if !matches!(text(&new, "metadata.resourceVersion"), "" | "0") {
             return Err(ApiError::unclassified("resourceVersion should not be set on objects to be created"));
@@ -100,7 +101,7 @@ impl State {
         let old = self.get(resource, namespace, name)?;
         let is_patch = matches!(edit, Edit::Patch(..));
         let body = edit.apply(resource, &old)?;
-        let mut new = Self::read_body(resource, body, caller).map_err(|e| match e.code {
+        let mut new = Self::read_body(resource, body, Some(&old), caller).map_err(|e| match e.code {
             // What is a bad request in a body is a bad value when a patch made it.
             400 if is_patch => ApiError::bad_patch(&e.message),
             _ => e,
@@ -135,10 +136,12 @@ impl State {
         Ok(self.commit(resource, &key, new, caller))
     }
 
-    /// A body as an object of the resource, without what its type or schema does not know.
+    /// A body as an object of the resource, without what its type or schema does not know. What is as it was is not read
+    /// again: it was when it was stored.
     pub(super) fn read_body(
         resource: &Resource,
         mut body: Value,
+        old: Option<&Value>,
         caller: &Caller,
     ) -> Result<Value, ApiError> {
         if !body.is_object() {
@@ -172,6 +175,8 @@ impl State {
         }
         // In a definition these are names of fields, and in a custom resource nobody knows them for quantities.
         let has_quantities = !resource.is_custom() && &*resource.kind != "CustomResourceDefinition";
+        let is_typed = has_quantities && !resource.is_view() && !caller.strict;
+        let unchanged = old.filter(|_| is_typed).map_or_else(Vec::new, |old| take_unchanged(&mut body, old));
         if has_quantities {
             decode::quote_quantities(&mut body);
         }
@@ -198,6 +203,7 @@ impl State {
         if caller.strict {
             decode::refuse_fields(&resource.kind, &resource.version, &unknown, &[])?;
         }
+        object::map(&mut decoded).extend(unchanged);
         take(&mut decoded, "metadata.managedFields");
         Ok(resource.to_stored(decoded))
     }
@@ -309,6 +315,13 @@ impl State {
     }
 }
 
+/// Takes the parts out of an object that another has too.
+fn take_unchanged(object: &mut Value, other: &Value) -> Vec<(String, Value)> {
+    let same = |part: &&str| object.get(*part).is_some_and(|is| other.get(*part) == Some(is));
+    let same: Vec<&str> = ["metadata", "spec", "status"].into_iter().filter(same).collect();
+    same.into_iter().filter_map(|part| Some((part.to_owned(), take(object, part)?))).collect()
+}
+
 /// Whether nothing holds an object that is being deleted.
 fn is_released(object: &Value) -> bool {
     is_deleting(object)
@@ -320,15 +333,20 @@ fn is_released(object: &Value) -> bool {
 /// A write to `/status` leaves the rest alone. Custom resources keep their metadata too; others take labels,
 /// annotations and finalizers along, as the real server lets them.
 fn keep_all_but_status(resource: &Resource, new: &mut Value, old: &Value) {
-    let mut kept = old.clone();
-    copy(new, &mut kept, "status");
-    if !resource.is_custom() {
-        for path in ["metadata.labels", "metadata.annotations", "metadata.finalizers"] {
-            copy(new, &mut kept, path);
+    let given = take(new, "metadata").unwrap_or_default();
+    copy(old, new, "metadata");
+    if let Some(kept) = new.get_mut("metadata") {
+        let own: &[&str] = if resource.is_custom() { &[] } else { &["labels", "annotations", "finalizers"] };
+        for field in own.iter().chain(&["resourceVersion"]) {
+            copy(&given, kept, field);
         }
     }
-    copy(new, &mut kept, "metadata.resourceVersion");
-    *new = kept;
+    let parts = [old, &*new].into_iter().filter_map(Value::as_object).flat_map(serde_json::Map::keys);
+    let rest: BTreeSet<String> =
+        parts.filter(|p| !matches!(p.as_str(), "metadata" | "status")).cloned().collect();
+    for part in rest {
+        copy(old, new, &part);
+    }
 }
 
 fn generation_moves(resource: &Resource, new: &Value, old: &Value) -> bool {

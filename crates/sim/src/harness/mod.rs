@@ -87,6 +87,8 @@ pub struct Scenario {
     pub forged: (String, String),
     /// What else somebody may do now and then, in a word or two; none where there was nothing to do it to.
     pub meddle: fn(&Local, &mut fastrand::Rng) -> Option<&'static str>,
+    /// What a change means in this story, in a word or two, where that is worth counting.
+    pub notable: fn(&Change) -> Option<&'static str>,
     /// Undoes what meddling may have left, when everything is healed.
     pub heal: fn(&Local),
 }
@@ -110,6 +112,7 @@ impl Scenario {
             autoscaled: Vec::new(),
             forged,
             meddle: |_, _| None,
+            notable: |_| None,
             heal: |_| {},
         }
     }
@@ -130,6 +133,9 @@ pub struct Report {
 
 /// A program that sends more requests than this in one virtual minute asks again and again without a pause.
 const BUSY: u64 = 4_000;
+
+/// How the names of replicas begin.
+const REPLICA: &str = "replica-";
 
 /// Runs one seed.
 ///
@@ -270,11 +276,17 @@ impl<'s> Run<'s> {
     fn watch_over_every_step(&self) {
         let (invariants, violation) = (self.invariants.clone(), self.violation.clone());
         let (coverage, trace) = (self.coverage.clone(), self.cluster.trace().clone());
+        let notable = self.scenario.notable;
         self.cluster.observe(Box::new(move |change| {
             trace.line(|| describe(change));
+            let mut coverage = coverage.lock().unwrap_or_else(PoisonError::into_inner);
+            let by_whom =
+                if change.who.starts_with(REPLICA) { "writes, by the program" } else { "writes, by others" };
+            for what in [Some(by_whom), notable(change)].into_iter().flatten() {
+                *coverage.happened.entry(what).or_default() += 1;
+            }
             for invariant in invariants.lock().unwrap_or_else(PoisonError::into_inner).iter_mut() {
-                let mut coverage = coverage.lock().unwrap_or_else(PoisonError::into_inner);
-                *coverage.checks.entry(invariant.name().to_owned()).or_default() += 1;
+                *coverage.checks.entry(invariant.name()).or_default() += 1;
                 if let Err(wrong) = invariant.check(change) {
                     violation.report(format!(
                         "{}: {wrong} (by {}, {})",
@@ -320,7 +332,7 @@ impl<'s> Run<'s> {
                 let rates = if Instant::now() < calm_at { rates } else { Rates::CALM };
                 let faults = Faults::new(random.u64(..), rates, coverage.clone());
                 all_faults.lock().unwrap_or_else(PoisonError::into_inner).push(faults.clone());
-                let name = format!("replica-{i}");
+                let name = format!("{REPLICA}{i}");
                 cluster.trace().line(|| format!("{name} starts"));
                 let client = Wire::new(&cluster, &name).with_faults(faults.clone()).client();
                 let replica =

@@ -20,8 +20,8 @@ pub struct Sweep {
     pub coverage: Coverage,
 }
 
-/// Runs every seed of a range; `progress` is called after each.
-pub fn sweep(scenario: &Scenario, seeds: Range<u64>, progress: impl Fn(u64) + Sync) -> Sweep {
+/// Runs every seed of a range, also after one that failed; `progress` is called after each with what was found so far.
+pub fn sweep(scenario: &Scenario, seeds: Range<u64>, progress: impl Fn(&Sweep) + Sync) -> Sweep {
     let next = AtomicU64::new(seeds.start);
     let result = Mutex::new(Sweep::default());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -47,7 +47,7 @@ pub fn sweep(scenario: &Scenario, seeds: Range<u64>, progress: impl Fn(u64) + Sy
                     if report.violation.is_some() {
                         result.failures.push(report);
                     }
-                    progress(result.runs);
+                    progress(&result);
                 }
             });
         }
@@ -60,6 +60,10 @@ pub fn sweep(scenario: &Scenario, seeds: Range<u64>, progress: impl Fn(u64) + Sy
 impl fmt::Display for Sweep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "covered in {} runs:", self.runs)?;
+        writeln!(f, "  happened")?;
+        for (what, n) in &self.coverage.happened {
+            writeln!(f, "    {what:<26} {n:>9}")?;
+        }
         writeln!(f, "  faults injected")?;
         for (fault, n) in &self.coverage.faults {
             writeln!(f, "    {fault:<26} {n:>9}")?;
@@ -77,6 +81,7 @@ impl fmt::Display for Sweep {
         for report in &self.failures {
             let violation = report.violation.as_deref().unwrap_or_default();
             writeln!(f, "FAILED seed {}: {violation}", report.seed)?;
+            writeln!(f, "    replay: make sim SEED={}", report.seed)?;
         }
         Ok(())
     }

@@ -5,11 +5,14 @@ use serde_json::{Value, json};
 use super::is_dns_label;
 use crate::api::quantity;
 use crate::api::status::Cause;
-use crate::object::{self, at, items, number, set, text};
+use crate::object::{self, at, items, number, set, take, text};
 
 /// Fills in what every pod spec gets.
 pub fn default(object: &mut Value, at_path: &str) {
-    let Some(mut spec) = at(object, at_path).cloned().filter(Value::is_object) else { return };
+    let Some(mut spec) = take(object, at_path) else { return };
+    if !spec.is_object() {
+        return set(object, at_path, spec);
+    }
     for (path, value) in [
         ("restartPolicy", json!("Always")),
         ("terminationGracePeriodSeconds", json!(30)),

@@ -18,6 +18,7 @@ use nodekeeper_operator::{Settings, run};
 use nodekeeper_sim::cluster::Local;
 use nodekeeper_sim::harness::{Program, Scenario};
 use nodekeeper_sim::object::{at, is_deleting, is_true, items, set, text};
+use nodekeeper_sim::store::Change;
 use nodekeeper_sim::worker::Workers;
 use nodekeeper_sim::{Cluster, network};
 use serde_json::{Value, json};
@@ -41,6 +42,7 @@ pub fn scenario() -> Scenario {
         taints: vec![taint()],
         forged: (LABEL.into(), "true".into()),
         meddle,
+        notable,
         heal,
         // Long enough for a crash, a new leader, and the rarest look at a node.
         calm: Duration::from_mins(4),
@@ -106,6 +108,23 @@ fn change_gate(somebody: &Local, random: &mut fastrand::Rng) -> Option<&'static 
         set(gate, field, value.clone());
     });
     changed.ok().map(|_| what)
+}
+
+/// What a report counts: how much there was to go wrong.
+fn notable(change: &Change) -> Option<&'static str> {
+    let is_ours = change.writer().starts_with("replica-");
+    let gated =
+        |node: &Arc<Value>| items(node, "spec.taints").iter().any(|taint| text(taint, "key") == TAINT);
+    match (change.collection.as_str(), change.before.as_ref(), change.after.as_ref()) {
+        ("nodes", None, _) => Some("nodes that came"),
+        ("pods", None, _) if is_ours => Some("workers"),
+        ("nodes", Some(before), Some(after)) if is_ours => match (gated(before), gated(after)) {
+            (true, false) => Some("nodes opened"),
+            (false, true) => Some("nodes tainted again"),
+            _ => None,
+        },
+        _ => None,
+    }
 }
 
 /// A gate that does nothing would hold its nodes for ever.
