@@ -4,6 +4,7 @@ pub mod assets;
 pub mod conformance;
 pub mod control_plane;
 pub mod image;
+pub mod karpenter;
 mod kubeconfig;
 pub mod machine;
 pub mod nodes;
