@@ -5,9 +5,15 @@
 
 pub mod objects;
 
-use std::{ffi::OsString, process::Stdio, sync::Mutex, sync::PoisonError};
+use std::{
+    ffi::OsString,
+    fs,
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::{Mutex, PoisonError},
+};
 
-use anyhow::bail;
+use anyhow::{Context as _, bail, ensure};
 
 use crate::{
     Cluster,
@@ -18,6 +24,9 @@ use crate::{
 /// Where kwok says that the nodes are. Nobody ever goes there.
 const NODE_IP: &str = "10.0.0.1";
 const NAMESPACE: &str = "karpenter";
+/// What kwok says of a node's boot: nothing. Every kubelet does, and no two boots are alike.
+const NO_BOOT: &str = "bootID: {{ or $nodeInfo.bootID `\"\"` }}";
+const A_BOOT: &str = "bootID: {{ or $nodeInfo.bootID .metadata.uid }}";
 
 /// A running Karpenter. Dropping it ends it, and kwok; what they made stays.
 pub struct Karpenter {
@@ -52,7 +61,9 @@ impl Karpenter {
         player.extend(flags.map(OsString::from));
         player.push(format!("--node-ip={NODE_IP}").into());
         player.push(format!("--disregard-status-with-label-selector={left_alone}").into());
-        player.extend(stages.iter().map(|stage| variable("--config=", stage)));
+        for stage in with_boots(stages, cluster.folder())? {
+            player.push(variable("--config=", &stage));
+        }
 
         let launcher = cluster.launcher().clone();
         let mut programs = Vec::new();
@@ -80,7 +91,7 @@ impl Karpenter {
     }
 }
 
-fn apply_definitions(cluster: &Cluster, files: &[std::path::PathBuf]) -> anyhow::Result<()> {
+fn apply_definitions(cluster: &Cluster, files: &[PathBuf]) -> anyhow::Result<()> {
     let files: Vec<_> = files.iter().map(|file| format!("--filename={}", file.display())).collect();
     let files: Vec<&str> = files.iter().map(String::as_str).collect();
     cluster.run_kubectl(&[&["apply", "--server-side"], files.as_slice()].concat())?;
@@ -89,7 +100,25 @@ fn apply_definitions(cluster: &Cluster, files: &[std::path::PathBuf]) -> anyhow:
     Ok(())
 }
 
-fn variable(name: &str, path: &std::path::Path) -> OsString {
+/// The same stages, but that nodes have a boot: the one that says it, rewritten into `folder`.
+fn with_boots(mut stages: Vec<PathBuf>, folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut rewritten = 0;
+    for stage in &mut stages {
+        let text = fs::read_to_string(&*stage)?;
+        if text.contains(NO_BOOT) {
+            *stage = folder.join(stage.file_name().context("a stage without a name")?);
+            fs::write(&*stage, text.replace(NO_BOOT, A_BOOT))?;
+            rewritten += 1;
+        }
+    }
+    ensure!(
+        rewritten == 1,
+        "{rewritten} stages of kwok have `{NO_BOOT}`: what does this version say of boots?"
+    );
+    Ok(stages)
+}
+
+fn variable(name: &str, path: &Path) -> OsString {
     let mut word = OsString::from(name);
     word.push(path);
     word
