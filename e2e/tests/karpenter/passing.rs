@@ -122,8 +122,7 @@ async fn join(world: &impl World, name: &str, claim: &DynamicObject) -> Result<(
     Ok(())
 }
 
-/// Under `taints` the key is one that stays, to Karpenter: it makes no node for pods that do not tolerate it. The gate
-/// says so, and what to do.
+/// Under `taints` the key is one that stays, to Karpenter. The gate says so, and what to do.
 pub async fn a_pool_with_the_taint_in_the_wrong_place_is_told(land: Land) -> Result<()> {
     let client = land.client();
     make_pool(&client, "wrong", TAINT, Under::Taints, "0s").await?;
