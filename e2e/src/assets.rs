@@ -109,6 +109,30 @@ impl NodeAssets {
     }
 }
 
+/// A Karpenter whose cloud makes Node objects and no machines, and kwok, which plays their kubelets.
+#[derive(Clone, Debug)]
+pub struct KarpenterAssets {
+    /// Karpenter with its kwok provider.
+    pub karpenter: PathBuf,
+    /// The kinds that it works with.
+    pub crds: Vec<PathBuf>,
+    /// kwok itself.
+    pub kwok: PathBuf,
+    /// What kwok does to nodes and pods, a file for each.
+    pub stages: Vec<PathBuf>,
+}
+
+impl KarpenterAssets {
+    /// Finds them, or builds those that are missing: four minutes the first time. Never ready-made ones: they are of
+    /// no use without the files from the same sources.
+    pub fn ensure(settings: &Settings) -> Result<Self, AssetsError> {
+        let karpenter = build::tool("karpenter", &settings.cache)?;
+        let kwok = build::tool("kwok", &settings.cache)?;
+        let (crds, stages) = (build::KARPENTER_CRDS.beside(&karpenter), build::KWOK_STAGES.beside(&kwok));
+        Ok(Self { karpenter, crds, kwok, stages })
+    }
+}
+
 /// Finds Helm, in the folder of ready-made binaries first, or builds it: three minutes the first time.
 pub fn helm(settings: &Settings) -> Result<PathBuf, AssetsError> {
     own_module("helm", settings)

@@ -26,7 +26,10 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use self::{door::Door, run::Run};
+use self::{
+    door::Door,
+    run::{Launcher, Run},
+};
 use crate::{
     assets::{Assets, NodeAssets, Settings},
     image::Image,
@@ -247,6 +250,11 @@ impl Cluster {
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.run.folder()
+    }
+
+    /// For programs that belong to it and may end before it does.
+    pub(crate) fn launcher(&self) -> &Launcher {
+        self.run.launcher()
     }
 
     /// Ends it, as dropping it does.

@@ -5,6 +5,7 @@ pub mod conformance;
 pub mod control_plane;
 pub mod hollow;
 pub mod image;
+pub mod karpenter;
 mod kubeconfig;
 pub mod machine;
 pub mod nodes;

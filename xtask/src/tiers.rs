@@ -143,6 +143,13 @@ pub const TIERS: &[Tier] = &[
         steps: &[Step::Tests("e2e", Which::Named(&["gate"]))],
     },
     Tier {
+        name: "karpenter",
+        what: "a real Karpenter whose nodes go through the gate; it and kwok from their Go modules, into the same cache",
+        usually: "4 min to build them, then 1 min",
+        needs: Some("kubernetes"),
+        steps: &[Step::Binary("karpenter"), Step::Tests("e2e", Which::Named(&["karpenter"]))],
+    },
+    Tier {
         name: "rights",
         what: "the chart's roles: nothing is granted that is not needed, and nothing that is needed is refused",
         usually: "30 s",

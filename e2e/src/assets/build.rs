@@ -18,11 +18,85 @@ const MODULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/kubernetes");
 const ETCD_PACKAGE: &str = "go.etcd.io/etcd/server/v3";
 const HELM_PACKAGE: &str = "helm.sh/helm/v4/cmd/helm";
 
+/// What of Karpenter's module is needed besides the program: the kinds that it works with.
+pub(super) const KARPENTER_CRDS: Files = Files {
+    of: "sigs.k8s.io/karpenter",
+    paths: &[
+        "pkg/apis/crds/autoscaling.x-k8s.io_capacitybuffers.yaml",
+        "pkg/apis/crds/karpenter.sh_nodeclaims.yaml",
+        "pkg/apis/crds/karpenter.sh_nodeoverlays.yaml",
+        "pkg/apis/crds/karpenter.sh_nodepools.yaml",
+        "kwok/apis/crds/karpenter.kwok.sh_kwoknodeclasses.yaml",
+    ],
+};
+
+/// What of kwok's module is needed besides the program: without stages it does nothing.
+pub(super) const KWOK_STAGES: Files = Files {
+    of: "sigs.k8s.io/kwok",
+    paths: &[
+        "kustomize/stage/node/fast/node-initialize.yaml",
+        "kustomize/stage/node/heartbeat-with-lease/node-heartbeat-with-lease.yaml",
+        "kustomize/stage/pod/fast/pod-ready.yaml",
+        "kustomize/stage/pod/fast/pod-complete.yaml",
+        "kustomize/stage/pod/fast/pod-delete.yaml",
+    ],
+};
+
+/// Files of a Go module that go to the cache beside the binary.
+pub(super) struct Files {
+    of: &'static str,
+    paths: &'static [&'static str],
+}
+
+impl Files {
+    const NONE: Self = Self { of: "", paths: &[] };
+
+    /// Where they are in the folder of the binary. Their names are all different.
+    pub(super) fn beside(&self, binary: &Path) -> Vec<PathBuf> {
+        self.paths.iter().map(|path| binary.with_file_name(file_name(path))).collect()
+    }
+
+    fn are_in(&self, folder: &Path) -> bool {
+        self.paths.iter().all(|path| folder.join(file_name(path)).is_file())
+    }
+
+    /// Go has just built something of that module, so it is there.
+    fn copy(&self, module: &Path, folder: &Path) -> Result<(), AssetsError> {
+        if self.paths.is_empty() {
+            return Ok(());
+        }
+        let output = Command::new("go")
+            .args(["list", "-mod=readonly", "-m", "-f", "{{.Dir}}", self.of])
+            .current_dir(module)
+            .env("GOWORK", "off")
+            .output()
+            .map_err(file_error("cannot run go in", module))?;
+        if !output.status.success() {
+            let output = String::from_utf8_lossy(&output.stderr).into_owned();
+            return Err(AssetsError::BuildFailed { binary: self.of, output });
+        }
+        let source = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+        for path in self.paths {
+            let from = source.join(path);
+            // Not `fs::copy`: Go's are read-only, and ours may be written again.
+            let content = fs::read(&from).map_err(file_error("cannot read", &from))?;
+            let to = folder.join(file_name(path));
+            fs::write(&to, content).map_err(file_error("cannot write", &to))?;
+        }
+        Ok(())
+    }
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit_once('/').map_or(path, |(_, name)| name)
+}
+
 /// One `go build`.
 struct Recipe {
     binary: &'static str,
     package: String,
     linker_flags: String,
+    files: &'static Files,
     /// How long it takes on 2 cores.
     usually: &'static str,
 }
@@ -59,7 +133,8 @@ pub(super) fn kubernetes(
         } else {
             (&module, format!("k8s.io/kubernetes/cmd/{binary}"))
         };
-        (module, Recipe { binary, package, linker_flags: kubernetes_linker_flags(version), usually })
+        let linker_flags = kubernetes_linker_flags(version);
+        (module, Recipe { binary, package, linker_flags, files: &Files::NONE, usually })
     })?;
     Ok(folder)
 }
@@ -70,18 +145,20 @@ pub(super) fn tool(name: &'static str, cache: &Path) -> Result<PathBuf, AssetsEr
     let toolchain = Toolchain::detect(&module)?;
     let key = format!("{name}-{:016x}-{toolchain}", fingerprint(&module)?);
     let folder = cache.join("kubernetes").join(key);
-    let (package, stamp, usually) = match name {
+    let (package, stamp, files, usually) = match name {
         "helm" => {
             let version = module_version(&module, "helm.sh/helm/v4")?;
-            (HELM_PACKAGE, format!("-X helm.sh/helm/v4/internal/version.version=v{version}"), "200 s")
+            let stamp = format!("-X helm.sh/helm/v4/internal/version.version=v{version}");
+            (HELM_PACKAGE, stamp, &Files::NONE, "200 s")
         }
-        "coredns" => (".", String::new(), "90 s"),
-        _ => (".", String::new(), "5 s"),
+        "coredns" => (".", String::new(), &Files::NONE, "90 s"),
+        "karpenter" => ("sigs.k8s.io/karpenter/kwok", String::new(), &KARPENTER_CRDS, "2 min"),
+        "kwok" => ("sigs.k8s.io/kwok/cmd/kwok", String::new(), &KWOK_STAGES, "2 min"),
+        _ => (".", String::new(), &Files::NONE, "5 s"),
     };
     ensure(&folder, &[name], |binary| {
-        let recipe =
-            Recipe { binary, package: package.into(), linker_flags: format!("-s -w {stamp}"), usually };
-        (&module, recipe)
+        let linker_flags = format!("-s -w {stamp}");
+        (&module, Recipe { binary, package: package.into(), linker_flags, files, usually })
     })?;
     Ok(folder.join(name))
 }
@@ -92,7 +169,7 @@ fn ensure<'m>(
     binaries: &[&'static str],
     how: impl Fn(&'static str) -> (&'m PathBuf, Recipe),
 ) -> Result<(), AssetsError> {
-    let is_there = |binary: &str| folder.join(binary).is_file();
+    let is_there = |binary: &'static str| folder.join(binary).is_file() && how(binary).1.files.are_in(folder);
     if binaries.iter().all(|binary| is_there(binary)) {
         return Ok(());
     }
@@ -107,7 +184,7 @@ fn ensure<'m>(
 }
 
 fn build(recipe: &Recipe, module: &Path, folder: &Path) -> Result<(), AssetsError> {
-    let Recipe { binary, package, linker_flags, usually } = recipe;
+    let Recipe { binary, package, linker_flags, files, usually } = recipe;
     let source = module.file_name().unwrap_or_default().to_string_lossy();
     progress(&format!("building {binary} ({source}), usually {usually} on 2 cores ..."));
     let begun = Instant::now();
@@ -127,6 +204,7 @@ fn build(recipe: &Recipe, module: &Path, folder: &Path) -> Result<(), AssetsErro
         let output = text::tail(&String::from_utf8_lossy(&output.stderr), 30).to_owned();
         return Err(AssetsError::BuildFailed { binary, output });
     }
+    files.copy(module, folder)?;
     let finished = folder.join(binary);
     fs::rename(&unfinished, &finished).map_err(file_error("cannot rename to", &finished))?;
     progress(&format!("built {binary} in {} s", begun.elapsed().as_secs()));
@@ -290,6 +368,18 @@ mod tests {
         assert_eq!(fingerprint(module.path()).unwrap(), before);
         fs::write(module.path().join("main.go"), "package main // changed").unwrap();
         assert_ne!(fingerprint(module.path()).unwrap(), before);
+    }
+
+    #[test]
+    fn files_that_are_added_to_the_list_are_fetched_though_the_binary_is_there() {
+        let folder = tempfile::tempdir().unwrap();
+        for path in &KWOK_STAGES.paths[1..] {
+            fs::write(folder.path().join(file_name(path)), "").unwrap();
+        }
+        assert!(Files::NONE.are_in(folder.path()) && !KWOK_STAGES.are_in(folder.path()));
+        let beside = KWOK_STAGES.beside(&folder.path().join("kwok"));
+        fs::write(&beside[0], "").unwrap();
+        assert!(KWOK_STAGES.are_in(folder.path()));
     }
 
     #[test]

@@ -1,0 +1,213 @@
+//! What people give Karpenter to do: pools of nodes, and pods that need one.
+
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::Node,
+    rbac::v1::{ClusterRole, ClusterRoleBinding},
+};
+use kube::{
+    Api, Client, Resource, ResourceExt as _,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, PropagationPolicy},
+    core::{ApiResource, DynamicObject, GroupVersionKind},
+};
+use serde_json::{Value, json};
+
+/// Where a pool has a taint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Under {
+    /// `startupTaints`: Karpenter knows that it goes.
+    StartupTaints,
+    /// `taints`: Karpenter takes it for one that stays.
+    Taints,
+}
+
+/// Pools.
+#[must_use]
+pub fn node_pools(client: &Client) -> Api<DynamicObject> {
+    kind(client, "karpenter.sh", "v1", "NodePool")
+}
+
+/// Claims: one for each node that there is or is to be.
+#[must_use]
+pub fn node_claims(client: &Client) -> Api<DynamicObject> {
+    kind(client, "karpenter.sh", "v1", "NodeClaim")
+}
+
+/// How its cloud makes nodes.
+#[must_use]
+pub fn node_classes(client: &Client) -> Api<DynamicObject> {
+    kind(client, "karpenter.kwok.sh", "v1alpha1", "KWOKNodeClass")
+}
+
+fn kind(client: &Client, group: &str, version: &str, kind: &str) -> Api<DynamicObject> {
+    let resource = match kind {
+        // Its plural is not what grammar says.
+        "KWOKNodeClass" => "kwoknodeclasses",
+        "NodeClaim" => "nodeclaims",
+        _ => "nodepools",
+    };
+    let gvk = GroupVersionKind::gvk(group, version, kind);
+    Api::all_with(client.clone(), &ApiResource::from_gvk_with_plural(&gvk, resource))
+}
+
+/// Makes a pool of this name with this taint, and its class. Its nodes join `delay` (`0s`, `1h`) after their claim.
+/// Consolidation waits an hour, so that nothing is disrupted unless somebody asks for it.
+pub async fn make_pool(
+    client: &Client,
+    name: &str,
+    taint: &str,
+    under: Under,
+    delay: &str,
+) -> kube::Result<()> {
+    let class = json!({"apiVersion": "karpenter.kwok.sh/v1alpha1", "kind": "KWOKNodeClass",
+        "metadata": {"name": name}, "spec": {"nodeRegistrationDelay": delay}});
+    make(&node_classes(client), class).await?;
+    let only = |key: &str, value: &str| json!({"key": key, "operator": "In", "values": [value]});
+    let mut template = json!({
+        "requirements": [only("kubernetes.io/arch", "amd64"), only("kubernetes.io/os", "linux"),
+            only("karpenter.sh/capacity-type", "on-demand")],
+        "nodeClassRef": {"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": name},
+        "expireAfter": "Never",
+    });
+    let field = match under {
+        Under::StartupTaints => "startupTaints",
+        Under::Taints => "taints",
+    };
+    template[field] = json!([{"key": taint, "value": "true", "effect": "NoSchedule"}]);
+    let pool = json!({
+        "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": name},
+        "spec": {
+            "template": {"spec": template},
+            "limits": {"cpu": "1000"},
+            "disruption": {"consolidationPolicy": "WhenEmpty", "consolidateAfter": "1h"},
+        },
+    });
+    make(&node_pools(client), pool).await
+}
+
+async fn make(api: &Api<DynamicObject>, object: Value) -> kube::Result<()> {
+    let object = serde_json::from_value(object).map_err(kube::Error::SerdeError)?;
+    api.create(&PostParams::default(), &object).await.map(drop)
+}
+
+/// Makes a Deployment whose pods want a node of this pool each, for themselves.
+pub async fn make_pods(client: &Client, name: &str, pool: &str, replicas: usize) -> kube::Result<()> {
+    let labels = json!({"app": name});
+    let apart = json!({"requiredDuringSchedulingIgnoredDuringExecution":
+        [{"labelSelector": {"matchLabels": labels}, "topologyKey": "kubernetes.io/hostname"}]});
+    let deployment = json!({
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {
+                    "nodeSelector": {"karpenter.sh/nodepool": pool},
+                    "affinity": {"podAntiAffinity": apart},
+                    "terminationGracePeriodSeconds": 0,
+                    "containers": [{"name": "main", "image": "nodekeeper.local/any:1",
+                        "resources": {"requests": {"cpu": "500m", "memory": "64Mi"}}}],
+                },
+            },
+        },
+    });
+    let deployment: Deployment = serde_json::from_value(deployment).map_err(kube::Error::SerdeError)?;
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), "default");
+    deployments.create(&PostParams::default(), &deployment).await.map(drop)
+}
+
+/// The nodes of a pool.
+pub async fn nodes_of(client: &Client, pool: &str) -> kube::Result<Vec<Node>> {
+    let of_pool = ListParams::default().labels(&format!("karpenter.sh/nodepool={pool}"));
+    Ok(Api::<Node>::all(client.clone()).list(&of_pool).await?.items)
+}
+
+/// The claims of a pool.
+pub async fn claims_of(client: &Client, pool: &str) -> kube::Result<Vec<DynamicObject>> {
+    let of_pool = ListParams::default().labels(&format!("karpenter.sh/nodepool={pool}"));
+    Ok(node_claims(client).list(&of_pool).await?.items)
+}
+
+/// The claim that a node's owner reference names.
+pub async fn claim_of(client: &Client, node: &Node) -> kube::Result<Option<DynamicObject>> {
+    match node.owner_references().iter().find(|owner| owner.kind == "NodeClaim") {
+        Some(owner) => node_claims(client).get_opt(&owner.name).await,
+        None => Ok(None),
+    }
+}
+
+/// What a claim says of itself: the status of a condition, if it has it.
+#[must_use]
+pub fn condition<'a>(claim: &'a DynamicObject, type_: &str) -> Option<&'a str> {
+    let conditions = claim.data["status"]["conditions"].as_array()?;
+    conditions.iter().find(|one| one["type"] == type_)?["status"].as_str()
+}
+
+/// Asks Karpenter to take a node away: as consolidation, drift and `kubectl delete nodeclaim` do.
+pub async fn delete_claim(client: &Client, claim: &str) -> kube::Result<()> {
+    node_claims(client).delete(claim, &DeleteParams::default()).await.map(drop)
+}
+
+/// Asks for the end of all that was made here; Karpenter sees to the rest, so it has to run.
+pub async fn delete_all(client: &Client) -> kube::Result<()> {
+    let (now, all) = (DeleteParams::default(), ListParams::default());
+    // The pods first, or what is taken away is made again.
+    let whole = DeleteParams { propagation_policy: Some(PropagationPolicy::Foreground), ..now.clone() };
+    Api::<Deployment>::namespaced(client.clone(), "default").delete_collection(&whole, &all).await?;
+    node_pools(client).delete_collection(&now, &all).await?;
+    node_claims(client).delete_collection(&now, &all).await?;
+    node_classes(client).delete_collection(&now, &all).await?;
+    Ok(())
+}
+
+/// How many are still there of claims, pools and classes.
+pub async fn left(client: &Client) -> kube::Result<usize> {
+    let mut left = 0;
+    for api in [node_claims(client), node_pools(client), node_classes(client)] {
+        left += api.list_metadata(&ListParams::default()).await?.items.len();
+    }
+    Ok(left)
+}
+
+/// The name of the instance that a claim got, which is also the name its Node will have.
+#[must_use]
+pub fn instance_of(claim: &DynamicObject) -> Option<&str> {
+    claim.data["status"]["providerID"].as_str()?.strip_prefix("kwok://")
+}
+
+/// Whether a node has a label that Karpenter sets when it gets so far: `registered`, `initialized`.
+#[must_use]
+pub fn is(node: &Node, so_far: &str) -> bool {
+    node.labels().get(&format!("karpenter.sh/{so_far}")).is_some_and(|value| value == "true")
+}
+
+/// Whether Karpenter is taking a node away.
+#[must_use]
+pub fn is_disrupted(node: &Node) -> bool {
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
+    node.meta().deletion_timestamp.is_some()
+        || taints.into_iter().flatten().any(|taint| taint.key == "karpenter.sh/disrupted")
+}
+
+/// Lets a user do everything that a controller does, and nothing with claims. May be said again.
+pub async fn grant_all_but_claims(client: &Client, user: &str) -> kube::Result<()> {
+    let all = |group: &str, resources: &[&str]| json!({"apiGroups": [group], "resources": resources, "verbs": ["*"]});
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": user},
+        "rules": [
+            all("", &["*"]), all("apps", &["*"]), all("coordination.k8s.io", &["*"]), all("events.k8s.io", &["*"]),
+            all("policy", &["*"]), all("discovery.k8s.io", &["*"]), all("nodekeeper.dev", &["*"]),
+            all("karpenter.sh", &["nodepools"]),
+        ],
+    });
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": user},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": user},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}],
+    });
+    let ours = PatchParams::apply("e2e").force();
+    Api::<ClusterRole>::all(client.clone()).patch(user, &ours, &Patch::Apply(role)).await?;
+    Api::<ClusterRoleBinding>::all(client.clone()).patch(user, &ours, &Patch::Apply(binding)).await?;
+    Ok(())
+}

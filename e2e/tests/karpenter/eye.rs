@@ -1,0 +1,132 @@
+//! An eye on all nodes: what it saw holds for every moment, because it reads the watch and misses nothing.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{WatchEvent, WatchParams};
+use kube::{Api, Client, ResourceExt as _};
+use nodekeeper_e2e::karpenter::objects::{is, is_disrupted};
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+use crate::play::is_gated;
+use crate::world::World;
+
+/// What happens to a node, each once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    Gated,
+    Registered,
+    /// It bore our taint, and does not any more.
+    Opened,
+    Initialized,
+    /// Karpenter takes it away.
+    Disrupted,
+}
+
+/// The steps of each node, by name, with the number of the event that showed it.
+pub type Steps = BTreeMap<String, Vec<(usize, Step)>>;
+
+#[derive(Default)]
+struct Seen {
+    steps: Steps,
+    events: usize,
+    gap: Option<String>,
+}
+
+impl Seen {
+    fn take(&mut self, node: &Node) {
+        self.events += 1;
+        let steps = self.steps.entry(node.name_any()).or_default();
+        let was_gated = steps.iter().any(|(_, step)| *step == Step::Gated);
+        let now = [
+            (Step::Gated, is_gated(node)),
+            (Step::Registered, is(node, "registered")),
+            (Step::Opened, was_gated && !is_gated(node)),
+            (Step::Initialized, is(node, "initialized")),
+            (Step::Disrupted, is_disrupted(node)),
+        ];
+        for (step, is_so) in now {
+            if is_so && !steps.iter().any(|(_, known)| *known == step) {
+                steps.push((self.events, step));
+            }
+        }
+    }
+}
+
+/// An open eye. Dropping it closes it.
+pub struct Eye {
+    seen: Arc<Mutex<Seen>>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Eye {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Eye {
+    /// To be opened before there is a node.
+    pub fn open(world: &impl World) -> Self {
+        let seen = Arc::<Mutex<Seen>>::default();
+        let task = tokio::spawn(look(world.client(), seen.clone()));
+        Self { seen, task }
+    }
+
+    /// What was seen so far; an error where something may have been missed.
+    pub fn steps(&self) -> Result<Steps> {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        ensure!(seen.gap.is_none(), "the watch on nodes has a gap: {:?}", seen.gap);
+        Ok(seen.steps.clone())
+    }
+
+    /// The node was registered, then opened, then initialized: never two of them at once.
+    pub fn in_order(&self, node: &str) -> Result<()> {
+        let all = self.steps()?;
+        let steps = all.get(node).with_context(|| format!("{node} was not seen"))?;
+        let at = |step| {
+            let found = steps.iter().find(|(_, known)| *known == step);
+            found.map(|(event, _)| *event).with_context(|| format!("{node} never was {step:?}: {steps:?}"))
+        };
+        let (gated, registered, opened, initialized) =
+            (at(Step::Gated)?, at(Step::Registered)?, at(Step::Opened)?, at(Step::Initialized)?);
+        ensure!(
+            gated <= registered && registered < opened && opened < initialized,
+            "{node} in a wrong order: {steps:?}"
+        );
+        Ok(())
+    }
+}
+
+async fn look(client: Client, seen: Arc<Mutex<Seen>>) {
+    let nodes: Api<Node> = Api::all(client);
+    let locked = || seen.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut version = String::new();
+    loop {
+        let params = WatchParams { timeout: Some(200), ..WatchParams::default() };
+        // From the first version on that is still known where it has not begun yet.
+        let from = if version.is_empty() { "0" } else { &version };
+        if let Ok(events) = nodes.watch(&params, from).await {
+            let mut events = events.boxed();
+            while let Some(Ok(event)) = events.next().await {
+                match &event {
+                    WatchEvent::Bookmark(mark) => version.clone_from(&mark.metadata.resource_version),
+                    WatchEvent::Error(status) => {
+                        locked().gap = Some(status.message.clone());
+                        return;
+                    }
+                    WatchEvent::Added(node) | WatchEvent::Modified(node) | WatchEvent::Deleted(node) => {
+                        version = node.resource_version().unwrap_or_default();
+                        locked().take(node);
+                    }
+                }
+            }
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+}

@@ -1,0 +1,257 @@
+//! A real control plane with a real Karpenter. kwok plays the kubelets and runs all pods but workers; of those a hollow
+//! kubelet reports what the fate of the node, or of its pool, says. (That the real worker comes to such reports is shown
+//! by the walk.)
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::{Result, bail, ensure};
+use futures::StreamExt as _;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ServiceAccount};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{DeleteParams, ListParams, PostParams, WatchEvent, WatchParams};
+use kube::{Api, Client, CustomResourceExt as _, Resource, ResourceExt as _};
+use nodekeeper_core::api::NodeGate;
+use nodekeeper_core::worker::SELECTOR;
+use nodekeeper_e2e::Cluster;
+use nodekeeper_e2e::control_plane::Options;
+use nodekeeper_e2e::karpenter::{Karpenter, objects};
+use nodekeeper_operator::clock::Clock;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::sync::OnceCell;
+use tokio::task::{JoinSet, block_in_place};
+use tokio::time::{Instant, sleep};
+
+use crate::worker::{State, say, subject};
+use crate::world::{Fate, Fates, Machine, NAMESPACE, WORKS, World};
+
+/// All scenarios share one, one after the other; it is gone soon after the process is.
+static SHARED: OnceCell<(Cluster, Karpenter)> = OnceCell::const_new();
+
+const PATIENCE: Duration = Duration::from_mins(2);
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The scenarios' own part of it.
+pub struct Land {
+    cluster: &'static Cluster,
+    karpenter: &'static Karpenter,
+    client: Client,
+    fates: Fates,
+    _kubelet: JoinSet<()>,
+}
+
+impl Land {
+    /// As it was before the first scenario, whatever became of the last one.
+    pub async fn start() -> Result<Self> {
+        let (cluster, karpenter) = SHARED.get_or_try_init(begin).await?;
+        karpenter.check()?;
+        let (client, fates) = (cluster.client()?, Fates::default());
+        let mut tasks = JoinSet::new();
+        // First the kubelet: workers that a scenario left do not go without one.
+        tasks.spawn(kubelet(client.clone(), fates.clone()));
+        clean(&client).await?;
+        Ok(Self { cluster, karpenter, client, fates, _kubelet: tasks })
+    }
+
+    /// The same land for somebody who may do what a controller needs, and not even read claims.
+    pub async fn without_claims(&self) -> Result<Seat<'_>> {
+        let user = "without-claims";
+        objects::grant_all_but_claims(&self.client, user).await?;
+        Ok(Seat { land: self, client: self.cluster.client_as(user, &[])? })
+    }
+}
+
+/// The land as somebody else may see it.
+pub struct Seat<'a> {
+    land: &'a Land,
+    client: Client,
+}
+
+async fn begin() -> Result<(Cluster, Karpenter)> {
+    let mut options = Options::from_env()?;
+    let settings = options.settings.clone();
+    // kwok renews leases four times a minute.
+    options.controller_manager_flags.push("--node-monitor-grace-period=1h".into());
+    let cluster = Cluster::start(options).await?;
+    let client = cluster.client()?;
+    make(&Api::<Namespace>::all(client.clone()), json!({"metadata": {"name": NAMESPACE}})).await?;
+    let account = json!({"metadata": {"name": "nodekeeper-worker"}});
+    make(&Api::<ServiceAccount>::namespaced(client.clone(), NAMESPACE), account).await?;
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    make(&definitions, serde_json::to_value(NodeGate::crd())?).await?;
+    let karpenter = block_in_place(|| Karpenter::start(&cluster, &settings, SELECTOR))?;
+    Ok((cluster, karpenter))
+}
+
+async fn make<K>(api: &Api<K>, body: Value) -> Result<K>
+where
+    K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Serialize,
+{
+    Ok(api.create(&PostParams::default(), &serde_json::from_value(body)?).await?)
+}
+
+/// Removes what a scenario made. Gates first, so that nobody is about to make more workers.
+async fn clean(client: &Client) -> Result<()> {
+    let (now, all) = (DeleteParams::default(), ListParams::default());
+    let nodes: Api<Node> = Api::all(client.clone());
+    let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
+    let end = Instant::now() + PATIENCE;
+    loop {
+        // The first time this is too early for the kind to be served.
+        match Api::<NodeGate>::all(client.clone()).delete_collection(&now, &all).await {
+            Err(error) if Instant::now() > end => bail!("gates cannot be deleted: {error}"),
+            Err(_) => sleep(LOOK).await,
+            Ok(_) => break,
+        }
+    }
+    objects::delete_all(client).await?;
+    Api::<Lease>::namespaced(client.clone(), NAMESPACE).delete_collection(&now, &all).await?;
+    loop {
+        pods.delete_collection(&now.clone().grace_period(0), &all).await?;
+        let nodes_left = nodes.list_metadata(&all).await?.items;
+        let left =
+            objects::left(client).await? + nodes_left.len() + pods.list_metadata(&all).await?.items.len();
+        if left == 0 {
+            return Ok(());
+        }
+        let names: Vec<_> = nodes_left.iter().map(kube::ResourceExt::name_any).collect();
+        ensure!(Instant::now() < end, "{left} things of the last scenario do not go away; nodes: {names:?}");
+        // A node that belongs to no claim is nobody's to delete but ours.
+        nodes.delete_collection(&now, &ListParams::default().labels("!karpenter.sh/registered")).await?;
+        sleep(LOOK).await;
+    }
+}
+
+/// Reports of the workers on any node, and lets go those that are deleted. Begins anew whenever its watch ends.
+async fn kubelet(client: Client, fates: Fates) {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
+    let mut known = BTreeSet::new();
+    let mut reports = JoinSet::new();
+    loop {
+        let params = WatchParams::streaming_lists().labels(SELECTOR).fields("spec.nodeName!=").timeout(200);
+        if let Ok(events) = pods.watch(&params, "").await {
+            let mut events = events.boxed();
+            while let Some(Ok(event)) = events.next().await {
+                let (WatchEvent::Added(pod) | WatchEvent::Modified(pod)) = event else { continue };
+                if pod.metadata.deletion_timestamp.is_some() {
+                    let (pods, gone) = (pods.clone(), DeleteParams::default().grace_period(0));
+                    reports.spawn(async move { drop(pods.delete(&pod.name_any(), &gone).await) });
+                } else if known.insert(pod.uid()) {
+                    let (client, fates) = (client.clone(), fates.clone());
+                    // A pod that was deleted meanwhile has nobody to tell.
+                    reports.spawn(async move { drop(report(&client, &pod, &fates).await) });
+                }
+                while reports.try_join_next().is_some() {}
+            }
+        }
+        sleep(LOOK).await;
+    }
+}
+
+async fn report(client: &Client, pod: &Pod, fates: &Fates) -> Result<()> {
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
+    let state = match fate(client, &node, fates).await? {
+        Fate::Hangs | Fate::TimesOut => State::Runs,
+        Fate::Fails { first } if subject(pod)?.number <= first => State::Failed,
+        Fate::Fails { .. } => State::Passed,
+    };
+    say(client, pod, state).await
+}
+
+/// That of the node, or else of its pool: nobody knows the names of nodes before Karpenter has made them.
+async fn fate(client: &Client, name: &str, fates: &Fates) -> Result<Fate> {
+    let own = fates.of(name);
+    if own != WORKS {
+        return Ok(own);
+    }
+    let node = Api::<Node>::all(client.clone()).get_metadata(name).await?;
+    Ok(node.labels().get("karpenter.sh/nodepool").map_or(own, |pool| fates.of(pool)))
+}
+
+impl World for Land {
+    fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    fn clock(&self) -> Clock {
+        Clock::real()
+    }
+
+    fn patience(&self) -> Duration {
+        PATIENCE
+    }
+
+    fn about(&self, nodes: usize) -> usize {
+        nodes.min(3)
+    }
+
+    fn fates(&self) -> &Fates {
+        &self.fates
+    }
+
+    async fn join(&self, _: Machine) -> Result<()> {
+        bail!("machines are Karpenter's to make")
+    }
+
+    async fn say_ready(&self, _: &str, _: bool) -> Result<()> {
+        bail!("that is kwok's to say")
+    }
+
+    async fn reboot(&self, _: &str) -> Result<()> {
+        bail!("what kwok plays does not boot")
+    }
+
+    async fn power_off(&self, _: &str) -> Result<()> {
+        bail!("what kwok plays has no power")
+    }
+
+    fn hint(&self) -> String {
+        let ended = self.karpenter.check().err().map(|error| format!("{error:#}"));
+        format!("{}; Karpenter's last words:\n{}", ended.unwrap_or_default(), self.karpenter.log_tail())
+    }
+}
+
+impl World for Seat<'_> {
+    fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    fn clock(&self) -> Clock {
+        self.land.clock()
+    }
+
+    fn patience(&self) -> Duration {
+        self.land.patience()
+    }
+
+    fn about(&self, nodes: usize) -> usize {
+        self.land.about(nodes)
+    }
+
+    fn fates(&self) -> &Fates {
+        self.land.fates()
+    }
+
+    async fn join(&self, machine: Machine) -> Result<()> {
+        self.land.join(machine).await
+    }
+
+    async fn say_ready(&self, node: &str, ready: bool) -> Result<()> {
+        self.land.say_ready(node, ready).await
+    }
+
+    async fn reboot(&self, node: &str) -> Result<()> {
+        self.land.reboot(node).await
+    }
+
+    async fn power_off(&self, node: &str) -> Result<()> {
+        self.land.power_off(node).await
+    }
+
+    fn hint(&self) -> String {
+        self.land.hint()
+    }
+}

@@ -1,0 +1,58 @@
+//! A real Karpenter whose nodes go through the gate. What a story needs of the gate is told in the gate's own words.
+
+mod eye;
+mod land;
+#[path = "../gate/line.rs"]
+#[expect(dead_code, reason = "the scenarios of the gate need more of it")]
+mod line;
+mod passing;
+#[path = "../gate/play.rs"]
+#[expect(dead_code, reason = "the scenarios of the gate need more of it")]
+mod play;
+mod taking;
+#[path = "../gate/worker.rs"]
+#[expect(dead_code, reason = "the scenarios of the gate need more of it")]
+mod worker;
+#[path = "../gate/eye.rs"]
+#[expect(dead_code, reason = "the scenarios of the gate need more of it")]
+mod workers;
+#[path = "../gate/world.rs"]
+#[expect(dead_code, reason = "the scenarios of the gate need more of it")]
+mod world;
+
+/// Each scenario becomes a test.
+macro_rules! scenarios {
+    ($($room:ident { $($name:ident,)+ })+) => {
+        mod with_a_real_karpenter {
+            use anyhow::Result;
+            use nodekeeper_e2e::or_skip;
+            use tokio::sync::Mutex;
+
+            use crate::land::Land;
+
+            /// They share it one after the other: Karpenter and the controller look after every node that there is.
+            static TURN: Mutex<()> = Mutex::const_new(());
+
+            $($(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $name() -> Result<()> {
+                    let _turn = TURN.lock().await;
+                    let Some(land) = or_skip(Land::start().await)? else { return Ok(()) };
+                    crate::$room::$name(land).await
+                }
+            )+)+
+        }
+    };
+}
+
+scenarios! {
+    passing {
+        a_pool_that_scales_up_gets_nodes_that_were_opened,
+        no_node_is_opened_before_karpenter_has_registered_it,
+        a_pool_with_the_taint_in_the_wrong_place_is_told,
+        an_operator_that_may_not_read_claims_opens_nodes_all_the_same,
+    }
+    taking {
+        a_node_that_karpenter_takes_away_is_left_to_it,
+    }
+}
