@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::future::FutureExt as _;
 use kube::Client;
-use nodekeeper_core::api::NodeGateSpec;
+use nodekeeper_core::api::{NodeGateSpec, RemediationPolicySpec};
 use nodekeeper_core::lease::{Candidate, Timing};
 use nodekeeper_core::worker::Template;
 use tracing::{info, warn};
@@ -41,6 +41,8 @@ pub struct Settings {
     pub health: Arc<Health>,
     /// The gate of a configuration file, which is kept as the file says.
     pub gate: Option<NodeGateSpec>,
+    /// The remediation policy of a configuration file, which is made if there is none.
+    pub policy: Option<RemediationPolicySpec>,
     /// How often all nodes are gone over though nothing changed; never if none.
     pub sweep: Option<Duration>,
 }
@@ -61,6 +63,7 @@ impl Settings {
             metrics: Arc::default(),
             health: Arc::default(),
             gate: None,
+            policy: None,
             sweep: None,
         }
     }
