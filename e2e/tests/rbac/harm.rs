@@ -63,7 +63,15 @@ async fn only_where_it_is_enforced_the_controller_may_do_harm() -> Result<()> {
     assert_eq!(more, chart::HARM.iter().map(|&line| line.to_owned()).collect());
 
     installed(&cluster, "DryRun").await?;
-    answered(&client, StatusCode::FORBIDDEN).await
+    answered(&client, StatusCode::FORBIDDEN).await?;
+
+    // Where a person and the values disagree, Helm says so and the person stays right.
+    let less = json!({"spec": {"budget": {"perHour": 1}}});
+    policies.patch("default", &PatchParams::default(), &Patch::Merge(less)).await?;
+    let told = installed(&cluster, "DryRun").await.err().context("a person is overruled")?.to_string();
+    ensure!(told.contains(".spec.budget.perHour"), "{told}");
+    assert_eq!(policies.get("default").await?.spec.budget.per_hour, 1);
+    Ok(())
 }
 
 /// The API server's view of who may what follows a moment later.
