@@ -25,7 +25,15 @@ const GENERATED: &[Generated] = &[
     Generated { file: "docs/rules.md", command: &["cargo", "run", "-q", "-p", "xtask", "--", "rules"] },
     Generated {
         file: "charts/nodekeeper/files/crds/nodegates.yaml",
-        command: &["cargo", "run", "-q", "--bin", "nodekeeper", "--", "crds"],
+        command: &["cargo", "run", "-q", "--bin", "nodekeeper", "--", "crds", "nodegates"],
+    },
+    Generated {
+        file: "charts/nodekeeper/files/crds/noderemediations.yaml",
+        command: &["cargo", "run", "-q", "--bin", "nodekeeper", "--", "crds", "noderemediations"],
+    },
+    Generated {
+        file: "charts/nodekeeper/files/crds/remediationpolicies.yaml",
+        command: &["cargo", "run", "-q", "--bin", "nodekeeper", "--", "crds", "remediationpolicies"],
     },
     Generated {
         file: "docs/cli.md",

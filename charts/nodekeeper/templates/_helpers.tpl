@@ -96,6 +96,11 @@ app.kubernetes.io/component: controller
 {{- end -}}
 {{- end -}}
 
+{{/* Whether the file of kube-node-ready has nodes that fail deleted. */}}
+{{- define "nodekeeper.file.deletes" -}}
+{{- dig "nodeManagement" "deleteFailedNodes" false .Values.config -}}
+{{- end -}}
+
 {{/* A Role and who has it, from {name, namespace, labels, rules, subjects}. */}}
 {{- define "nodekeeper.role" }}
 ---

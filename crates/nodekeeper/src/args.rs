@@ -47,7 +47,11 @@ pub enum Command {
     #[command(subcommand)]
     Config(Config),
     /// Print the custom resource definitions, ready for `kubectl apply -f -`
-    Crds,
+    Crds {
+        /// Only this one
+        #[arg(value_enum)]
+        kind: Option<Definition>,
+    },
     /// Print a page of the documentation
     #[command(hide = true)]
     Reference {
@@ -175,7 +179,7 @@ pub struct Check {
     /// The worker's file
     #[arg(long, value_name = "FILE")]
     pub worker_config: Option<PathBuf>,
-    /// Print the node gate that comes of it, ready for `kubectl apply -f -`
+    /// Print the node gate that comes of it, and the remediation policy if nodes are replaced, ready for `kubectl apply -f -`
     #[arg(long)]
     pub print: bool,
 }
@@ -187,6 +191,17 @@ pub enum LogFormat {
     Json,
     /// For people
     Console,
+}
+
+/// The custom resource definitions, by the names that the API server serves them under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Definition {
+    /// Gates before new nodes
+    Nodegates,
+    /// Wishes to have nodes replaced, and what became of them
+    Noderemediations,
+    /// The brakes on every destructive act
+    Remediationpolicies,
 }
 
 /// Pages of the documentation that `make generate` writes.

@@ -12,7 +12,7 @@ fn main() -> ExitCode {
     let done = match Args::parse().command {
         Command::Controller(controller) => commands::controller::run(*controller),
         Command::Config(Config::Check(check)) => return commands::config::run(&check),
-        Command::Crds => commands::crds::run(),
+        Command::Crds { kind } => commands::crds::run(kind),
         Command::Reference { page } => commands::reference::run(page),
         #[cfg(feature = "sim")]
         Command::Demo(demo) => commands::demo::run(&demo),

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use nodekeeper_core::api::NodeGate;
+use nodekeeper_core::api::{NodeGate, RemediationPolicy};
 
 const NODEKEEPER: &str = env!("CARGO_BIN_EXE_nodekeeper");
 
@@ -171,12 +171,31 @@ fn help_and_version_are_there() {
 
 #[test]
 fn the_definitions_can_be_applied() {
-    let crds = nodekeeper(&["crds"]);
-    assert!(crds.status.success());
-    assert_all(
-        &text(&crds.stdout),
-        &["apiVersion: apiextensions.k8s.io/v1\n", "kind: CustomResourceDefinition\n", "kind: NodeGate\n"],
-    );
+    let all = [
+        ("NodeGate", "nodegates"),
+        ("NodeRemediation", "noderemediations"),
+        ("RemediationPolicy", "remediationpolicies"),
+    ];
+    assert_eq!(defined(&["crds"]), all.map(|(kind, name)| (kind.to_owned(), name.to_owned())));
+    for (kind, name) in all {
+        assert_eq!(defined(&["crds", name]), [(kind.to_owned(), name.to_owned())]);
+    }
+}
+
+/// Kind and plural of each definition that is printed.
+fn defined(arguments: &[&str]) -> Vec<(String, String)> {
+    let crds = nodekeeper(arguments);
+    assert!(crds.status.success(), "{}", text(&crds.stderr));
+    let documents: Vec<serde_json::Value> =
+        serde_saphyr::from_str_multiple(&text(&crds.stdout)).expect("it is YAML");
+    let word = |value: &serde_json::Value| value.as_str().expect("a text").to_owned();
+    let read = |document: &serde_json::Value| {
+        assert_eq!(document["apiVersion"], "apiextensions.k8s.io/v1");
+        assert_eq!(document["kind"], "CustomResourceDefinition");
+        let names = &document["spec"]["names"];
+        (word(&names["kind"]), word(&names["plural"]))
+    };
+    documents.iter().map(read).collect()
 }
 
 #[test]
@@ -295,17 +314,22 @@ fn the_version_says_commit_and_day() {
 }
 
 #[test]
-fn the_gates_among_the_examples_are_gates() {
+fn the_examples_are_what_they_say() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
     let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let is_gate = |path: &Path| path.file_name().unwrap().to_string_lossy().starts_with("gate-");
-    let gates: Vec<_> = paths.filter(|path| is_gate(path)).collect();
-    assert!(gates.len() >= 4, "{gates:?}");
-    for path in gates {
+    let examples: Vec<_> = paths.filter(|path| path.extension().is_some_and(|end| end == "yaml")).collect();
+    assert!(examples.len() >= 7, "{examples:?}");
+    for path in examples {
         let written: serde_json::Value = serde_saphyr::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
-        let gate: NodeGate = serde_json::from_value(written.clone()).unwrap();
-        let read = serde_json::to_value(&gate).unwrap();
-        assert_kept(&written, &read, &path.display().to_string());
+        let object = written.clone();
+        let read = match written["kind"].as_str().unwrap() {
+            "NodeGate" => serde_json::from_value::<NodeGate>(object).and_then(serde_json::to_value),
+            "RemediationPolicy" => {
+                serde_json::from_value::<RemediationPolicy>(object).and_then(serde_json::to_value)
+            }
+            other => panic!("{}: {other}", path.display()),
+        };
+        assert_kept(&written, &read.unwrap(), &path.display().to_string());
     }
 }
 
@@ -388,12 +412,32 @@ fn a_configuration_file_is_checked_without_a_cluster() {
     );
     let told = text(&checked.stderr);
     assert_eq!(told.matches("warning:").count(), 1, "{told}");
+    assert!(!text(&checked.stdout).contains("RemediationPolicy"), "nobody asked for it");
 
     let both =
         ["config", "check", &example("config-full.yaml"), "--worker-config", &example("worker-config.yaml")];
     let checked = nodekeeper(&both);
     assert!(checked.status.success(), "{}", text(&checked.stderr));
     assert!(text(&checked.stdout).contains("a controller takes it"));
+}
+
+#[test]
+fn f13_a_configuration_file_that_has_nodes_deleted_shows_its_brakes() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("config.yaml");
+    fs::write(&file, "nodeManagement: {deleteFailedNodes: true}\n").unwrap();
+    let checked = nodekeeper(&["config", "check", file.to_str().unwrap(), "--print"]);
+    assert!(checked.status.success(), "{}", text(&checked.stderr));
+    assert_all(&text(&checked.stderr), &["warning: `nodeManagement.deleteFailedNodes`"]);
+    let printed: Vec<serde_json::Value> = serde_saphyr::from_str_multiple(&text(&checked.stdout)).unwrap();
+    let [gate, policy] = &printed[..] else { panic!("{printed:#?}") };
+    assert_eq!(gate["spec"]["onFailure"], "Replace");
+    assert_eq!(
+        (&policy["kind"], &policy["metadata"]["name"]),
+        (&"RemediationPolicy".into(), &"default".into())
+    );
+    assert_eq!(policy["spec"]["enforcement"], "Enforce");
+    assert_eq!(policy["spec"]["budget"]["perHour"], 3);
 }
 
 #[test]

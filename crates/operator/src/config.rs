@@ -12,7 +12,7 @@ mod worker;
 use std::cell::RefCell;
 use std::time::Duration;
 
-use nodekeeper_core::api::NodeGateSpec;
+use nodekeeper_core::api::{NodeGateSpec, RemediationPolicySpec};
 
 use section::{Field, Findings, Section};
 pub use section::{File, Problem};
@@ -25,6 +25,8 @@ const OLD_IMAGE: &str = "ghcr.io/imunhatep/kube-node-ready";
 pub struct Loaded {
     /// The gate named `config`.
     pub gate: NodeGateSpec,
+    /// The policy by which its nodes are replaced, if that is asked for and nobody made one.
+    pub policy: Option<RemediationPolicySpec>,
     /// How often all nodes are gone over.
     pub sweep: Option<Duration>,
     /// Where workers run.

@@ -15,17 +15,22 @@ use crate::NAMESPACE;
 /// What the controller may do in every namespace, as the API server puts it.
 pub const EVERYWHERE: &[&str] = &[
     "/nodes [] get,list,watch,patch",
+    "/pods [] list",
     "nodekeeper.dev/nodegates [] list,watch",
     "nodekeeper.dev/nodegates/status [] patch",
+    "nodekeeper.dev/noderemediations [] get,list,watch,create,patch,delete",
+    "nodekeeper.dev/noderemediations/status,remediationpolicies/status [] update,patch",
+    "nodekeeper.dev/remediationpolicies [] get,list,watch",
     "karpenter.sh/nodepools [] list",
+    "karpenter.sh/nodeclaims [] get,list",
 ];
 
-/// The same, and all else, as `account where: what`.
+/// And besides where remediation is enforced.
+pub const HARM: &[&str] =
+    &["/pods/eviction [] create", "karpenter.sh/nodeclaims [] delete", "/nodes [] delete"];
+
+/// All else that is always granted, as `account where: what`.
 const ALWAYS: &[&str] = &[
-    "nodekeeper-controller *: /nodes [] get,list,watch,patch",
-    "nodekeeper-controller *: nodekeeper.dev/nodegates [] list,watch",
-    "nodekeeper-controller *: nodekeeper.dev/nodegates/status [] patch",
-    "nodekeeper-controller *: karpenter.sh/nodepools [] list",
     "nodekeeper-controller nodekeeper-system: /pods [] get,list,watch,create,delete",
     "nodekeeper-controller nodekeeper-system: coordination.k8s.io/leases [] create",
     "nodekeeper-controller nodekeeper-system: coordination.k8s.io/leases [kube-node-ready-leader] get,update",
@@ -56,10 +61,10 @@ fn helm(arguments: &[&str], values: &Value, kubeconfig: Option<&Path>) -> Result
     Ok(command.stdin(Stdio::null()).output()?)
 }
 
-/// Installs it as a person would.
+/// Installs it, or changes it to these values, as a person would.
 pub async fn install(cluster: &Cluster, values: &Value) -> Result<()> {
     let (kubeconfig, values) = (cluster.kubeconfig_path(), values.clone());
-    let arguments = ["install", "--create-namespace", "--wait", "--timeout", "2m"];
+    let arguments = ["upgrade", "--install", "--create-namespace", "--wait", "--timeout", "2m"];
     let done = spawn_blocking(move || helm(&arguments, &values, Some(&kubeconfig))).await??;
     ensure!(done.status.success(), "helm: {}", String::from_utf8_lossy(&done.stderr));
     Ok(())
@@ -106,9 +111,14 @@ fn granted(objects: &[Value]) -> Result<BTreeSet<String>> {
     Ok(all)
 }
 
+fn everywhere(lines: &[&str]) -> Vec<String> {
+    lines.iter().map(|line| format!("nodekeeper-controller *: {line}")).collect()
+}
+
 fn assert_grants(values: &Value, more: &[&str]) -> Result<()> {
     let Some(objects) = rendered(values)? else { return Ok(()) };
-    let wanted = ALWAYS.iter().chain(more).map(|&line| line.to_owned()).collect();
+    let others = ALWAYS.iter().chain(more).map(|&line| line.to_owned());
+    let wanted = everywhere(EVERYWHERE).into_iter().chain(others).collect();
     assert_eq!(granted(&objects)?, wanted, "{values}");
     Ok(())
 }
@@ -116,7 +126,7 @@ fn assert_grants(values: &Value, more: &[&str]) -> Result<()> {
 #[test]
 fn the_rules_are_exactly_these() -> Result<()> {
     assert_grants(&json!({}), &[])?;
-    let pods = "nodekeeper-controller *: /pods [] list,watch";
+    let pods = "nodekeeper-controller *: /pods [] watch";
     assert_grants(&json!({"rbac": {"daemonSetPods": true}}), &[pods])?;
     let waiting = json!({"waitFor": {"daemonSets": [{"namespace": "a", "name": "b"}]}});
     assert_grants(&json!({"gate": {"spec": waiting}}), &[pods])?;
@@ -128,6 +138,12 @@ fn the_rules_are_exactly_these() -> Result<()> {
         "nodekeeper-controller *: nodekeeper.dev/nodegates [config] patch",
     ];
     assert_grants(&json!({"config": {"worker": {}}}), &gate)?;
+    let harm = everywhere(HARM);
+    let harm: Vec<&str> = harm.iter().map(String::as_str).collect();
+    assert_grants(&json!({"remediation": {"enforcement": "Enforce"}}), &harm)?;
+    let policy = ["nodekeeper-controller *: nodekeeper.dev/remediationpolicies [] create"];
+    let delete = json!({"nodeManagement": {"deleteFailedNodes": true}});
+    assert_grants(&json!({"config": delete}), &[&gate[..], &policy[..], &harm[..]].concat())?;
     let other = [
         "other default: /services [] get",
         "other default: discovery.k8s.io/endpointslices [] list",
@@ -145,24 +161,44 @@ fn without_rbac_there_are_no_rules() -> Result<()> {
     Ok(())
 }
 
-/// Whatever the chart is told, nobody is allowed to delete a machine.
+/// Whatever else the chart is told, nobody is allowed to delete a machine.
 #[test]
-fn f14_nobody_may_delete_nodes() -> Result<()> {
-    let delete = json!({"nodeManagement": {"deleteFailedNodes": true}});
-    let most = json!({"rbac": {"daemonSetPods": true, "nodeConditions": true}, "config": delete});
-    for values in [json!({}), json!({"config": delete}), most] {
+fn f14_nobody_may_delete_nodes_where_that_is_not_enforced() -> Result<()> {
+    let keep = json!({"nodeManagement": {"deleteFailedNodes": false}});
+    let most = json!({"rbac": {"daemonSetPods": true, "nodeConditions": true}, "config": keep,
+        "remediation": {"deleteNodeObjectFor": ["*"]}});
+    let replace = json!({"gate": {"spec": {"onFailure": "Replace", "onStuck": "Replace"}}});
+    for values in [json!({}), json!({"config": keep}), replace, most] {
         let Some(objects) = rendered(&values)? else { return Ok(()) };
         let all = granted(&objects)?;
-        let of_machines =
-            |line: &&String| ["/nodes", "nodeclaims", "/* "].iter().any(|word| line.contains(word));
+        let of_machines = |line: &&String| {
+            ["/nodes ", "nodeclaims", "eviction", "/* "].iter().any(|word| line.contains(word))
+        };
         let machines: Vec<&String> = all.iter().filter(of_machines).collect();
         assert!(!machines.is_empty(), "nobody may even read nodes: {all:#?}");
         for line in machines {
             let verbs = line.rsplit(' ').next().unwrap_or_default();
-            let harmful = verbs.split(',').find(|verb| verb.contains("delete") || *verb == "*");
-            assert_eq!(harmful, None, "{line}");
-            assert!(!line.contains("nodeclaims"), "{line}");
+            let is_harmful = |verb: &&str| verb.contains("delete") || ["*", "create"].contains(verb);
+            assert_eq!(verbs.split(',').find(is_harmful), None, "{line}");
         }
+    }
+    Ok(())
+}
+
+#[test]
+fn the_values_become_the_policy_unless_the_file_brings_its_own() -> Result<()> {
+    let said = json!({"enforcement": "Enforce", "budget": {"perHour": 0}, "evidenceSeconds": 60,
+        "pause": {"reason": "why", "until": "2030-01-31T18:00:00Z"}, "windows": [{"start": "22:30", "end": "04:00"}]});
+    for (values, wanted) in [
+        (json!({}), Some(json!({"enforcement": "DryRun"}))),
+        (json!({"remediation": said}), Some(said)),
+        (json!({"remediation": {"policy": {"create": false}}}), None),
+        (json!({"config": {"worker": {}}}), Some(json!({"enforcement": "DryRun"}))),
+        (json!({"config": {"nodeManagement": {"deleteFailedNodes": true}}}), None),
+    ] {
+        let Some(objects) = rendered(&values)? else { return Ok(()) };
+        let policy = objects.iter().find(|object| object["kind"] == "RemediationPolicy");
+        assert_eq!(policy.map(|policy| &policy["spec"]), wanted.as_ref(), "{values}");
     }
     Ok(())
 }
@@ -305,6 +341,9 @@ fn a_value_that_there_is_not_is_refused() -> Result<()> {
         json!({"metrics": {"port": "http"}}),
         json!({"worker": {"allowed": {"hostPaths": ["relative"]}}}),
         json!({"workerConfig": {"checkTimeoutSeconds": 4}}),
+        json!({"remediation": {"enforcement": "Yes"}}),
+        json!({"remediation": {"budgets": {}}}),
+        json!({"remediation": {"pause": {"till": "tomorrow"}}}),
     ] {
         let Some(done) = or_skip(helm(&["template"], &values, None))? else { return Ok(()) };
         assert!(!done.status.success(), "{values} is taken");

@@ -1,8 +1,11 @@
 //! What the chart grants is what is needed: no more, by the rendered rules and by asking the API server; no less, by a
-//! controller and a worker that run with it and are refused nothing.
+//! controller and a worker that run with it and are refused nothing. And what the API server refuses by the definitions
+//! that the chart brings.
 
 mod chart;
+mod harm;
 mod node;
+mod policies;
 mod refusals;
 
 use std::collections::BTreeSet;

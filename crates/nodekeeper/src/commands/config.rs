@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
-use nodekeeper_core::api::NodeGate;
+use nodekeeper_core::api::{NodeGate, RemediationPolicy};
 use nodekeeper_operator::config::{File, Loaded, Problem, load};
 
 use crate::args::Check;
@@ -54,12 +54,12 @@ fn say(told: &Check, loaded: &Loaded) -> Result<()> {
     if told.print {
         let gate = NodeGate::new("config", loaded.gate.clone());
         write!(out, "{}", serde_saphyr::to_string(&gate)?)?;
+        if let Some(policy) = &loaded.policy {
+            let policy = RemediationPolicy::new("default", policy.clone());
+            write!(out, "---\n{}", serde_saphyr::to_string(&policy)?)?;
+        }
     } else {
-        writeln!(
-            out,
-            "{}: a controller takes it; --print shows the node gate that comes of it",
-            told.file.display()
-        )?;
+        writeln!(out, "{}: a controller takes it; --print shows what comes of it", told.file.display())?;
     }
     Ok(())
 }

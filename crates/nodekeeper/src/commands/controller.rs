@@ -72,6 +72,7 @@ fn settle(told: Controller, file: Option<Loaded>) -> Result<Settled> {
         most_workers: told.max_workers.try_into()?,
         metrics: Arc::new(metrics(seed_names, told.metrics_per_node.unwrap_or(seed_names))),
         gate: has_file.then_some(file.gate),
+        policy: file.policy,
         sweep: file.sweep,
         ..defaults
     };

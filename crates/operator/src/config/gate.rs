@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nodekeeper_core::api::{Backoff, GateTaint, TaintEffect};
+use nodekeeper_core::api::{ActEnforcement, Backoff, Fate, GateTaint, RemediationPolicySpec, TaintEffect};
 
 use super::section::{Field, Section};
 use super::{Loaded, words};
@@ -18,6 +18,13 @@ const FOREIGN: [&str; 5] = [
     "karpenter.sh/",
     "ToBeDeleted",
 ];
+
+/// What somebody should know who had nodes deleted without any brake.
+const REPLACES: &str = "nodes all of whose attempts failed are drained and replaced by Karpenter; of those that nobody \
+    replaces the Node object is deleted as a last resort, and pods on a machine that still runs go on running. \
+    If there is no RemediationPolicy 'default' one is made that enforces it, with the default budget: 2 at once and 3 \
+    an hour, and none that fails what nodes that work fail too. \
+    To change that: kubectl edit remediationpolicy default";
 
 /// Reads both.
 pub fn read(root: &mut Section, loaded: &mut Loaded) {
@@ -38,7 +45,9 @@ pub fn read(root: &mut Section, loaded: &mut Loaded) {
     if let Some(field) = section.take("deleteFailedNodes")
         && field.bool() == Some(true)
     {
-        field.warn("this release replaces no nodes: those that fail stay tainted, are looked at again, and are let in once they heal");
+        loaded.gate.on_failure = Fate::Replace;
+        loaded.policy = Some(policy());
+        field.warn(REPLACES);
     }
     if let Some(field) = section.take("taints") {
         loaded.gate.taints = taints(&field);
@@ -53,6 +62,15 @@ pub fn read(root: &mut Section, loaded: &mut Loaded) {
     }
     label.end();
     section.end();
+}
+
+/// As the seed documents it, but for the brakes.
+fn policy() -> RemediationPolicySpec {
+    RemediationPolicySpec {
+        enforcement: ActEnforcement::Enforce,
+        delete_node_object_for: vec!["config".into()],
+        ..RemediationPolicySpec::default()
+    }
 }
 
 /// The two words of the seed.

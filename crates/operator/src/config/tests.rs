@@ -1,4 +1,4 @@
-use nodekeeper_core::api::{NodeGateSpec, TaintEffect};
+use nodekeeper_core::api::{ActEnforcement, Fate, NodeGateSpec, RemediationPolicySpec, TaintEffect};
 use nodekeeper_core::checks::Dns;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -133,7 +133,7 @@ fn keys_of_controllers() -> Vec<(&'static str, &'static str, Does)> {
         ("reconciliation.intervalSeconds", "30", Set(|l| l.sweep == Some(Duration::from_secs(30)))),
         ("reconciliation.maxRetries", "7", Gate("/retry/maxRetries", json!(7))),
         ("reconciliation.retryBackoff", "linear", Gate("/retry/backoff", json!("Linear"))),
-        ("nodeManagement.deleteFailedNodes", "true", Warns("this release replaces no nodes")),
+        ("nodeManagement.deleteFailedNodes", "true", Warns("the Node object is deleted as a last resort")),
         ("nodeManagement.deleteFailedNodes", "false", Silent),
         ("nodeManagement.taints", "[{key: a/b, value: c, effect: NoExecute}]", Gate("/taints", taint)),
         ("nodeManagement.verifiedLabel.key", "a/b", Gate("/verifiedLabel/key", json!("a/b"))),
@@ -198,6 +198,25 @@ fn f18_every_key_of_the_workers_file_does_so_too_in_either_place() {
         assert_does(key, &text, &read, &does);
         let text = file(&format!("worker.{key}"), value);
         assert_does(key, &text, &loaded(&text), &does);
+    }
+}
+
+#[test]
+fn f13_failed_nodes_are_replaced_within_a_budget_as_the_file_says() {
+    let read = loaded("nodeManagement: {deleteFailedNodes: true}");
+    assert_eq!(read.gate, NodeGateSpec { on_failure: Fate::Replace, ..NodeGateSpec::default() });
+    let policy = RemediationPolicySpec {
+        enforcement: ActEnforcement::Enforce,
+        delete_node_object_for: vec!["config".into()],
+        ..RemediationPolicySpec::default()
+    };
+    assert_eq!(read.policy.as_ref(), Some(&policy));
+    let [warning] = read.warnings.as_slice() else { panic!("{:?}", read.warnings) };
+    let budget = policy.budget;
+    let numbers = [format!("{} at once", budget.in_flight), format!("{} an hour", budget.per_hour)];
+    let words = ["`nodeManagement.deleteFailedNodes`", "kubectl edit remediationpolicy default"];
+    for word in words.into_iter().chain(numbers.iter().map(String::as_str)) {
+        assert!(warning.contains(word), "no {word:?} in {warning:?}");
     }
 }
 

@@ -33,7 +33,7 @@ impl State {
         if text(&body, "apiVersion") == "policy/v1beta1" {
             set(&mut body, "apiVersion", json!("policy/v1"));
         }
-        let eviction = Self::read_body(&kind::<Eviction>(&[]), body, caller)?;
+        let eviction = Self::read_body(&kind::<Eviction>(&[]), body, None, caller)?;
         if name(&eviction) != pod_name {
             return Err(ApiError::bad_request("name in URL does not match name in Eviction object"));
         }

@@ -148,6 +148,8 @@ impl Eye {
             daemons: None,
             slots: Slots { first: true, another: true, periodic: true },
             fleet: Fleet::default(),
+            down: &[],
+            asked: None,
             now,
             // No worker of the demo is ever overdue.
             elapsed: Duration::ZERO,
