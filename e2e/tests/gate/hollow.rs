@@ -13,7 +13,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ResourceQuota, ServiceAccount};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, ListParams, WatchEvent, WatchParams};
-use kube::{Api, Client, CustomResourceExt as _, Resource, ResourceExt as _};
+use kube::{Api, Client, Resource, ResourceExt as _};
 use nodekeeper_core::api::{NodeGate, NodeRemediation, RemediationPolicy, definitions as all_definitions};
 use nodekeeper_e2e::Cluster;
 use nodekeeper_e2e::control_plane::Options;
