@@ -79,6 +79,11 @@ impl Eye {
         }
     }
 
+    /// One more machine is about to join.
+    pub fn meet(&mut self, machine: &Machine) {
+        self.machines.push(machine.clone());
+    }
+
     /// Takes a change in; where it brings a machine into another state, says so.
     pub fn take(&mut self, change: &Change) -> Option<Row> {
         self.writes.count(change);

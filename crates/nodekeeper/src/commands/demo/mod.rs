@@ -4,7 +4,8 @@
 //!  cast ──► show ──► stage (cluster, kubelets, real workers, real controller)
 //!            │  ◄── eye (what is committed, and what it means) ◄──┘
 //!            ├──► screen ◄── frame ◄── line
-//!            └──► ending (was all as it should be?)
+//!            ├──► ending (was all as it should be?)
+//!            └──► second (one is replaced, and an outage replaces nobody)
 //! ```
 
 mod cast;
@@ -13,6 +14,7 @@ mod eye;
 mod frame;
 mod line;
 mod screen;
+mod second;
 mod show;
 mod stage;
 mod writes;

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use nodekeeper_core::gate::State;
 use nodekeeper_core::record::Record;
 use nodekeeper_core::report::Verdict;
-use nodekeeper_sim::cluster::Follow;
+use nodekeeper_sim::cluster::{Follow, Local};
 use nodekeeper_sim::loopback::{Api, Dns};
 use tokio::time::{Instant, timeout_at};
 
@@ -19,6 +19,7 @@ use super::eye::{Eye, Row};
 use super::frame::{Frame, change_line, stamp};
 use super::line::{Line, Paint};
 use super::screen::Screen;
+use super::second::Replacing;
 use super::stage::Stage;
 use crate::args::Demo;
 
@@ -36,16 +37,27 @@ const ATTEMPTS_BEFORE_HEALING: u32 = 2;
 /// On a machine that is busy with something else everything takes longer. It must end all the same.
 const PATIENCE: Duration = Duration::from_secs(90);
 
+/// What is followed.
+const COLLECTIONS: [&str; 6] = [
+    "nodes",
+    "pods",
+    "events",
+    "nodekeeper.dev/nodegates",
+    "nodekeeper.dev/noderemediations",
+    "nodekeeper.dev/remediationpolicies",
+];
+
 /// All of it.
 pub struct Show {
-    stage: Stage,
-    machines: Vec<Machine>,
+    pub(super) stage: Stage,
+    pub(super) machines: Vec<Machine>,
     to_join: VecDeque<Machine>,
     next_join: Instant,
     rebooting: Cue,
     restoring: Cue,
     healing: Cue,
-    eye: Eye,
+    pub(super) eye: Eye,
+    pub(super) second: Replacing,
     changes: Follow,
     screen: Screen,
     notes: Vec<Line>,
@@ -78,7 +90,8 @@ impl Show {
         let audience = stage.cluster.local("demo");
         Ok(Self {
             eye: Eye::new(&machines, &audience),
-            changes: audience.follow(&["nodes", "pods", "events", "nodekeeper.dev/nodegates"]),
+            second: Replacing::default(),
+            changes: audience.follow(&COLLECTIONS),
             to_join: machines.iter().cloned().collect(),
             next_join: Instant::now(),
             rebooting: Cue::default(),
@@ -123,7 +136,7 @@ impl Show {
             let line = Line::default()
                 .and(Paint::Green, format!("All of it ended as it should, after {seconds:.0} s."));
             self.screen.say(&line);
-            return Ok(());
+            return self.second_act().await;
         }
         let dead = if self.stage.at_work() { "" } else { "; the controller or a kubelet died" };
         bail!("not as it should be after {seconds:.0} s{dead}:\n  {}", problems.join("\n  "))
@@ -164,6 +177,30 @@ impl Show {
         }
     }
 
+    /// How long it has been on.
+    pub(super) fn elapsed(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// Whether everybody who is needed is alive.
+    pub(super) fn is_at_work(&self) -> bool {
+        self.stage.at_work()
+    }
+
+    /// Whoever runs the cluster.
+    pub(super) fn somebody(&self) -> Local {
+        self.stage.cluster.local("demo")
+    }
+
+    pub(super) fn say_line(&self, line: &Line) {
+        self.screen.say(line);
+    }
+
+    /// Whether a machine was let in.
+    pub(super) fn is_open(&self, name: &str) -> bool {
+        self.eye.tale(name).is_some_and(|tale| tale.open.is_some())
+    }
+
     /// Clears the stage.
     pub async fn close(self) {
         drop(self.screen);
@@ -171,12 +208,15 @@ impl Show {
     }
 
     /// Takes in what happened, or lets a moment pass in which nothing does.
-    async fn wait_a_moment(&mut self) {
+    pub(super) async fn wait_a_moment(&mut self) {
         let moment = Instant::now() + TICK;
         while let Ok(changes) = timeout_at(moment, self.changes.next()).await {
             for change in changes {
                 if let Some(row) = self.eye.take(&change) {
                     self.report(&row);
+                }
+                if let Some((paint, text)) = self.second.take(&change).filter(|_| !self.screen.is_live()) {
+                    self.screen.say(&stamp(self.start.elapsed()).and(paint, text));
                 }
             }
         }
@@ -240,7 +280,7 @@ impl Show {
         Ok(())
     }
 
-    async fn join(&mut self, machine: &Machine) -> Result<()> {
+    pub(super) async fn join(&mut self, machine: &Machine) -> Result<()> {
         let network = self.stage.processes.endpoints(&machine.name).await?;
         machine.part.break_network(&network);
         self.stage.kubelets.join(machine.spec());
@@ -264,7 +304,7 @@ impl Show {
         Ok(())
     }
 
-    fn named(&self, part: Part) -> String {
+    pub(super) fn named(&self, part: Part) -> String {
         let machine = self.machines.iter().find(|machine| machine.part == part);
         machine.map(|machine| machine.name.clone()).unwrap_or_default()
     }

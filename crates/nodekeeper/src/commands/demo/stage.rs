@@ -9,8 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use kube::CustomResourceExt as _;
-use nodekeeper_core::api::NodeGate;
+use nodekeeper_core::api::definitions;
 use nodekeeper_core::worker::Template;
 use nodekeeper_operator::Settings;
 use nodekeeper_operator::clock::Clock;
@@ -123,13 +122,17 @@ fn settings() -> Settings {
 fn furnish(cluster: &Cluster) -> Result<()> {
     let somebody = cluster.local("setup");
     network::furnish(cluster)?;
-    let crd = serde_json::to_value(NodeGate::crd())?;
-    somebody.create("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", crd)?;
+    for definition in definitions() {
+        let crd = serde_json::to_value(definition)?;
+        somebody.create("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", crd)?;
+    }
     somebody.create("v1", "Namespace", "", json!({"metadata": {"name": NAMESPACE}}))?;
     somebody.create("v1", "ServiceAccount", NAMESPACE, json!({"metadata": {"name": ACCOUNT}}))?;
     // More impatient than the defaults, so that nobody has to wait ten minutes for a node that fails.
     let spec = json!({
-        "retry": {"maxRetries": ATTEMPTS - 1, "recheckSeconds": 20},
+        "retry": {"maxRetries": ATTEMPTS - 1, "recheckSeconds": 10},
+        // It is asked for from the beginning; without a policy nothing comes of it.
+        "onFailure": "Replace",
         "deadlines": {"checkSeconds": 2, "workerSeconds": 10},
     });
     let (version, kind) = ("nodekeeper.dev/v1alpha1", "NodeGate");
