@@ -158,7 +158,7 @@ async fn a_wish_stays_with_its_node(client: &Client) -> Result<()> {
         match words {
             None => ensure!(told.is_none(), "{node}: {told:?}"),
             Some(words) => {
-                ensure!(told.as_ref().is_some_and(|told| told.contains(words)), "{node}: {told:?}")
+                ensure!(told.as_ref().is_some_and(|told| told.contains(words)), "{node}: {told:?}");
             }
         }
     }

@@ -162,10 +162,6 @@ impl Eye {
         let record = record_of(node);
         let same_boot = *record.round.boot_id == *node.boot_id;
         let newest = workers.iter().map(|worker| worker.subject.number).max().unwrap_or_default();
-        let allowed = served
-            .gate()
-            .or(self.gates.values().next())
-            .map_or(0, |gate| gate.spec.retry.max_retries.unsigned_abs() + 1);
         let before = match record.verdict {
             Some(Verdict::Failed | Verdict::Inconclusive) => Some(&record),
             Some(Verdict::Passed) | None => None,
@@ -200,12 +196,17 @@ impl Eye {
             zone: node.labels.get("topology.kubernetes.io/zone").unwrap_or_default().to_owned(),
             part: machine.map_or(Part::Healthy, |machine| machine.part),
             state: decision.state,
-            attempts: (if same_boot { record.attempts } else { 0 }, allowed),
+            attempts: (if same_boot { record.attempts } else { 0 }, self.attempts_allowed(served)),
             worker: newest.max(record.number),
             why,
             brief,
         };
         (row, served.gate().is_none() || decision.effects.is_empty())
+    }
+
+    fn attempts_allowed(&self, served: Served<'_>) -> u32 {
+        let gate = served.gate().or(self.gates.values().next());
+        gate.map_or(0, |gate| gate.spec.retry.max_retries.unsigned_abs() + 1)
     }
 
     /// Where every machine that has joined stands now, in the order of joining.
