@@ -5,6 +5,8 @@ use crate::api::{BreakerState, Drain, Evictable};
 use crate::remediate::act::{Acting, Next, Step, next};
 use crate::remediate::drain::{Drainage, plan};
 
+use Evictable::{Evict, Refuse};
+
 /// An act that was approved at noon, and what there is of it.
 #[derive(Clone)]
 struct Scene {
@@ -322,7 +324,6 @@ fn pods_that_a_policy_keeps_name_the_field_that_lets_them_go() {
         Drainage::Refused("PodNotEvictable", why) => why.split('`').nth(1).map(str::to_owned),
         _ => None,
     };
-    use Evictable::{Evict, Refuse};
     let (storage_field, lonely_field) =
         (Some("spec.drain.localStorage".to_owned()), Some("spec.drain.unmanaged".to_owned()));
     assert_eq!(refused(&storage, &Drain::default()), None);

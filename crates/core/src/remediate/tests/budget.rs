@@ -4,8 +4,11 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// How many minutes ago, which group and zone, and whether it ended.
+type Spent = (i64, &'static str, &'static str, bool);
+
 /// A world in which these acts were approved, so many minutes ago; those that ended did so at once.
-fn spent(acts: &[(i64, &str, &str, bool)]) -> World {
+fn spent(acts: &[Spent]) -> World {
     let mut world = World::by_person();
     world.now = at(0);
     world.policy().spec.budget = crate::api::Budget {
@@ -36,7 +39,7 @@ fn blamed(world: &World) -> Option<String> {
 
 #[test]
 fn acts_in_flight_are_counted_for_group_zone_and_cluster() {
-    let table: [(&[(i64, &str, &str, bool)], Option<&str>); 6] = [
+    let table: [(&[Spent], Option<&str>); 6] = [
         (&[(1, "pool", "b", false)], Some("inFlightPerGroup")),
         (&[(1, "other", "a", false)], Some("inFlightPerZone")),
         (&[(1, "other", "b", false)], None),
@@ -265,7 +268,7 @@ impl Cluster {
             Event::GiveUp(node) => self.end(usize::from(*node), given_up()),
             Event::Minutes(minutes) => self.now += SignedDuration::from_mins(*minutes),
             Event::Housekeep => {
-                self.policy.status = keep::housekept_at(&self.policy, &self.requests, self.now)
+                self.policy.status = keep::housekept_at(&self.policy, &self.requests, self.now);
             }
             Event::LoseStatus => self.policy.status = RemediationPolicyStatus::default(),
         }

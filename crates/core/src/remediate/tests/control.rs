@@ -65,7 +65,7 @@ fn a_report_that_was_cut_is_believed_by_its_verdict_and_by_what_is_left() {
         compared(10, vec![report(&[("http", &long, outcome)]), report(&[("http", &long, outcome)])])
     };
     assert!(
-        matches!(run(Failed).judge(2, &[remembered.clone()]), Comparison::Shared(_)),
+        matches!(run(Failed).judge(2, std::slice::from_ref(&remembered)), Comparison::Shared(_)),
         "long targets are cut"
     );
     assert_eq!(run(Passed).judge(2, &[remembered]), Comparison::NodeIsWorse);
