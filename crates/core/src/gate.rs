@@ -1,5 +1,6 @@
 //! What happens to a node at the gate: one pure decision from what is seen now.
 
+mod blame;
 mod case;
 mod dry_run;
 mod pace;

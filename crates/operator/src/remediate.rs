@@ -148,7 +148,8 @@ impl Remediator {
         if let Claims::Unreadable(why) = &claims {
             warn!(node = name, why, "nothing is deleted");
         }
-        let machine = find(&target, &claims, deletes_node_objects(request, policy));
+        let deletes = policy.is_some_and(|policy| policy.deletes_node_object_for(request));
+        let machine = find(&target, &claims, deletes);
         Ok(Around { target: Some(target), pods: pods.items.iter().map(PodView::new).collect(), machine })
     }
 
@@ -373,15 +374,6 @@ impl Remediator {
 
 fn why(request: &Request) -> String {
     request.spec.causes.first().map(|cause| cause.message.clone()).unwrap_or_default()
-}
-
-fn deletes_node_objects(request: &Request, policy: Option<&Policy>) -> bool {
-    let named = |name: &str| {
-        policy.is_some_and(|policy| {
-            policy.spec.delete_node_object_for.iter().any(|one| one == name || one == "*")
-        })
-    };
-    request.spec.causes.iter().any(|cause| named(&cause.name))
 }
 
 /// How nodes that work fare with the checks of the gate that asks.

@@ -85,8 +85,6 @@ fn bad() -> Vec<(Value, &'static str)> {
         (json!({"verifiedLabel": {"key": "kubernetes.io/hostname"}}), "must not be a label of Kubernetes"),
         (json!({"deadlines": {"checkSeconds": 60, "workerSeconds": 60}}), "must be more than"),
         (json!({"deadlines": {"workerSeconds": 700}}), "must not be less than"),
-        (json!({"onFailure": "Replace"}), "this release replaces no nodes"),
-        (json!({"onStuck": "Replace"}), "this release replaces no nodes"),
         (json!({"continuous": {"periodSeconds": 299}}), "300"),
     ]
 }

@@ -4,13 +4,12 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 
+use super::blame::failed;
 use super::pace::{pause, scatter, spread};
 use super::wait::{Unmet, unmet};
 use super::{Decision, Effect, GateView, Notice, Observed, State, remove, round, round_of, subject};
-use crate::api::{CauseSource, CauseVerdict, FailedCheck, Fate, Mode, OnReboot, RemediationCause};
+use crate::api::{Fate, Mode, OnReboot};
 use crate::record::{Cause, Ending, MOST_WORKERS, Record};
-use crate::remediate::control::{brief, is_down};
-use crate::remediate::zone;
 use crate::report::{CheckResult, Outcome, Report, Verdict, reason};
 use crate::worker::{Progress, WorkerView};
 
@@ -22,8 +21,6 @@ const FEW_SILENT: u32 = 3;
 const WAITING_GRACE: Duration = Duration::from_mins(1);
 /// How long the scheduler may refuse a worker. The next one tolerates what the node bears then.
 const UNSCHEDULED_GRACE: Duration = Duration::from_secs(20);
-/// So many checks that failed are remembered.
-const MOST_FAILED: usize = 8;
 /// How often a worker that does not go away is looked at.
 const GOING: SignedDuration = SignedDuration::from_mins(1);
 
@@ -421,79 +418,18 @@ impl Case<'_> {
         self.seen.workers.iter().filter(|worker| !worker.has_ended())
     }
 
-    fn attempts_allowed(&self) -> u32 {
+    pub(super) fn attempts_allowed(&self) -> u32 {
         self.gate.spec.retry.max_retries.unsigned_abs().saturating_add(1)
     }
 
-    fn same_round(&self) -> bool {
+    pub(super) fn same_round(&self) -> bool {
         self.record.goes_on(&round(self.seen.node, self.gate))
             && self.seen.node.verify.is_none()
             && !self.has_thawed()
     }
 
-    /// Whether nodes that work fail one of these as well.
-    fn shares(&self, failed: &[FailedCheck]) -> bool {
-        let place = zone(self.seen.node);
-        let here = || self.seen.down.iter().filter(|down| down.zone == place);
-        failed.iter().any(|check| here().any(|down| is_down(down, &check.name, &check.target)))
-    }
-
-    /// What it failed is still down for all.
-    fn is_frozen(&self) -> bool {
-        self.record.cause == Some(Cause::SharedDependency) && self.shares(&self.record.failed)
-    }
-
-    /// What it failed was down for all, and works again: it begins anew.
-    fn has_thawed(&self) -> bool {
-        self.record.cause == Some(Cause::SharedDependency) && !self.shares(&self.record.failed)
-    }
-
-    /// A verdict that was recorded before it was known that nodes that work fail alike blames nobody any more.
-    fn freeze(&self) -> Option<Decision> {
-        let is_blamed = self.held
-            && self.same_round()
-            && self.record.verdict == Some(Verdict::Failed)
-            && self.shares(&self.record.failed);
-        is_blamed.then(|| {
-            let why = format!("nodes that work fail alike: {}", self.record.why);
-            let record = Record {
-                verdict: Some(Verdict::Inconclusive),
-                cause: Some(Cause::SharedDependency),
-                why: why.clone(),
-                ..self.record.clone()
-            };
-            let told = Notice::new(true, "NodeVerificationInconclusive", "Compare", &*why);
-            Decision::new(State::Inconclusive, why).with([Effect::Remember(record), Effect::Tell(told)])
-        })
-    }
-
-    /// The node is hopeless, and its gate wants it replaced: asked once for each verdict.
-    fn ask(&self) -> Option<RemediationCause> {
-        let (record, spec) = (&self.record, &self.gate.spec);
-        if !self.held || !self.same_round() || record.at <= self.seen.asked {
-            return None;
-        }
-        let has_failed =
-            record.attempts >= self.attempts_allowed() && record.verdict == Some(Verdict::Failed);
-        let verdict = if has_failed && spec.on_failure == Fate::Replace {
-            CauseVerdict::Failed
-        } else if self.is_stuck(record) && spec.on_stuck == Fate::Replace && self.seen.fleet.ran_elsewhere {
-            CauseVerdict::Stuck
-        } else {
-            return None;
-        };
-        Some(RemediationCause {
-            source: CauseSource::Gate,
-            name: self.gate.name.clone(),
-            verdict,
-            checks: record.failed.clone(),
-            message: self.standing("").1,
-            observed_at: record.at,
-        })
-    }
-
     /// The gate's deadline is past, and the last worker could not tell either.
-    fn is_stuck(&self, record: &Record) -> bool {
+    pub(super) fn is_stuck(&self, record: &Record) -> bool {
         self.held
             && record.attempts < self.attempts_allowed()
             && record.verdict == Some(Verdict::Inconclusive)
@@ -510,7 +446,7 @@ impl Case<'_> {
             || (!self.held && (self.record.verdict == Some(Verdict::Failed) || self.record.silent >= FEW_SILENT))
     }
 
-    fn standing(&self, wish: &str) -> (State, String) {
+    pub(super) fn standing(&self, wish: &str) -> (State, String) {
         if !self.held {
             return (State::Verified, wish.to_owned());
         }
@@ -553,11 +489,6 @@ impl Case<'_> {
 
 /// What is looked at because its time has come, and nobody asked.
 const PERIODIC: &str = "its time has come";
-
-/// The checks that failed, as they are remembered: few, and short.
-fn failed(report: &Report) -> Vec<FailedCheck> {
-    report.failed().take(MOST_FAILED).map(brief).collect()
-}
 
 /// Which check failed first: an Event is told from another by its action.
 fn action(report: &Report) -> String {

@@ -49,7 +49,7 @@ impl Writer {
     pub(super) async fn ask(&self, node: &NodeView, cause: &RemediationCause) -> Result<(), Trouble> {
         let known = self.views().requests.get(&node.uid).cloned();
         let made = if let Some(request) = known {
-            self.refresh_cause(&request, cause).await?
+            self.refresh_cause(node, &request, cause).await?
         } else {
             // The view does not keep what the cloud calls the machine.
             let live = asked(self.nodes().get(&node.name)).await?;
@@ -66,6 +66,7 @@ impl Writer {
 
     async fn refresh_cause(
         &self,
+        node: &NodeView,
         request: &Request,
         cause: &RemediationCause,
     ) -> Result<NodeRemediation, Trouble> {
@@ -76,6 +77,8 @@ impl Writer {
         let operations = [
             json!({"op": "test", "path": "/metadata/uid", "value": request.uid}),
             json!({"op": "test", "path": "/metadata/resourceVersion", "value": request.resource_version}),
+            // What is seen now is of this boot.
+            json!({"op": "add", "path": "/spec/node/bootID", "value": node.boot_id}),
             json!({"op": "replace", "path": "/spec/causes", "value": causes}),
         ];
         let patch = Patch::<()>::Json(as_patch(&operations)?);

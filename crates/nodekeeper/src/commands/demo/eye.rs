@@ -154,7 +154,8 @@ impl Eye {
             slots: Slots { first: true, another: true, periodic: true },
             fleet: Fleet::default(),
             down: &[],
-            asked: None,
+            // That a replacement is asked for is told by the second act.
+            asked: Some(Timestamp::MAX),
             now,
             // No worker of the demo is ever overdue.
             elapsed: Duration::ZERO,

@@ -1,0 +1,81 @@
+//! Who is to blame: a node that fails what nodes that work fail as well is not, and one that is hopeless is asked to be
+//! replaced.
+
+use super::case::Case;
+use super::{Decision, Effect, Notice, State};
+use crate::api::{CauseSource, CauseVerdict, FailedCheck, Fate, RemediationCause};
+use crate::record::{Cause, Record};
+use crate::remediate::control::{brief, is_down};
+use crate::remediate::zone;
+use crate::report::{Report, Verdict};
+
+/// So many checks that failed are remembered.
+const MOST_FAILED: usize = 8;
+
+impl Case<'_> {
+    /// Whether nodes that work fail one of these as well.
+    pub(super) fn shares(&self, failed: &[FailedCheck]) -> bool {
+        let place = zone(self.seen.node);
+        let here = || self.seen.down.iter().filter(|down| down.zone == place);
+        failed.iter().any(|check| here().any(|down| is_down(down, &check.name, &check.target)))
+    }
+
+    /// What it failed is still down for all.
+    pub(super) fn is_frozen(&self) -> bool {
+        self.record.cause == Some(Cause::SharedDependency) && self.shares(&self.record.failed)
+    }
+
+    /// What it failed was down for all, and works again: it begins anew.
+    pub(super) fn has_thawed(&self) -> bool {
+        self.record.cause == Some(Cause::SharedDependency) && !self.shares(&self.record.failed)
+    }
+
+    /// A verdict that was recorded before it was known that nodes that work fail alike blames nobody any more.
+    pub(super) fn freeze(&self) -> Option<Decision> {
+        let is_blamed = self.held
+            && self.same_round()
+            && self.record.verdict == Some(Verdict::Failed)
+            && self.shares(&self.record.failed);
+        is_blamed.then(|| {
+            let why = format!("nodes that work fail alike: {}", self.record.why);
+            let record = Record {
+                verdict: Some(Verdict::Inconclusive),
+                cause: Some(Cause::SharedDependency),
+                why: why.clone(),
+                ..self.record.clone()
+            };
+            let told = Notice::new(true, "NodeVerificationInconclusive", "Compare", &*why);
+            Decision::new(State::Inconclusive, why).with([Effect::Remember(record), Effect::Tell(told)])
+        })
+    }
+
+    /// The node is hopeless, and its gate wants it replaced: asked once for each verdict.
+    pub(super) fn ask(&self) -> Option<RemediationCause> {
+        let (record, spec) = (&self.record, &self.gate.spec);
+        if !self.held || !self.same_round() || record.at <= self.seen.asked {
+            return None;
+        }
+        let has_failed =
+            record.attempts >= self.attempts_allowed() && record.verdict == Some(Verdict::Failed);
+        let verdict = if has_failed && spec.on_failure == Fate::Replace {
+            CauseVerdict::Failed
+        } else if self.is_stuck(record) && spec.on_stuck == Fate::Replace && self.seen.fleet.ran_elsewhere {
+            CauseVerdict::Stuck
+        } else {
+            return None;
+        };
+        Some(RemediationCause {
+            source: CauseSource::Gate,
+            name: self.gate.name.clone(),
+            verdict,
+            checks: record.failed.clone(),
+            message: self.standing("").1,
+            observed_at: record.at,
+        })
+    }
+}
+
+/// The checks that failed, as they are remembered: few, and short.
+pub(super) fn failed(report: &Report) -> Vec<FailedCheck> {
+    report.failed().take(MOST_FAILED).map(brief).collect()
+}
