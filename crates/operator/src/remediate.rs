@@ -212,7 +212,8 @@ impl Remediator {
         }
         // Figures in a message are no reason to write it anew.
         let reopened = request.finished().is_some() != held.hold.is_end();
-        if is_news || reopened {
+        let ends_again = held.hold.is_end() && !request.is_history();
+        if is_news || reopened || ends_again {
             let status = request.status_with(held.findings(), self.clock.now());
             if let Err(trouble) = self.writer.report_request(request, &status).await {
                 return Self::unwritten(request, &trouble);
