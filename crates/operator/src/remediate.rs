@@ -381,7 +381,11 @@ fn why(request: &Request) -> String {
 fn compared(views: &Views, request: &Request, target: Option<&Target>, clock: &Clock) -> Compared {
     let gate = request.blamed_by().and_then(|(gate, _)| views.gates.get(gate));
     let (Some(gate), Some(target)) = (gate, target) else { return Compared::default() };
-    compared_in(views, gate, &target.zone, clock)
+    // Whose clock wrote the time is not known; since when we know of it is.
+    let node = views.nodes.get(&target.identity.name).filter(|node| *node.uid == *target.identity.uid);
+    let known_for = node.map_or(Duration::ZERO, |node| clock.elapsed().saturating_sub(node.record_seen));
+    let age = Duration::try_from(clock.now().duration_since(request.asked())).unwrap_or_default();
+    Compared { since_failure: age.min(known_for), ..compared_in(views, gate, &target.zone, clock) }
 }
 
 /// The same of a gate in a zone.

@@ -298,7 +298,8 @@ impl Term {
             }
             Heard::Gate(event) => self.hear_gate(*event, now),
             Heard::Control(event) => {
-                self.locked().controls.take(event, now);
+                // When a run began is known only of our own: others were before anything that we know.
+                self.locked().controls.take(event, Duration::ZERO);
                 self.look_at_requests(now);
                 Vec::new()
             }

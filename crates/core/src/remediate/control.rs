@@ -28,6 +28,9 @@ pub struct Compared {
     pub candidates: usize,
     /// The last run, if it is not stale.
     pub run: Option<Run>,
+    /// How long ago the node failed. What was seen of others before that says nothing about it: whatever they share may
+    /// have broken in between.
+    pub since_failure: Duration,
 }
 
 /// One run.
@@ -78,7 +81,7 @@ impl Compared {
             age: elapsed.saturating_sub(began),
             controls: run.iter().map(|one| (one.node_name.clone(), one.progress.clone())).collect(),
         });
-        Self { candidates, run: run.filter(|run| run.age < STALE) }
+        Self { candidates, run: run.filter(|run| run.age < STALE), since_failure: Duration::ZERO }
     }
 
     /// Whether the node fails what others pass.
@@ -108,13 +111,14 @@ impl Compared {
             return Comparison::Shared(format!("{} {} on {node}: {reason}", what.name, what.target));
         }
         let passed = reports.iter().filter(|(_, report)| passes(report, checks)).count();
-        if passed >= size && run.age < FRESH {
+        let is_after = run.age <= self.since_failure;
+        if passed >= size && is_after && run.age < FRESH {
             return Comparison::NodeIsWorse;
         }
         let is_on = |(_, progress): &(String, Progress)| {
             !matches!(progress, Progress::Reported(_) | Progress::Silent(..))
         };
-        if run.controls.iter().any(is_on) {
+        if run.controls.iter().any(is_on) || (!is_after && run.age < SHARED) {
             return Comparison::Running;
         }
         if run.age < SHARED { Comparison::TooFew(passed) } else { self.again(size) }

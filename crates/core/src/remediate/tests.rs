@@ -123,7 +123,8 @@ fn dns(outcome: Outcome) -> Progress {
 
 fn compared(age: u64, controls: Vec<Progress>) -> Compared {
     let controls = controls.into_iter().enumerate().map(|(i, one)| (format!("control-{i}"), one)).collect();
-    Compared { candidates: 9, run: Some(Run { age: Duration::from_secs(age), controls }) }
+    let since_failure = Duration::from_hours(1);
+    Compared { candidates: 9, run: Some(Run { age: Duration::from_secs(age), controls }), since_failure }
 }
 
 fn group(size: u32, open: u32) -> Survey {

@@ -77,7 +77,8 @@ fn a_run_serves_all_for_a_minute_and_says_nothing_when_it_is_old() {
     assert_eq!((judged(119, both()), judged(120, both())), (Comparison::NodeIsWorse, Comparison::Due));
     let few = || vec![dns(Passed), silent()];
     assert_eq!((judged(59, few()), judged(60, few())), (Comparison::TooFew(1), Comparison::Due));
-    let none = |candidates| Compared { candidates, run: None }.judge(2, &[check("dns", "kubernetes.")]);
+    let none =
+        |candidates| Compared { candidates, ..Compared::default() }.judge(2, &[check("dns", "kubernetes.")]);
     assert_eq!((none(2), none(1)), (Comparison::Due, Comparison::TooFew(1)));
     assert_eq!(
         Compared::default().judge(0, &[check("dns", "")]),
@@ -88,7 +89,7 @@ fn a_run_serves_all_for_a_minute_and_says_nothing_when_it_is_old() {
 
 #[test]
 fn without_a_verified_node_in_the_zone_nobody_is_blamed() {
-    let mut world = World::with(|world| world.compared = Compared { candidates: 1, run: None });
+    let mut world = World::with(|world| world.compared = Compared { candidates: 1, ..Compared::default() });
     let held = world.held();
     assert_eq!((held.hold, held.again_in), (Hold::SharedDependencyDown, Some(SHARED)));
     assert!(
@@ -285,4 +286,18 @@ fn names_of_controls_fit_a_label_for_centuries() {
     let name = crate::worker::control_name(uid, number);
     assert!(name.len() <= 63, "{name}");
     assert_ne!(name, crate::worker::name(uid, number));
+}
+
+/// The run was over before the node failed: DNS may have gone down in between, for all.
+#[test]
+fn what_was_seen_before_the_node_failed_says_nothing_about_it() {
+    let before =
+        Compared { since_failure: Duration::from_secs(9), ..compared(10, vec![dns(Passed), dns(Passed)]) };
+    assert_eq!(before.judge(2, &[check("dns", "kubernetes.")]), Comparison::Running);
+    let due =
+        Compared { since_failure: Duration::from_secs(9), ..compared(60, vec![dns(Passed), dns(Passed)]) };
+    assert_eq!(due.judge(2, &[check("dns", "kubernetes.")]), Comparison::Due);
+    let after =
+        Compared { since_failure: Duration::from_secs(10), ..compared(10, vec![dns(Passed), dns(Passed)]) };
+    assert_eq!(after.judge(2, &[check("dns", "kubernetes.")]), Comparison::NodeIsWorse);
 }

@@ -121,8 +121,9 @@ impl Show {
     async fn survive_an_outage(&mut self) -> Result<()> {
         self.announce(Paint::Red, "the DNS of all machines stops answering, and more machines join");
         self.all_dns(Dns::Drop).await?;
-        let near = self.named(Part::NoApi);
-        let names: Vec<String> = (0..NEWCOMERS).map(|n| format!("ip-10-0-1-{}", 240 + n)).collect();
+        // Another zone than that of the machine that was replaced: there, nodes were compared with just now.
+        let near = self.named(Part::SilentDns);
+        let names: Vec<String> = (0..NEWCOMERS).map(|n| format!("ip-10-0-3-{}", 240 + n)).collect();
         for name in &names {
             let machine = self.machine(name, &near);
             self.join(&machine).await?;
