@@ -175,7 +175,7 @@ impl Policy {
     #[must_use]
     pub fn paused(&self, now: Timestamp) -> Option<String> {
         let pause = self.spec.pause.as_ref().filter(|pause| now < pause.until)?;
-        Some(format!("paused by `spec.pause` of the policy until {}: {}", pause.until, pause.reason))
+        Some(format!("paused by `spec.pause` of the policy until {}: {}", told(pause.until), pause.reason))
     }
 
     /// Whether the bare Node object may be deleted on the word of all who ask, where nobody replaces the machine.
@@ -338,6 +338,11 @@ pub struct Seen<'a> {
     pub now: Timestamp,
 }
 
+/// A time, for people: nobody reads nanoseconds.
+fn told(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
 /// What follows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Consideration {
@@ -421,7 +426,8 @@ fn cluster(policy: &Policy, survey: &Survey, now: Timestamp) -> Result<(), Held>
     }
     if let Some(until) = policy.status.quiet_until.filter(|until| now < *until) {
         let message = format!(
-            "something that all nodes share has just recovered: nothing destructive is done before {until} (`spec.controlGroup.recoverySeconds` of the policy)"
+            "something that all nodes share has just recovered: nothing destructive is done before {} (`spec.controlGroup.recoverySeconds` of the policy)",
+            told(until)
         );
         return Err(Held::new(Hold::Recovering, message).until(until, now));
     }

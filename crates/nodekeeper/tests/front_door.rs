@@ -70,6 +70,14 @@ fn the_demo_tells_its_story_and_ends_well() {
             "4 attempts failed: api: TlsError",
             "4 attempts failed: api: Refused",
             "All of it ended as it should",
+            "Second act: replacing",
+            "is kept for somebody to look at",
+            "OptedOut",
+            "Replaced",
+            "in its place",
+            "the DNS of all machines stops answering",
+            "SharedDependencyDown",
+            "One machine was replaced, and none for the outage",
         ],
     );
     assert!(!told.contains('\x1b'), "colours or a cursor that moves, without a terminal");

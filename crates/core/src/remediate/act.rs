@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::drain::{Drainage, PodView, plan};
 use super::provider::{ClaimView, Machine};
 use super::{
-    Held, Hold, LONGEST_ACT, Policy, Request, Survey, Target, cluster, control, opted_out, provider,
+    Held, Hold, LONGEST_ACT, Policy, Request, Survey, Target, cluster, control, opted_out, provider, told,
 };
 use crate::api::{ActEnforcement, CauseSource, RemediationCause, RemediationPolicySpec, Reservation};
 use crate::condition::Finding;
@@ -163,7 +163,7 @@ fn step(seen: &Acting<'_>, target: &Target) -> Next {
         let drained = Finding::new("Drained", "False", reason, with_budget(message, seen.blocked));
         return give_up(seen.request, target, reason, with_budget(message, seen.blocked), Some(drained));
     }
-    let yes = || approved(format!("approved at {began}"));
+    let yes = || approved(format!("approved at {}", told(began)));
     if !target.unschedulable {
         let message = "the node is cordoned first";
         return Next::on(

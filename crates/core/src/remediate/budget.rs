@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::{GroupFacts, HOUR, Held, Hold, LONGEST_ACT, Policy, Request, Survey, Target};
+use super::{GroupFacts, HOUR, Held, Hold, LONGEST_ACT, Policy, Request, Survey, Target, told};
 use crate::api::Reservation;
 
 /// What was approved, as the policy remembers it and as the requests do: whoever makes the policy anew, or loses its
@@ -59,7 +59,10 @@ pub(super) fn check(
     let (group, zone) = (&target.group, &target.zone);
     let is_own = |one: &&Reservation| one.ended.is_none() && one.remediation == target.identity.uid;
     if let Some(own) = reservations.iter().find(is_own) {
-        return Err(Held::new(Hold::BudgetSpent, format!("it is being replaced already, since {}", own.at)));
+        return Err(Held::new(
+            Hold::BudgetSpent,
+            format!("it is being replaced already, since {}", told(own.at)),
+        ));
     }
     cluster(policy, requests, now)?;
     let is_of_group = |one: &Reservation| one.group.is_empty() || one.group == *group;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Held, Hold, Target, zone};
+use super::{Held, Hold, Target, told, zone};
 use crate::api::{CauseSource, Down, FailedCheck, RemediationCause};
 use crate::checks::Subject;
 use crate::gate::{GateView, scatter};
@@ -196,7 +196,9 @@ pub(super) fn known_down(down: &[Down], causes: &[&RemediationCause], target: &T
         Some(down) => {
             let message = format!(
                 "verified nodes fail alike since {}: {} {}. It is not the node",
-                down.since, down.check, down.target
+                told(down.since),
+                down.check,
+                down.target
             );
             Err(Held { again_in: Some(SHARED), ..Held::new(Hold::SharedDependencyDown, message) })
         }

@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Held, Hold, Policy, Request, Target};
+use super::{Held, Hold, Policy, Request, Target, told};
 use crate::api::{CauseSource, CauseVerdict, RemediationCause, RemediationPolicySpec};
 use crate::report::Verdict;
 
@@ -73,13 +73,15 @@ fn supports(
     // What says that it will be seen would be fresh for ever.
     let message = if age < -SKEW {
         format!(
-            "what {source} {} saw is of {seen}, which is to come: correct its clock, or `observedAt`",
-            cause.name
+            "what {source} {} saw is of {}, which is to come: correct its clock, or `observedAt`",
+            cause.name,
+            told(seen)
         )
     } else if age > allowed {
         format!(
-            "what {source} {} saw is of {seen}, more than {} s ago (`spec.evidenceSeconds` of the policy): it has to be seen again",
+            "what {source} {} saw is of {}, more than {} s ago (`spec.evidenceSeconds` of the policy): it has to be seen again",
             cause.name,
+            told(seen),
             allowed.as_secs()
         )
     } else {

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use jiff::{SignedDuration, Timestamp};
 
 use super::control::{Compared, failing, has_recovered, is_down};
-use super::{HOUR, Hold, LONGEST_ACT, Policy, Request, Survey, breaker, budget, fuse, window};
+use super::{HOUR, Hold, LONGEST_ACT, Policy, Request, Survey, breaker, budget, fuse, told, window};
 use crate::api::{ActEnforcement, Down, RemediationPolicyStatus, Reservation};
 use crate::condition::{Finding, conditions};
 
@@ -148,7 +148,9 @@ fn shared(seen: &Housekeeping<'_>, status: &RemediationPolicyStatus) -> Finding 
             let more = if rest.is_empty() { String::new() } else { format!("; and {} more", rest.len()) };
             let message = format!(
                 "verified nodes{place} fail {} {} since {}{more}: no node is blamed for it, attempts and deadlines stand still",
-                first.check, first.target, first.since
+                first.check,
+                first.target,
+                told(first.since)
             );
             of("True", "ControlsFail", message)
         }
@@ -177,7 +179,7 @@ fn ready(
         return of("False", brake.type_, brake.message.clone());
     }
     if let Some(until) = status.quiet_until {
-        return of("False", "Recovering", format!("nothing destructive is done before {until}"));
+        return of("False", "Recovering", format!("nothing destructive is done before {}", told(until)));
     }
     let most = policy.spec.budget.per_hour;
     of(
