@@ -75,7 +75,7 @@ type Late = Arc<Mutex<BTreeSet<(String, &'static str)>>>;
 /// open the gate.
 fn overtake(client: Client, late: Late) -> Before {
     let nodes: Api<Node> = Api::all(client);
-    Box::new(move |path| {
+    Box::new(move |_, path| {
         let (nodes, late) = (nodes.clone(), late.clone());
         let name = path.strip_prefix("/api/v1/nodes/").map(str::to_owned);
         Box::pin(async move {

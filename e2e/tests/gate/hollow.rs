@@ -1,5 +1,6 @@
 //! A real control plane. All kubelets are one hollow one: it watches the workers of all nodes, and reports of each what
-//! the fate of its node says. (That the real worker comes to such reports is shown by the walk.)
+//! the fate of its node says; of other pods, that they run. (That the real worker comes to such reports is shown by the
+//! walk.)
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,11 +9,12 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use futures::StreamExt as _;
-use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::apps::v1::{DaemonSet, ReplicaSet};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ResourceQuota, ServiceAccount};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{DeleteParams, ListParams, WatchEvent, WatchParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, WatchEvent, WatchParams};
 use kube::{Api, Client, Resource, ResourceExt as _};
 use nodekeeper_core::api::{NodeGate, NodeRemediation, RemediationPolicy, definitions as all_definitions};
 use nodekeeper_e2e::Cluster;
@@ -26,7 +28,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use crate::worker::{State, say, subject};
-use crate::world::{Fate, Fates, MISSING, Machine, NAMESPACE, World};
+use crate::world::{Fate, Fates, MISSING, Machine, NAMESPACE, WORKLOADS, World};
 
 /// All scenarios share one control plane, one after the other; it is gone soon after the process is.
 static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
@@ -57,7 +59,10 @@ impl Hollow {
         clean(&client).await?;
         let (fates, off) = (Fates::default(), Off::default());
         let mut tasks = JoinSet::new();
-        tasks.spawn(kubelet(client.clone(), fates.clone(), off.clone()));
+        for namespace in [NAMESPACE, WORKLOADS] {
+            let pods = Api::namespaced(client.clone(), namespace);
+            tasks.spawn(kubelet(client.clone(), pods, fates.clone(), off.clone()));
+        }
         Ok(Self { cluster, client, fates, off, _kubelet: tasks })
     }
 }
@@ -66,8 +71,9 @@ async fn begin() -> Result<Cluster> {
     let mut options = Options::from_env()?;
     // Nobody renews the leases of these nodes.
     options.controller_manager_flags.push("--node-monitor-grace-period=1h".into());
-    // The pods of DaemonSets are the scenarios' to make.
-    options.controller_manager_flags.push("--controllers=*,-daemonset-controller".into());
+    // The pods of these are the scenarios' to make.
+    let controllers = "--controllers=*,-daemonset-controller,-replicaset-controller";
+    options.controller_manager_flags.push(controllers.into());
     let cluster = Cluster::start(options).await?;
     let client = cluster.client()?;
     make(&Api::<Namespace>::all(client.clone()), json!({"metadata": {"name": NAMESPACE}})).await?;
@@ -77,12 +83,23 @@ async fn begin() -> Result<Cluster> {
     for definition in all_definitions() {
         make(&definitions, serde_json::to_value(definition)?).await?;
     }
+    served(&Api::<NodeGate>::all(client.clone())).await?;
+    served(&Api::<NodeRemediation>::all(client.clone())).await?;
+    served(&Api::<RemediationPolicy>::all(client)).await?;
+    Ok(cluster)
+}
+
+/// Each new kind is served when its storage is there, whatever is with the others.
+async fn served<K>(api: &Api<K>) -> Result<()>
+where
+    K: Resource + Clone + std::fmt::Debug + DeserializeOwned,
+{
     let end = Instant::now() + PATIENCE;
-    while let Err(error) = Api::<RemediationPolicy>::all(client.clone()).list(&ListParams::default()).await {
+    while let Err(error) = api.list(&ListParams::default()).await {
         ensure!(Instant::now() < end, "the new kind is not served: {error}");
         sleep(LOOK).await;
     }
-    Ok(cluster)
+    Ok(())
 }
 
 /// A boot that no node had before.
@@ -101,6 +118,9 @@ async fn clean(client: &Client) -> Result<()> {
     remove(&Api::<Lease>::namespaced(client.clone(), NAMESPACE)).await?;
     remove(&Api::<DaemonSet>::namespaced(client.clone(), "kube-system")).await?;
     remove(&Api::<Pod>::namespaced(client.clone(), "kube-system")).await?;
+    remove(&Api::<PodDisruptionBudget>::namespaced(client.clone(), WORKLOADS)).await?;
+    remove(&Api::<ReplicaSet>::namespaced(client.clone(), WORKLOADS)).await?;
+    remove(&Api::<Pod>::namespaced(client.clone(), WORKLOADS)).await?;
     remove(&pods).await
 }
 
@@ -120,8 +140,7 @@ where
 }
 
 /// Takes on what is bound to any node, and lets go what is deleted. Begins anew whenever its watch ends.
-async fn kubelet(client: Client, fates: Fates, off: Off) {
-    let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
+async fn kubelet(client: Client, pods: Api<Pod>, fates: Fates, off: Off) {
     let mut known = BTreeSet::new();
     let mut reports = JoinSet::new();
     loop {
@@ -140,13 +159,25 @@ async fn kubelet(client: Client, fates: Fates, off: Off) {
                     reports.spawn(async move { drop(pods.delete(&pod.name_any(), &gone).await) });
                 } else if known.insert(pod.uid()) {
                     let (client, fate) = (client.clone(), fates.of(&node));
-                    reports.spawn(async move { report(&client, &pod, fate).await });
+                    reports.spawn(async move {
+                        if subject(&pod).is_ok() {
+                            report(&client, &pod, fate).await;
+                        } else {
+                            runs(&pods, &pod).await;
+                        }
+                    });
                 }
                 while reports.try_join_next().is_some() {}
             }
         }
         sleep(LOOK).await;
     }
+}
+
+async fn runs(pods: &Api<Pod>, pod: &Pod) {
+    let ready = json!({"type": "Ready", "status": "True"});
+    let status = Patch::Merge(json!({"status": {"phase": "Running", "conditions": [ready]}}));
+    drop(pods.patch_status(&pod.name_any(), &PatchParams::default(), &status).await);
 }
 
 async fn report(client: &Client, pod: &Pod, fate: Fate) {

@@ -29,8 +29,8 @@ impl Cut {
     }
 }
 
-/// What happens just before a request is carried on, told by its path: others write at the worst of moments.
-pub type Before = Box<dyn Fn(String) -> BoxFuture<'static, ()> + Send + Sync>;
+/// What happens just before a write is carried on, told by its method and path: others write at the worst of moments.
+pub type Before = Box<dyn Fn(Method, String) -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// One request and its answer.
 #[derive(Clone, Debug)]
@@ -45,6 +45,12 @@ impl Asked {
     pub fn is_about_nodes(&self) -> bool {
         self.uri.split('?').next().is_some_and(|path| path.starts_with("/api/v1/nodes"))
     }
+
+    /// Whether somebody would miss something after it: a node, or a pod that is no worker.
+    pub fn is_harm(&self) -> bool {
+        let deletes_node = self.method == Method::DELETE && self.is_about_nodes();
+        deletes_node || self.uri.contains("/eviction") || self.uri.contains("/nodeclaims/")
+    }
 }
 
 /// A line. Clones are the same one.
@@ -54,7 +60,7 @@ pub struct Line(Arc<Inner>);
 #[derive(Default)]
 struct Inner {
     cut: Option<Cut>,
-    before_patch: Option<Before>,
+    before_write: Option<Before>,
     /// So many reads are answered with a 500 first.
     refused: AtomicUsize,
     writes: AtomicUsize,
@@ -67,9 +73,9 @@ impl Line {
         Self(Arc::new(Inner { cut: Some(cut), ..Inner::default() }))
     }
 
-    /// Somebody is faster with every patch.
-    pub fn overtaken(before_patch: Before) -> Self {
-        Self(Arc::new(Inner { before_patch: Some(before_patch), ..Inner::default() }))
+    /// Somebody is faster with every write.
+    pub fn overtaken(before_write: Before) -> Self {
+        Self(Arc::new(Inner { before_write: Some(before_write), ..Inner::default() }))
     }
 
     /// The API server is in trouble at first.
@@ -110,8 +116,8 @@ impl Line {
             let trouble = Response::builder().status(StatusCode::INTERNAL_SERVER_ERROR).body(Body::empty());
             return trouble.map_err(kube::Error::HttpError);
         }
-        if let Some(before) = self.0.before_patch.as_ref().filter(|_| request.method() == Method::PATCH) {
-            before(request.uri().path().to_owned()).await;
+        if let Some(before) = self.0.before_write.as_ref().filter(|_| !is_read) {
+            before(method.clone(), request.uri().path().to_owned()).await;
         }
         let write = if is_read { 0 } else { self.0.writes.fetch_add(1, Ordering::SeqCst) + 1 };
         if self.0.cut == Some(Cut::Before(write)) {

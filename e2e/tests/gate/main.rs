@@ -1,13 +1,16 @@
 //! The gate, scenario by scenario: each told once, and run on the embedded cluster and on a real control plane. Names
 //! that begin with a number are about that flaw of the system that the gate takes after.
 
+mod braking;
 mod crashing;
 mod crowding;
+mod draining;
 mod editing;
 mod eye;
 mod hollow;
 mod line;
 mod losing;
+mod outages;
 mod passing;
 mod play;
 mod remediating;
@@ -67,6 +70,24 @@ macro_rules! scenarios {
 scenarios! {
     remediating {
         a_hopeless_node_is_replaced,
+        a_person_has_a_node_replaced,
+        a_controller_that_is_killed_at_any_write_of_a_replacement_ends_it_once,
+        i08_a_namesake_is_never_touched,
+    }
+    outages {
+        i02_when_names_resolve_nowhere_no_node_is_blamed,
+    }
+    braking {
+        a_dry_run_says_what_it_would_do,
+        a_node_that_nobody_replaces_stays,
+        nodes_and_pods_that_opted_out_are_left_alone,
+        the_control_plane_is_left_alone_unless_it_is_named,
+        no_more_than_the_budget_allows,
+    }
+    draining {
+        a_drain_that_a_budget_blocks_is_given_up_and_asked_for_again,
+        a_pause_ends_a_drain_and_frees_the_node,
+        a_cordon_of_a_person_is_never_undone,
     }
     passing {
         f01_a_finished_worker_opens_the_gate,

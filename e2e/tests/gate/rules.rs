@@ -52,6 +52,7 @@ fn good() -> Vec<Value> {
         json!({"checks": {"http": {"targets": [{"url": "http://example.com/"}]}}}),
         json!({"taints": taint("mine/held", "NoExecute")}),
         json!({"mode": "Continuous", "continuous": {"periodSeconds": 300}}),
+        json!({"onFailure": "Replace", "onStuck": "Replace"}),
     ]
 }
 
@@ -85,6 +86,8 @@ fn bad() -> Vec<(Value, &'static str)> {
         (json!({"verifiedLabel": {"key": "kubernetes.io/hostname"}}), "must not be a label of Kubernetes"),
         (json!({"deadlines": {"checkSeconds": 60, "workerSeconds": 60}}), "must be more than"),
         (json!({"deadlines": {"workerSeconds": 700}}), "must not be less than"),
+        (json!({"onFailure": "Delete"}), "onFailure"),
+        (json!({"onStuck": "Delete"}), "onStuck"),
         (json!({"continuous": {"periodSeconds": 299}}), "300"),
     ]
 }

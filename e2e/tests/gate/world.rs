@@ -13,6 +13,8 @@ use serde_json::{Value, json};
 pub const TAINT: &str = "node-ready/unverified";
 pub const LABEL: &str = "node-ready/verified";
 pub const NAMESPACE: &str = "nodekeeper-system";
+/// Where pods are that are no workers.
+pub const WORKLOADS: &str = "default";
 pub const IMAGE: &str = "nodekeeper.local/worker:1";
 /// No kubelet can pull this one.
 pub const MISSING: &str = "nodekeeper.local/missing:1";

@@ -7,6 +7,7 @@ mod harm;
 mod node;
 mod policies;
 mod refusals;
+mod replacing;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -24,13 +25,13 @@ use nodekeeper_core::worker::Template;
 use nodekeeper_e2e::control_plane::Options;
 use nodekeeper_e2e::{Cluster, or_skip};
 use nodekeeper_operator::clock::Clock;
-use nodekeeper_operator::config::{Loaded, load};
+use nodekeeper_operator::config::load;
 use nodekeeper_operator::{Settings, run};
 use serde_json::json;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::node::Machines;
+use crate::node::{First, Machines};
 use crate::refusals::Refusals;
 
 const NAMESPACE: &str = "nodekeeper-system";
@@ -79,18 +80,14 @@ async fn config_of(cluster: &Cluster, account: &str) -> Result<Config> {
     Ok(config)
 }
 
-fn settings(loaded: Loaded) -> Settings {
+fn settings() -> Settings {
     let template = Template {
         namespace: NAMESPACE.into(),
         image: "nodekeeper.local/worker:1".into(),
         service_account: "nodekeeper-worker".into(),
         ..Template::default()
     };
-    Settings {
-        gate: Some(loaded.gate),
-        sweep: loaded.sweep,
-        ..Settings::new(template, "controller".into(), 7)
-    }
+    Settings::new(template, "controller".into(), 7)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -102,7 +99,8 @@ async fn the_controller_and_its_workers_are_refused_nothing() -> Result<()> {
         "config": {"worker": {"checkTimeoutSeconds": 2}},
     });
     let Some(()) = or_skip(chart::install(&cluster, &values).await)? else { return Ok(()) };
-    let machines = Machines::start(&cluster).await?;
+    let held = [(node::FIRST, node::TAINT), (node::SECOND, node::OTHER_TAINT)];
+    let machines = Machines::start(&cluster, &held, First::Heals).await?;
     // Another gate, for what a file cannot say.
     let other = json!({"apiVersion": "nodekeeper.dev/v1alpha1", "kind": "NodeGate", "metadata": {"name": "other"}, "spec": {
         "taints": [{"key": node::OTHER_TAINT}], "nodeCondition": "NetworkVerified", "deadlines": {"checkSeconds": 2},
@@ -115,9 +113,10 @@ async fn the_controller_and_its_workers_are_refused_nothing() -> Result<()> {
     let client = refusals.client(config_of(&cluster, "nodekeeper-controller").await?)?;
     let loaded = load(CONFIG, None).map_err(|problems| anyhow::anyhow!("{problems:?}"))?;
     let gate = loaded.gate.clone();
+    let settings = Settings { gate: Some(loaded.gate), sweep: loaded.sweep, ..settings() };
     let (stop, stopped) = oneshot::channel::<()>();
     let stopped = async move { drop(stopped.await) };
-    let controller = tokio::spawn(run(client.clone(), settings(loaded), Clock::real(), stopped));
+    let controller = tokio::spawn(run(client.clone(), settings, Clock::real(), stopped));
 
     let nodes: Api<Node> = Api::all(cluster.client()?);
     for name in [node::FIRST, node::SECOND] {

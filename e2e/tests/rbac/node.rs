@@ -1,4 +1,4 @@
-//! Two nodes, and what a kubelet does for them: it runs workers, the real ones, with the rights of their account.
+//! A few nodes, and what a kubelet does for them: it runs workers, the real ones, with the rights of their account.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -28,6 +28,17 @@ pub const FIRST: &str = "node-1";
 pub const SECOND: &str = "node-2";
 /// By this taint.
 pub const OTHER_TAINT: &str = "other/held";
+/// What holds the others.
+pub const TAINT: &str = "node-ready/unverified";
+
+/// What becomes of the first node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum First {
+    /// Its first worker finds no DNS, and those after it do.
+    Heals,
+    /// No worker finds one.
+    NeverHeals,
+}
 
 /// The nodes, while this lives.
 pub struct Machines {
@@ -37,8 +48,8 @@ pub struct Machines {
 }
 
 impl Machines {
-    /// The first worker on the first node finds no DNS; all others find everything in order.
-    pub async fn start(cluster: &Cluster) -> Result<Self> {
+    /// Nodes with these names and taints. On all but the first everything is in order.
+    pub async fn start(cluster: &Cluster, nodes: &[(&str, &str)], first: First) -> Result<Self> {
         let client = cluster.client()?;
         furnish(&client).await?;
         let folder = tempfile::tempdir()?;
@@ -53,14 +64,14 @@ impl Machines {
             tokens: Arc::new(move |_| token.clone()),
         })?;
         processes.endpoints(FIRST).await?.set_dns(Dns::Drop);
-        for (name, taint) in [(FIRST, "node-ready/unverified"), (SECOND, OTHER_TAINT)] {
+        for (name, taint) in nodes {
             let taints = json!([{"key": taint, "effect": "NoSchedule"}]);
             let node = json!({"metadata": {"name": name}, "spec": {"taints": taints}});
             join(&client, name, node, &format!("boot-of-{name}"), true).await?;
         }
         let failed = Arc::<AtomicU32>::default();
         let mut tasks = JoinSet::new();
-        tasks.spawn(kubelet(client, processes, failed.clone()));
+        tasks.spawn(kubelet(client, processes, first, failed.clone()));
         Ok(Self { failed, _kubelet: tasks, _folder: folder })
     }
 
@@ -103,13 +114,12 @@ async fn furnish(client: &Client) -> Result<()> {
 pub async fn is_open(nodes: &Api<Node>, name: &str) -> Result<Option<()>> {
     let node = nodes.get(name).await?;
     let taints = node.spec.clone().unwrap_or_default().taints.unwrap_or_default();
-    let held =
-        taints.iter().any(|taint| [OTHER_TAINT, "node-ready/unverified"].contains(&taint.key.as_str()));
+    let held = taints.iter().any(|taint| [OTHER_TAINT, TAINT].contains(&taint.key.as_str()));
     Ok((!held && node.labels().contains_key("node-ready/verified")).then_some(()))
 }
 
 /// Runs each pod once. It looks again and again instead of watching: there are a handful.
-async fn kubelet(client: Client, processes: Processes, failed: Arc<AtomicU32>) {
+async fn kubelet(client: Client, processes: Processes, first: First, failed: Arc<AtomicU32>) {
     let pods: Api<Pod> = Api::all(client.clone());
     let mut known = BTreeSet::new();
     loop {
@@ -120,7 +130,14 @@ async fn kubelet(client: Client, processes: Processes, failed: Arc<AtomicU32>) {
                 let _ = own.delete(&pod.name_any(), &DeleteParams::default().grace_period(0)).await;
             } else if known.insert(pod.uid()) {
                 let status = if pod.namespace().as_deref() == Some(NAMESPACE) {
-                    run(&pod, &node, &processes, &failed).await
+                    let status = run(&pod, &node, &processes).await;
+                    if status["phase"] == "Failed" {
+                        failed.fetch_add(1, Ordering::Relaxed);
+                        if let (First::Heals, Ok(network)) = (first, processes.endpoints(&node).await) {
+                            network.set_dns(Dns::Healthy);
+                        }
+                    }
+                    status
                 } else {
                     json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]})
                 };
@@ -132,19 +149,13 @@ async fn kubelet(client: Client, processes: Processes, failed: Arc<AtomicU32>) {
     }
 }
 
-async fn run(pod: &Pod, node: &str, processes: &Processes, failed: &AtomicU32) -> Value {
+async fn run(pod: &Pod, node: &str, processes: &Processes) -> Value {
     let value = serde_json::to_value(pod).unwrap_or_default();
     let container = value["spec"]["containers"][0].clone();
     let (code, message) = match processes.execute(node, &value, &container).await {
         End::Exit { code, message } => (code, message),
         End::OutOfMemory => (137, String::new()),
     };
-    if code == 1 {
-        failed.fetch_add(1, Ordering::Relaxed);
-        if let Ok(network) = processes.endpoints(node).await {
-            network.set_dns(Dns::Healthy);
-        }
-    }
     let state = json!({"terminated": {"exitCode": code, "message": message, "reason": "Ended"}});
     let container = json!({"name": "worker", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state});
     json!({"phase": if code == 0 { "Succeeded" } else { "Failed" }, "containerStatuses": [container]})

@@ -4,12 +4,14 @@
 //! - a real control plane, with kubelets that are hollow but for running the real worker as a process;
 //! - three real nodes, with the controller as a pod from the chart, and DNS broken by nftables.
 //!
-//! And once more on real nodes, as a person meets them: with the README of the seed in one hand and kubectl in the other.
+//! And once more on real nodes, as a person meets them: with the README of the seed in one hand and kubectl in the other;
+//! and with remediation enforced.
 
 mod faults;
 mod hollow;
 mod readme;
 mod real;
+mod replacing;
 mod scenarios;
 mod shell;
 mod simulated;
@@ -76,6 +78,20 @@ async fn the_readme_of_the_seed_is_true_on_real_nodes() -> Result<()> {
     let Some(mut world) = or_skip(Real::start(Dns::NotYet).await)? else { return Ok(()) };
     // The error comes last: the end of a log may be all that there is.
     follow(&mut world).await.map_err(|error| anyhow!("{}\n{error:#}", world.state()))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_are_spared_and_replaced_on_real_nodes() -> Result<()> {
+    let _turn = TURN.lock().await;
+    let Some(mut world) = or_skip(Real::start(Dns::Runs).await)? else { return Ok(()) };
+    replace(&mut world).await.map_err(|error| anyhow!("{}\n{error:#}", world.state()))
+}
+
+/// First what must not be replaced, and then what is.
+async fn replace(world: &mut Real) -> Result<()> {
+    world.install(&replacing::gate(), replacing::policy()).await?;
+    replacing::nothing_is_deleted_while_dns_is_down(world)?;
+    replacing::a_budget_is_waited_for_and_then_the_node_goes(world)
 }
 
 /// The README, from its first line to its last.

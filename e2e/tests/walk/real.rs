@@ -13,7 +13,7 @@ use nodekeeper_e2e::control_plane::Options;
 use nodekeeper_e2e::machine;
 use nodekeeper_e2e::nodes::NodeOptions;
 use nodekeeper_e2e::product::{CONTROLLER_IMAGE, Product, WORKER_IMAGE};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 use tokio::task::spawn_blocking;
 
@@ -51,6 +51,47 @@ impl Real {
     pub fn node(&self, name: &str) -> Result<&nodekeeper_e2e::nodes::Node> {
         self.cluster.nodes().iter().find(|node| node.name() == name).context("no such node")
     }
+
+    /// Installs the chart with this gate, and with a policy from these values.
+    pub async fn install(&mut self, gate: &NodeGateSpec, remediation: Value) -> Result<()> {
+        let helm = spawn_blocking(|| assets::helm(&Settings::from_env()?)).await??;
+        let ((controller, tag), (worker, worker_tag)) = (split(CONTROLLER_IMAGE), split(WORKER_IMAGE));
+        let mut spec = serde_json::to_value(gate)?;
+        // The chart has them beside the spec, because the controller has to tolerate them too.
+        spec.as_object_mut().context("a spec is an object")?.remove("taints");
+        let values = json!({
+            "image": {"repository": controller, "tag": tag, "pullPolicy": "Never"},
+            "worker": {"image": {"repository": worker, "tag": worker_tag}},
+            "gate": {"spec": spec},
+            "remediation": remediation,
+        });
+        let file = self.cluster.folder().join("values.json");
+        std::fs::write(&file, values.to_string())?;
+        let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/nodekeeper");
+        let kubeconfig = self.cluster.kubeconfig_path();
+        let done = spawn_blocking(move || {
+            Command::new(helm)
+                .args(["install", "nodekeeper"])
+                .arg(chart)
+                .args([
+                    "--namespace",
+                    NAMESPACE,
+                    "--create-namespace",
+                    "--wait",
+                    "--timeout",
+                    "2m",
+                    "--values",
+                ])
+                .arg(file)
+                .arg("--kubeconfig")
+                .arg(kubeconfig)
+                .output()
+        });
+        let done = done.await??;
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        ensure!(done.status.success(), "helm: {said}; {}", self.hint());
+        Ok(())
+    }
 }
 
 fn ensure_can_start() -> Result<()> {
@@ -81,42 +122,7 @@ impl World for Real {
     }
 
     async fn start_controller(&mut self, gate: &NodeGateSpec) -> Result<()> {
-        let helm = spawn_blocking(|| assets::helm(&Settings::from_env()?)).await??;
-        let ((controller, tag), (worker, worker_tag)) = (split(CONTROLLER_IMAGE), split(WORKER_IMAGE));
-        let mut spec = serde_json::to_value(gate)?;
-        // The chart has them beside the spec, because the controller has to tolerate them too.
-        spec.as_object_mut().context("a spec is an object")?.remove("taints");
-        let values = json!({
-            "image": {"repository": controller, "tag": tag, "pullPolicy": "Never"},
-            "worker": {"image": {"repository": worker, "tag": worker_tag}},
-            "gate": {"spec": spec},
-        });
-        let file = self.cluster.folder().join("values.json");
-        std::fs::write(&file, values.to_string())?;
-        let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/nodekeeper");
-        let kubeconfig = self.cluster.kubeconfig_path();
-        let done = spawn_blocking(move || {
-            Command::new(helm)
-                .args(["install", "nodekeeper"])
-                .arg(chart)
-                .args([
-                    "--namespace",
-                    NAMESPACE,
-                    "--create-namespace",
-                    "--wait",
-                    "--timeout",
-                    "2m",
-                    "--values",
-                ])
-                .arg(file)
-                .arg("--kubeconfig")
-                .arg(kubeconfig)
-                .output()
-        });
-        let done = done.await??;
-        let said = String::from_utf8_lossy(&done.stderr).into_owned();
-        ensure!(done.status.success(), "helm: {said}; {}", self.hint());
-        Ok(())
+        self.install(gate, json!({})).await
     }
 
     async fn break_dns(&self, node: &str) -> Result<()> {

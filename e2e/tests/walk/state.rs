@@ -16,8 +16,8 @@ const WIDTH: usize = 400;
 const EVENTS: usize = 6;
 
 impl Real {
-    /// Of each node its taints, label, record, Events and workers with their reports; then all pods, and the end of the
-    /// controllers' logs.
+    /// Of each node its taints, label, record, Events and workers with their reports; then remediation, all pods, and
+    /// the end of the controllers' logs.
     pub fn state(&self) -> String {
         let mut text = String::new();
         for node in self.nodes() {
@@ -25,6 +25,8 @@ impl Real {
                 self.of_node(&node).unwrap_or_else(|error| vec![format!("cannot be read: {error:#}")]);
             write(&mut text, &node, &lines);
         }
+        let remediation = self.lines("get remediationpolicies,noderemediations --output=wide");
+        write(&mut text, "remediation", &remediation);
         let pods = self.lines("get pods --all-namespaces --output=wide");
         write(&mut text, "pods", &pods);
         let log = format!("logs -n {NAMESPACE} -l app.kubernetes.io/component=controller --prefix --tail=6");
