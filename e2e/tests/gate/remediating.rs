@@ -1,7 +1,7 @@
 //! Nodes that are replaced, and those that are not.
 
 use anyhow::{Context as _, Result, ensure};
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, ResourceExt as _};
 use nodekeeper_core::api::{NodeRemediation, RemediationPolicy};
@@ -40,7 +40,7 @@ pub async fn edit_policy(world: &impl World, spec: Value) -> Result<()> {
 pub async fn request_says(world: &impl World, node: &str, what: (&str, &str, &str)) -> Result<String> {
     let last = std::cell::RefCell::new(Value::Null);
     let look = async || {
-        let all = requests(world).list(&Default::default()).await?;
+        let all = requests(world).list(&ListParams::default()).await?;
         let ours = all.items.into_iter().find(|one| one.data["spec"]["node"]["name"] == node);
         let Some(mut ours) = ours else { return Ok(None) };
         let so = |one: &&Value| {
