@@ -4,6 +4,7 @@ use anyhow::{Context as _, Result, ensure};
 use http::Method;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt as _;
+use kube::api::ListParams;
 use nodekeeper_e2e::karpenter::objects::{
     Under, ZONE, claim_of, image, make_pods, make_pods_that_tolerate, make_pool, nodes_of, scale_pods,
 };
@@ -90,7 +91,7 @@ pub async fn a_node_that_never_passes_has_its_claim_deleted(land: Land) -> Resul
     let done = harm(&controller.line);
     let is_drained = |first: &str| first.starts_with("POST /api/v1/namespaces/default/pods/app-");
     ensure!(done.len() == 2 && is_drained(&done[0]) && done[1] == deletes(&claim), "{done:?}");
-    let all = requests(&land).list(&Default::default()).await?.items;
+    let all = requests(&land).list(&ListParams::default()).await?.items;
     let status = &all.first().context("no request")?.data["status"];
     ensure!(all.len() == 1 && status["provider"] == "karpenter" && status["machine"] == *claim, "{all:?}");
     let (node, of_claim) = (format!("node=\"{name}\""), format!("nodeClaim=\"{claim}\""));
