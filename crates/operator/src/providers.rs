@@ -38,7 +38,7 @@ pub async fn claims_for(client: &Client, target: &Target) -> Claims {
             Ok(Ok(_)) => {}
             // It is looked for among all.
             Ok(Err(Error::Api(status))) if status.code == 404 => {}
-            Ok(Err(error)) => return unreadable(&error.to_string()),
+            Ok(Err(error)) => return unreadable(&why(error)),
             Err(_) => return unreadable("no answer"),
         }
     }
@@ -49,7 +49,7 @@ pub async fn claims_for(client: &Client, target: &Target) -> Claims {
             Ok(Ok(page)) => page,
             // There is no Karpenter here.
             Ok(Err(Error::Api(status))) if status.code == 404 => return Claims::NotServed,
-            Ok(Err(error)) => return unreadable(&error.to_string()),
+            Ok(Err(error)) => return unreadable(&why(error)),
             Err(_) => return unreadable("no answer"),
         };
         all.extend(page.items.iter().map(view));
@@ -57,6 +57,16 @@ pub async fn claims_for(client: &Client, target: &Target) -> Claims {
             Some(token) if !token.is_empty() => params = params.continue_token(&token),
             _ => return Claims::Known(all),
         }
+    }
+}
+
+fn why(error: Error) -> String {
+    match error {
+        Error::Api(status) if status.code == 403 => {
+            format!("{}: give the controller the right to get and list them", status.message)
+        }
+        Error::Api(status) => status.message,
+        error => error.to_string(),
     }
 }
 

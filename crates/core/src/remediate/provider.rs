@@ -101,7 +101,8 @@ pub fn find(target: &Target, claims: &Claims, deletes_node_objects: bool) -> Mac
 pub(super) fn check(machine: &Machine, target: &Target) -> Result<(), Held> {
     let held = |hold, message: &str| Err(Held::new(hold, message));
     match machine {
-        Machine::Claim(_) if !target.registered => {
+        // Its claim is found by what the registration tells: until then it may seem to have none.
+        Machine::Claim(_) | Machine::ClaimMissing if !target.registered => {
             held(Hold::NotRegistered, "Karpenter has not registered the node yet")
         }
         Machine::Claim(claim) if claim.deleting => {

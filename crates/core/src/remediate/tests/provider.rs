@@ -93,6 +93,11 @@ fn a_bare_node_is_deleted_only_where_the_policy_names_who_asks() {
 fn a_claim_is_left_to_karpenter_until_it_is_registered_and_once_it_is_deleted() {
     let unregistered = World::with(|world| world.target().registered = false);
     assert_eq!(unregistered.hold(), Some(Hold::NotRegistered));
+    let unknown = World::with(|world| {
+        world.target().registered = false;
+        world.machine = Machine::ClaimMissing;
+    });
+    assert_eq!(unknown.hold(), Some(Hold::NotRegistered), "its claim is not known yet");
     let deleting = ClaimView { deleting: true, ..claim("c1") };
     assert_eq!(
         World::with(|world| world.machine = Machine::Claim(deleting)).hold(),
