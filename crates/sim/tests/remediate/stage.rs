@@ -86,7 +86,7 @@ impl Stage {
         let (acts, controls) = (Arc::default(), Arc::default());
         watch(&cluster, &acts, &controls);
         let api = cluster.local("test");
-        let body = json!({"metadata": {"name": "default"}, "spec": policy});
+        let body = json!({"apiVersion": API, "kind": "RemediationPolicy", "metadata": {"name": "default"}, "spec": policy});
         api.create(API, "RemediationPolicy", "", body).expect("the policy is valid");
         let stage = Self {
             cluster,
@@ -203,7 +203,7 @@ impl Stage {
     /// Somebody asks for a node to be replaced.
     pub fn ask(&self, node: &str) {
         let node = self.node(node).expect("the node is there");
-        let body = json!({"metadata": {"name": uid(&node)}, "spec": {
+        let body = json!({"apiVersion": API, "kind": "NodeRemediation", "metadata": {"name": uid(&node)}, "spec": {
             "node": {"name": name(&node), "uid": uid(&node)},
             "causes": [{"source": "Person", "name": "somebody", "message": "it is old"}]}});
         self.api.create(API, "NodeRemediation", "", body).expect("the request is valid");
