@@ -63,7 +63,8 @@ const FAULTS: &[&str] = &[
 ];
 
 /// What must have come about in it.
-const HAPPENED: &[&str] = &["nodes opened", "NodeClaims deleted", "Nodes deleted", "pods evicted", "nodes cordoned"];
+const HAPPENED: &[&str] =
+    &["nodes opened", "NodeClaims deleted", "Nodes deleted", "pods evicted", "nodes cordoned"];
 
 fn main() -> ExitCode {
     let stories = Stories { gate: gate::scenario(), replacing: replacing::scenario() };

@@ -142,7 +142,8 @@ pub fn foreign(node: &Value) -> Value {
     let metadata = node["metadata"].as_object_mut().expect("every object has metadata");
     metadata.remove("resourceVersion");
     metadata.remove("managedFields");
-    for (map, key) in [("labels", LABEL), ("annotations", ANNOTATION), ("annotations", VERIFY), ("annotations", CORDONED)]
+    for (map, key) in
+        [("labels", LABEL), ("annotations", ANNOTATION), ("annotations", VERIFY), ("annotations", CORDONED)]
     {
         if let Some(map) = metadata.get_mut(map).and_then(Value::as_object_mut) {
             map.remove(key);

@@ -24,7 +24,10 @@ async fn every_replacement_is_broken() {
     assert!((2..=6).contains(&stopped), "{:?}", stage.deletions());
     let (reason, message) = stage.says("FuseBlown").expect("it stays blown");
     assert_eq!(reason, "ReplacementsFailAlike");
-    assert!(message.contains("group pool") && message.contains("dns") && message.contains("zone a"), "{message}");
+    assert!(
+        message.contains("group pool") && message.contains("dns") && message.contains("zone a"),
+        "{message}"
+    );
     sleep(2 * HOUR).await;
     assert_eq!(stage.deletions().len(), stopped, "it does not start again by itself");
 

@@ -34,10 +34,11 @@ async fn i02_a_cause_that_half_of_all_nodes_share_replaces_no_more_than_one() {
     for n in 0..7 {
         stage.cluster.network().break_at(Fault::Services, Outage::Node(pool.node(n)));
     }
-    stage.until("too many fail", 30, |stage| {
-        stage.says("BreakerOpen").is_some() || stage.says("SharedDependencyDown").is_some()
-    })
-    .await;
+    stage
+        .until("too many fail", 30, |stage| {
+            stage.says("BreakerOpen").is_some() || stage.says("SharedDependencyDown").is_some()
+        })
+        .await;
     sleep(Duration::from_hours(1)).await;
     assert!(stage.deletions().len() <= 1, "{:?}", stage.deletions());
     for n in 0..7 {
@@ -101,11 +102,12 @@ async fn i05_what_waited_through_a_pause_is_dropped() {
         stage.fail_dns(&format!("bad-{n}"));
     }
     stage.ask("good-a-0");
-    stage.until("all wait", 10, |stage| {
-        let waits = |node: &str| stage.reason(node) == "Paused";
-        waits("good-a-0") && (0..3).all(|n| waits(&format!("bad-{n}")))
-    })
-    .await;
+    stage
+        .until("all wait", 10, |stage| {
+            let waits = |node: &str| stage.reason(node) == "Paused";
+            waits("good-a-0") && (0..3).all(|n| waits(&format!("bad-{n}")))
+        })
+        .await;
     // While it is paused two of them heal, and nobody looks at the third any more.
     stage.heal_dns("bad-0");
     stage.heal_dns("bad-1");
@@ -182,7 +184,9 @@ async fn i10_hopeless_nodes_are_gone_before_an_autoscaler_gives_them_up() {
     let fleet = group("fleet", 10, 4);
     stage.autoscaler(fleet.clone());
     let start = stage.now();
-    stage.until("those that are well are open", 3, |stage| (4..10).all(|n| stage.is_open(&fleet.node(n)))).await;
+    stage
+        .until("those that are well are open", 3, |stage| (4..10).all(|n| stage.is_open(&fleet.node(n))))
+        .await;
     stage.until("all are open", 15, |stage| stage.nodes() == (13, 13)).await;
     let deletions = stage.deletions();
     let broken: Vec<String> = (0..4).map(|n| fleet.node(n)).collect();
@@ -207,7 +211,9 @@ async fn i11_a_deletion_without_an_answer_is_observed_and_not_repeated() {
         stage.karpenter(group("pool", 3, 3));
         stage.until("all are replaced", 60, |stage| stage.nodes() == (6, 6)).await;
         let trace = stage.cluster.trace().text();
-        for line in trace.lines().filter(|line| line.contains("replica-0 DELETE /apis/karpenter.sh/v1/nodeclaims/")) {
+        for line in
+            trace.lines().filter(|line| line.contains("replica-0 DELETE /apis/karpenter.sh/v1/nodeclaims/"))
+        {
             let claim = line.split("nodeclaims/").nth(1).and_then(|rest| rest.split(['?', ' ']).next());
             let claim = claim.expect("the line names it").to_owned();
             lost += u32::from(line.contains("lost") || line.contains("timeout"));

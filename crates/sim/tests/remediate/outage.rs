@@ -70,7 +70,12 @@ impl Story {
         let nodes = self.zones * self.good + self.newcomers;
         let held = stage.nodes() != (nodes, nodes);
         let said = stage.says("SharedDependencyDown").or_else(|| stage.says("BreakerOpen"));
-        assert!(!held || said.is_some(), "seed {}: nobody says why: {:?}", self.seed, stage.policy()["status"]);
+        assert!(
+            !held || said.is_some(),
+            "seed {}: nobody says why: {:?}",
+            self.seed,
+            stage.policy()["status"]
+        );
         if held && !self.breaker {
             assert_eq!(stage.says("SharedDependencyDown").expect("it is shared").0, "ControlsFail");
         }
@@ -104,7 +109,8 @@ fn on_a_paused_clock(story: Story) {
 #[test]
 fn all_dns_down_two_hundred_new_nodes() {
     let (ahead, lasts) = (30, Duration::from_mins(40));
-    let story = Story { seed: 1, newcomers: 200, zones: 3, good: 3, breaker: false, ahead, lasts, dies_every: None };
+    let story =
+        Story { seed: 1, newcomers: 200, zones: 3, good: 3, breaker: false, ahead, lasts, dies_every: None };
     on_a_paused_clock(story);
 }
 

@@ -62,7 +62,14 @@ impl Drop for Stage {
 /// A pool or group in zone a, the first so many machines of which never pass.
 pub fn group(name: &str, size: usize, broken: u64) -> Group {
     let flaws = Flaws::of(move |number| if number < broken { vec![Fault::Dns] } else { Vec::new() });
-    Group { name: name.into(), size, zones: vec!["a".into()], taints: vec![taint()], flaws, ..Group::default() }
+    Group {
+        name: name.into(),
+        size,
+        zones: vec!["a".into()],
+        taints: vec![taint()],
+        flaws,
+        ..Group::default()
+    }
 }
 
 /// Room for everything that a test is not about.
@@ -137,7 +144,8 @@ impl Stage {
 
     fn start(&mut self, client: kube::Client) {
         self.started += 1;
-        let settings = Settings::new(template(), format!("replica-0_{}", self.started), self.seed + self.started);
+        let settings =
+            Settings::new(template(), format!("replica-0_{}", self.started), self.seed + self.started);
         let clock = self.cluster.clock().clone();
         let clock = Clock::new(move || clock.now());
         self.controllers.push(tokio::spawn(run(client, settings, clock, std::future::pending())));
@@ -181,9 +189,8 @@ impl Stage {
 
     pub fn is_open(&self, name: &str) -> bool {
         let gated = |node: &Value| items(node, "spec.taints").iter().any(|taint| text(taint, "key") == TAINT);
-        self.node(name).is_some_and(|node| {
-            !gated(&node) && node["metadata"]["labels"].get(crate::gate::LABEL).is_some()
-        })
+        self.node(name)
+            .is_some_and(|node| !gated(&node) && node["metadata"]["labels"].get(crate::gate::LABEL).is_some())
     }
 
     /// How many nodes there are, and how many of them are open.
@@ -266,11 +273,7 @@ impl Stage {
     }
 }
 
-fn watch(
-    cluster: &Cluster,
-    acts: &Arc<Mutex<Vec<Act>>>,
-    controls: &Arc<Mutex<Vec<(Timestamp, String)>>>,
-) {
+fn watch(cluster: &Cluster, acts: &Arc<Mutex<Vec<Act>>>, controls: &Arc<Mutex<Vec<(Timestamp, String)>>>) {
     let (acts, controls) = (acts.clone(), controls.clone());
     cluster.observe(Box::new(move |change| {
         if !change.writer().starts_with("replica") {
@@ -293,8 +296,7 @@ fn watch(
 
 /// The most of these that fall into any span of this length.
 pub fn most_within(times: &[Timestamp], span: SignedDuration) -> usize {
-    let within = |from: &Timestamp| {
-        times.iter().filter(|at| *at >= from && at.duration_since(*from) < span).count()
-    };
+    let within =
+        |from: &Timestamp| times.iter().filter(|at| *at >= from && at.duration_since(*from) < span).count();
     times.iter().map(within).max().unwrap_or_default()
 }

@@ -53,7 +53,11 @@ impl WithinTheBudget {
             // What never began and was never written elsewhere is forgotten with the policy.
             let is_known = |name: &String| {
                 self.touched.contains(name)
-                    || self.ledger.requests.get(name).is_some_and(|one| at(one, "status.approvedAt").is_some())
+                    || self
+                        .ledger
+                        .requests
+                        .get(name)
+                        .is_some_and(|one| at(one, "status.approvedAt").is_some())
             };
             self.approved.retain(|(_, name)| is_known(name));
             return Ok(());
@@ -75,8 +79,7 @@ impl WithinTheBudget {
     fn check_act(&mut self, change: &Change) -> Result<(), String> {
         let Some(node) = self.ledger.act(change) else { return Ok(()) };
         let is_reserved = |policy: Option<&Value>| {
-            let is_it =
-                |one: &Value| text(one, "remediation") == uid(&node) && at(one, "ended").is_none();
+            let is_it = |one: &Value| text(one, "remediation") == uid(&node) && at(one, "ended").is_none();
             policy.is_some_and(|policy| reserved(policy).any(is_it))
         };
         if !self.ledger.may_have_seen(change, is_reserved) {
@@ -93,11 +96,8 @@ impl Invariant for WithinTheBudget {
     }
 
     fn check(&mut self, change: &Change) -> Result<(), String> {
-        let wrong = if change.collection == POLICIES {
-            self.check_approval(change)
-        } else {
-            self.check_act(change)
-        };
+        let wrong =
+            if change.collection == POLICIES { self.check_approval(change) } else { self.check_act(change) };
         self.ledger.learn(change);
         wrong
     }
@@ -176,7 +176,9 @@ impl Invariant for NotInADryRun {
         let enforces =
             |policy: Option<&Value>| policy.is_some_and(|one| text(one, "spec.enforcement") == "Enforce");
         let wrong = match self.0.act(change) {
-            Some(node) if !self.0.may_have_seen(change, enforces) => Err(format!("something is done to {}", name(&node))),
+            Some(node) if !self.0.may_have_seen(change, enforces) => {
+                Err(format!("something is done to {}", name(&node)))
+            }
             _ => Ok(()),
         };
         self.0.learn(change);
@@ -196,7 +198,9 @@ impl Invariant for NotInAPause {
     fn check(&mut self, change: &Change) -> Result<(), String> {
         let goes_on = |policy: Option<&Value>| policy.is_none_or(|one| at(one, "spec.pause").is_none());
         let wrong = match self.0.act(change) {
-            Some(node) if !self.0.may_have_seen(change, goes_on) => Err(format!("something is done to {}", name(&node))),
+            Some(node) if !self.0.may_have_seen(change, goes_on) => {
+                Err(format!("something is done to {}", name(&node)))
+            }
             _ => Ok(()),
         };
         self.0.learn(change);
@@ -255,7 +259,9 @@ impl NotForTheOutage {
         let Some(request) = self.ledger.requests.get(request) else { return false };
         items(request, "spec.causes").iter().all(|cause| {
             let checks = items(cause, "checks");
-            text(cause, "source") == "Gate" && !checks.is_empty() && checks.iter().all(|one| text(one, "name") == "dns")
+            text(cause, "source") == "Gate"
+                && !checks.is_empty()
+                && checks.iter().all(|one| text(one, "name") == "dns")
         })
     }
 
@@ -311,7 +317,11 @@ fn age(cluster: &Cluster, object: &Value, path: &str) -> SignedDuration {
     since.map_or(SignedDuration::MAX, |since| cluster.clock().now().duration_since(since))
 }
 
-fn check_node_in_the_end(cluster: &Cluster, node: &Value, acts: &BTreeMap<&str, &Value>) -> Result<(), String> {
+fn check_node_in_the_end(
+    cluster: &Cluster,
+    node: &Value,
+    acts: &BTreeMap<&str, &Value>,
+) -> Result<(), String> {
     let act = acts.get(uid(node));
     if mark(node).is_some() && act.is_none() {
         return Err(format!("{} is cordoned by us, and nothing is done to it", name(node)));
@@ -339,7 +349,8 @@ impl Invariant for Settled {
     fn finally(&mut self, cluster: &Cluster) -> Result<(), String> {
         let api = cluster.local("invariant");
         let policy = api.get(POLICIES, "", "default");
-        let in_flight = policy.iter().flat_map(|policy| reserved(policy)).filter(|one| at(one, "ended").is_none());
+        let in_flight =
+            policy.iter().flat_map(|policy| reserved(policy)).filter(|one| at(one, "ended").is_none());
         let acts: BTreeMap<&str, &Value> = in_flight.map(|one| (text(one, "remediation"), one)).collect();
         for (request, act) in &acts {
             // Who deletes the request of an act ends nothing: it is reserved for two hours.
@@ -350,7 +361,8 @@ impl Invariant for Settled {
         for node in api.all("nodes").iter().filter(|node| !is_deleting(node)) {
             check_node_in_the_end(cluster, node, &acts)?;
         }
-        let is_old = |pod: &&std::sync::Arc<Value>| age(cluster, pod, "metadata.creationTimestamp") > COMPARISON;
+        let is_old =
+            |pod: &&std::sync::Arc<Value>| age(cluster, pod, "metadata.creationTimestamp") > COMPARISON;
         let left = api.all("pods");
         left.iter()
             .find(|pod| is_control(pod) && is_old(pod))

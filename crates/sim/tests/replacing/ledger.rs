@@ -33,7 +33,9 @@ pub fn mark(node: &Value) -> Option<&str> {
 /// Whether a node is cordoned by this change.
 pub fn is_cordon(change: &Change) -> bool {
     let (Some(before), Some(after)) = (&change.before, &change.after) else { return false };
-    change.collection == "nodes" && !is_true(before, "spec.unschedulable") && is_true(after, "spec.unschedulable")
+    change.collection == "nodes"
+        && !is_true(before, "spec.unschedulable")
+        && is_true(after, "spec.unschedulable")
 }
 
 impl Ledger {
