@@ -3,23 +3,53 @@
 
 mod gate;
 mod labeller;
+mod replacing;
 
 use labeller::{Way, scenario};
 use nodekeeper_sim::actors::cloud::Group;
 use nodekeeper_sim::cluster::Local;
-use nodekeeper_sim::harness::{run, sweep};
+use nodekeeper_sim::harness::{Report, Scenario, run, sweep};
 use nodekeeper_sim::object::name;
+use replacing::invariants::{BUDGET, DRY, FOREIGN, FRESH, OUTAGE, PAUSED};
+use replacing::sabotage;
 
 fn caught(way: Way, by: &str) {
-    let found = sweep(&scenario(way), 1..41, |_| {});
-    assert!(!found.failures.is_empty(), "{way:?} passed 40 seeds");
-    println!("{way:?} is caught by {} of 40 seeds", found.failures.len());
+    caught_in(&scenario(way), &format!("{way:?}"), &[by]);
+}
+
+/// Some seed of forty ends with each of these.
+fn caught_in(scenario: &Scenario, way: &str, by_each: &[&str]) {
+    let found = sweep(|_| scenario, 1..41, |_| {});
+    assert!(!found.failures.is_empty(), "{way} passed 40 seeds");
+    println!("{way} is caught by {} of 40 seeds", found.failures.len());
     for report in &found.failures {
         let violation = report.violation.as_deref().unwrap_or_default();
         println!("  seed {}: {violation:.150}", report.seed);
     }
-    let by_it = found.failures.iter().filter(|r| r.violation.as_deref().is_some_and(|v| v.starts_with(by)));
-    assert!(by_it.count() > 0, "{way:?} was caught, but never by {by:?}");
+    for by in by_each {
+        let by_it = |r: &&Report| r.violation.as_deref().is_some_and(|v| v.starts_with(by));
+        assert!(found.failures.iter().any(|r| by_it(&r)), "{way} was caught, but never by {by:?}");
+    }
+}
+
+#[test]
+fn deleting_what_nobody_approved_is_caught() {
+    caught_in(&sabotage::scenario(sabotage::Way::Blind), "Blind", &[BUDGET, DRY, PAUSED]);
+}
+
+#[test]
+fn undoing_a_cordon_of_somebody_is_caught() {
+    caught_in(&sabotage::scenario(sabotage::Way::Uncordons), "Uncordons", &[FOREIGN]);
+}
+
+#[test]
+fn acting_on_what_was_seen_long_ago_is_caught() {
+    caught_in(&sabotage::scenario(sabotage::Way::Late), "Late", &[FRESH]);
+}
+
+#[test]
+fn blaming_nodes_for_an_outage_is_caught() {
+    caught_in(&sabotage::scenario(sabotage::Way::Stubborn), "Stubborn", &[OUTAGE]);
 }
 
 #[test]
@@ -44,9 +74,9 @@ fn a_busy_loop_is_caught() {
 
 #[test]
 fn a_seed_is_the_same_run_every_time() {
-    let (small, real) = (scenario(Way::Guarded), gate::scenario());
+    let (small, real, replacing) = (scenario(Way::Guarded), gate::scenario(), replacing::scenario());
     // 10 has 200 nodes.
-    for (scenario, seed) in [(&small, 3), (&small, 10), (&real, 3), (&real, 10)] {
+    for (scenario, seed) in [(&small, 3), (&small, 10), (&real, 3), (&real, 10), (&replacing, 3)] {
         let once = run(scenario, seed, true).trace;
         let again = run(scenario, seed, true).trace;
         assert!(once.lines().count() > 1_000, "the trace is too short to show anything");

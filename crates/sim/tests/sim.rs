@@ -5,13 +5,13 @@
 //! - `SEED=x` replays one and prints its trace.
 
 mod gate;
+mod replacing;
 
 use std::env;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use gate::scenario;
 use nodekeeper_sim::harness::{Scenario, Sweep, run, sweep};
 
 /// A run is mostly small objects that come and go, and the system's allocator is made for others.
@@ -52,16 +52,28 @@ const FAULTS: &[&str] = &[
     "DNS down, all",
     "DNS down, zone",
     "DNS down, node",
+    "pod deployed",
+    "policy paused",
+    "policy deleted",
+    "policy only looks",
+    "budget changed",
+    "node opted out",
+    "request deleted by somebody",
+    "replacement asked for by somebody",
 ];
 
+/// What must have come about in it.
+const HAPPENED: &[&str] =
+    &["nodes opened", "NodeClaims deleted", "Nodes deleted", "pods evicted", "nodes cordoned"];
+
 fn main() -> ExitCode {
+    let stories = Stories { gate: gate::scenario(), replacing: replacing::scenario() };
     let done = number("SEED").and_then(|seed| {
-        let scenario = scenario();
         if let Some(seed) = seed {
-            return Ok(replay(&scenario, seed));
+            return Ok(replay(stories.of(seed), seed));
         }
         let (from, count) = (number("FROM")?.unwrap_or(1), number("SEEDS")?.unwrap_or(SEEDS));
-        Ok(run_all(&scenario, from, count))
+        Ok(run_all(&stories, from, count))
     });
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -70,6 +82,18 @@ fn main() -> ExitCode {
             eprintln!("{wrong}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Nodes are only let in in even seeds, and also replaced in odd ones.
+struct Stories {
+    gate: Scenario,
+    replacing: Scenario,
+}
+
+impl Stories {
+    fn of(&self, seed: u64) -> &Scenario {
+        if seed.is_multiple_of(2) { &self.gate } else { &self.replacing }
     }
 }
 
@@ -93,10 +117,10 @@ fn replay(scenario: &Scenario, seed: u64) -> bool {
     report.violation.is_none()
 }
 
-fn run_all(scenario: &Scenario, from: u64, count: u64) -> bool {
-    println!("running {count} seeds from {from}: each 20 nodes or more, for 14 virtual minutes");
+fn run_all(stories: &Stories, from: u64, count: u64) -> bool {
+    println!("running {count} seeds from {from}: each 20 nodes or more, for 14 virtual minutes or more");
     let meter = Meter::new(count);
-    let found = sweep(scenario, from..from.saturating_add(count), |found| meter.show(found));
+    let found = sweep(|seed| stories.of(seed), from..from.saturating_add(count), |found| meter.show(found));
     print!("{found}");
     println!("in {} at {} seeds a second", span(meter.start.elapsed()), meter.rate(found.runs));
     let missing = if count >= SEEDS { never_met(&found) } else { Vec::new() };
@@ -165,6 +189,8 @@ fn never_met(found: &Sweep) -> Vec<String> {
     let met = |fault: &&&str| !found.coverage.faults.contains_key(**fault);
     let mut missing: Vec<String> =
         FAULTS.iter().filter(met).map(|f| format!("{f} was never injected")).collect();
+    let never = |what: &&&str| !found.coverage.happened.contains_key(**what);
+    missing.extend(HAPPENED.iter().filter(never).map(|what| format!("{what}: there were none")));
     if found.coverage.crashed_points.len() < found.coverage.write_points.len() * 2 {
         missing.push("a write was never crashed around".into());
     }

@@ -49,6 +49,9 @@ pub trait Invariant: Send {
     /// What must hold, in a few words.
     fn name(&self) -> &'static str;
 
+    /// The run begins, in this cluster.
+    fn begin(&mut self, _cluster: &Cluster) {}
+
     /// Looks at a change as it is committed; an error says what is wrong with it.
     fn check(&mut self, change: &Change) -> Result<(), String>;
 
@@ -277,6 +280,9 @@ impl<'s> Run<'s> {
         let (invariants, violation) = (self.invariants.clone(), self.violation.clone());
         let (coverage, trace) = (self.coverage.clone(), self.cluster.trace().clone());
         let notable = self.scenario.notable;
+        for invariant in invariants.lock().unwrap_or_else(PoisonError::into_inner).iter_mut() {
+            invariant.begin(&self.cluster);
+        }
         self.cluster.observe(Box::new(move |change| {
             trace.line(|| describe(change));
             let mut coverage = coverage.lock().unwrap_or_else(PoisonError::into_inner);

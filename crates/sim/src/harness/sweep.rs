@@ -20,8 +20,13 @@ pub struct Sweep {
     pub coverage: Coverage,
 }
 
-/// Runs every seed of a range, also after one that failed; `progress` is called after each with what was found so far.
-pub fn sweep(scenario: &Scenario, seeds: Range<u64>, progress: impl Fn(&Sweep) + Sync) -> Sweep {
+/// Runs every seed of a range, each its own story, also after one that failed; `progress` is called after each with what
+/// was found so far.
+pub fn sweep<'s>(
+    story: impl Fn(u64) -> &'s Scenario + Sync,
+    seeds: Range<u64>,
+    progress: impl Fn(&Sweep) + Sync,
+) -> Sweep {
     let next = AtomicU64::new(seeds.start);
     let result = Mutex::new(Sweep::default());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -34,7 +39,7 @@ pub fn sweep(scenario: &Scenario, seeds: Range<u64>, progress: impl Fn(&Sweep) +
                         return;
                     }
                     // A panic in the middle of a run must not lose the seed that led to it.
-                    let run = AssertUnwindSafe(|| run(scenario, seed, false));
+                    let run = AssertUnwindSafe(|| run(story(seed), seed, false));
                     let mut report = catch_unwind(run).unwrap_or_else(|_| Report {
                         seed,
                         violation: Some("the run panicked: see the output above".into()),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use nodekeeper_core::checks::Subject;
-use nodekeeper_core::node::{CONDITION, VERIFY};
+use nodekeeper_core::node::{CONDITION, CORDONED, VERIFY};
 use nodekeeper_core::record::{ANNOTATION, Record};
 use nodekeeper_core::report::{self, Verdict};
 use nodekeeper_sim::Cluster;
@@ -30,23 +30,41 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
     ]
 }
 
-fn is_ours(change: &Change) -> bool {
+/// Those that hold as well where nodes are replaced, which writes Nodes for reasons of its own.
+pub fn of_opening() -> Vec<Box<dyn Invariant>> {
+    vec![
+        Box::<OpenedByVerdict>::default(),
+        Box::<TaintedForCause>::default(),
+        Box::<OneWorkerAtATime>::default(),
+        Box::<OnlyTheLeaderWrites>::default(),
+    ]
+}
+
+pub fn is_ours(change: &Change) -> bool {
     change.writer().starts_with("replica-")
 }
 
-fn is_gated(node: &Value) -> bool {
+pub fn is_gated(node: &Value) -> bool {
     items(node, "spec.taints").iter().any(|taint| text(taint, "key") == TAINT)
 }
 
-fn record(node: &Value) -> Option<Record> {
+pub fn record(node: &Value) -> Option<Record> {
     let annotation = at(node, "metadata.annotations")?.get(ANNOTATION)?.as_str();
     Record::read(annotation, uid(node))
 }
 
-/// For whom a worker works; none if the object is no worker.
-fn subject(pod: &Value) -> Option<Subject> {
+/// For whom a worker works; none if the object is no worker, or one that only others are compared with.
+pub fn subject(pod: &Value) -> Option<Subject> {
+    if is_control(pod) {
+        return None;
+    }
     let annotation = at(pod, "metadata.annotations")?.get("nodekeeper.dev/subject")?.as_str()?;
     serde_json::from_str(annotation).ok()
+}
+
+/// Whether it is a worker by which others are compared with the node that it looks at.
+pub fn is_control(pod: &Value) -> bool {
+    at(pod, "metadata.labels").is_some_and(|labels| labels["app.kubernetes.io/component"] == "control")
 }
 
 /// How a worker's container ended.
@@ -116,7 +134,7 @@ impl Invariant for OpenedByVerdict {
 struct NothingForeign;
 
 /// A node without what is ours and what every write changes.
-fn foreign(node: &Value) -> Value {
+pub fn foreign(node: &Value) -> Value {
     let mut node = node.clone();
     let taints: Vec<Value> =
         items(&node, "spec.taints").iter().filter(|taint| text(taint, "key") != TAINT).cloned().collect();
@@ -124,7 +142,9 @@ fn foreign(node: &Value) -> Value {
     let metadata = node["metadata"].as_object_mut().expect("every object has metadata");
     metadata.remove("resourceVersion");
     metadata.remove("managedFields");
-    for (map, key) in [("labels", LABEL), ("annotations", ANNOTATION), ("annotations", VERIFY)] {
+    for (map, key) in
+        [("labels", LABEL), ("annotations", ANNOTATION), ("annotations", VERIFY), ("annotations", CORDONED)]
+    {
         if let Some(map) = metadata.get_mut(map).and_then(Value::as_object_mut) {
             map.remove(key);
         }
@@ -138,8 +158,8 @@ fn foreign(node: &Value) -> Value {
     node
 }
 
-/// A gate without what it says about itself.
-fn asked_for(gate: &Value) -> Value {
+/// A gate or a policy without what it says about itself.
+pub fn asked_for(gate: &Value) -> Value {
     let mut gate = gate.clone();
     gate["status"] = Value::Null;
     for field in ["resourceVersion", "managedFields"] {

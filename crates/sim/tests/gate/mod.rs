@@ -111,7 +111,7 @@ fn change_gate(somebody: &Local, random: &mut fastrand::Rng) -> Option<&'static 
 }
 
 /// What a report counts: how much there was to go wrong.
-fn notable(change: &Change) -> Option<&'static str> {
+pub fn notable(change: &Change) -> Option<&'static str> {
     let is_ours = change.writer().starts_with("replica-");
     let gated =
         |node: &Arc<Value>| items(node, "spec.taints").iter().any(|taint| text(taint, "key") == TAINT);
@@ -128,7 +128,7 @@ fn notable(change: &Change) -> Option<&'static str> {
 }
 
 /// A gate that does nothing would hold its nodes for ever.
-fn heal(somebody: &Local) {
+pub fn heal(somebody: &Local) {
     if let Some(gate) = somebody.get("nodekeeper.dev/nodegates", "", "default") {
         let healed = somebody.change(&gate, None, |gate| set(gate, "spec.enforcement", json!("Enforce")));
         healed.expect("nobody else writes");
@@ -136,7 +136,7 @@ fn heal(somebody: &Local) {
 }
 
 /// People delete workers, change and replace gates, taint nodes again, cordon them and delete them for good.
-fn meddle(somebody: &Local, random: &mut fastrand::Rng) -> Option<&'static str> {
+pub fn meddle(somebody: &Local, random: &mut fastrand::Rng) -> Option<&'static str> {
     let nodes = somebody.all("nodes");
     let node = nodes.get(random.usize(..nodes.len().max(1)))?;
     match random.u8(0..11) {

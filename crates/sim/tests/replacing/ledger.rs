@@ -1,0 +1,101 @@
+//! What an invariant remembers of the cluster: policies, requests and nodes as they were.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use nodekeeper_core::node::CORDONED;
+use nodekeeper_sim::object::{at, is_true, items, name, text, uid};
+use nodekeeper_sim::store::Change;
+use serde_json::Value;
+
+use super::{CLAIMS, POLICIES, REQUESTS, reserved};
+use crate::gate::invariants::{is_ours, record};
+
+/// An act is decided from what was read before it was sent: a watch may be behind, and reads take their time.
+pub const BEHIND: SignedDuration = SignedDuration::from_secs(45);
+
+#[derive(Default)]
+pub struct Ledger {
+    /// The policy since when; none while there is none.
+    policies: Vec<(Timestamp, Option<Arc<Value>>)>,
+    pub requests: BTreeMap<String, Arc<Value>>,
+    /// By name, those that are gone included.
+    nodes: BTreeMap<String, Arc<Value>>,
+    /// By node uid and the time that a record bears: when it was really written.
+    recorded: BTreeMap<(String, String), Timestamp>,
+}
+
+pub fn mark(node: &Value) -> Option<&str> {
+    at(node, "metadata.annotations")?.get(CORDONED)?.as_str()
+}
+
+/// Whether a node is cordoned by this change.
+pub fn is_cordon(change: &Change) -> bool {
+    let (Some(before), Some(after)) = (&change.before, &change.after) else { return false };
+    change.collection == "nodes"
+        && !is_true(before, "spec.unschedulable")
+        && is_true(after, "spec.unschedulable")
+}
+
+impl Ledger {
+    /// To be called when everything else was done about a change.
+    pub fn learn(&mut self, change: &Change) {
+        match (change.collection.as_str(), &change.after) {
+            (POLICIES, after) => self.policies.push((change.at, after.clone())),
+            (REQUESTS, Some(request)) => drop(self.requests.insert(change.key.clone(), request.clone())),
+            ("nodes", Some(node)) => {
+                if let Some(at) = record(node).and_then(|record| record.at) {
+                    self.recorded.entry((uid(node).to_owned(), at.to_string())).or_insert(change.at);
+                }
+                self.nodes.insert(name(node).to_owned(), node.clone());
+            }
+            _ => {}
+        }
+    }
+
+    /// The node that a destructive act of ours is about, or what stands for it; none if the change is no such act.
+    pub fn act(&self, change: &Change) -> Option<Arc<Value>> {
+        let object = change.before.as_ref().filter(|_| is_ours(change))?;
+        let node = match (change.collection.as_str(), change.deleted()) {
+            ("nodes", Some(node)) => name(node),
+            (CLAIMS, Some(claim)) => text(claim, "status.nodeName"),
+            ("pods", Some(pod)) if change.is_eviction() => text(pod, "spec.nodeName"),
+            _ if is_cordon(change) => change.key.as_str(),
+            _ => return None,
+        };
+        Some(self.nodes.get(node).unwrap_or(object).clone())
+    }
+
+    /// Whether this was so of the policy at some time that the writer may have decided from.
+    pub fn may_have_seen(&self, change: &Change, so: impl Fn(Option<&Value>) -> bool) -> bool {
+        let from = change.sent() - BEHIND;
+        let first = self.policies.iter().rposition(|(since, _)| *since <= from);
+        let seen = self.policies[first.unwrap_or_default()..].iter().filter(|(at, _)| *at <= change.at);
+        let mut seen = seen.peekable();
+        (first.is_none() && so(None)) || seen.any(|(_, policy)| so(policy.as_deref()))
+    }
+
+    /// When the youngest of what a request is about was really seen.
+    pub fn evidence(&self, request: &Value) -> Option<Timestamp> {
+        let of = |cause: &Value| match text(cause, "source") {
+            "Gate" => {
+                let at: Timestamp = text(cause, "observedAt").parse().ok()?;
+                self.recorded.get(&(name(request).to_owned(), at.to_string())).copied()
+            }
+            _ => text(request, "metadata.creationTimestamp").parse().ok(),
+        };
+        items(request, "spec.causes").iter().filter_map(of).max()
+    }
+}
+
+/// The acts that this change of the policy approves: what is only remembered anew from requests has no group.
+pub fn approved(change: &Change) -> Vec<&Value> {
+    let (POLICIES, Some(after)) = (change.collection.as_str(), &change.after) else { return Vec::new() };
+    let known = |one: &Value| {
+        let same = |other: &Value| other["remediation"] == one["remediation"] && other["at"] == one["at"];
+        change.before.as_ref().is_some_and(|before| reserved(before).any(same))
+    };
+    let is_new = |one: &&Value| !text(one, "group").is_empty() && at(one, "ended").is_none() && !known(one);
+    if is_ours(change) { reserved(after).filter(is_new).collect() } else { Vec::new() }
+}
