@@ -390,7 +390,7 @@ pub fn consider(seen: &Seen<'_>) -> Consideration {
     if let Some(held) = held {
         return Consideration::Hold(held);
     }
-    if let Some(consideration) = comparison(seen, policy, target, &causes) {
+    if let Some(consideration) = comparison(policy, &target.zone, &causes, seen.compared) {
         return consideration;
     }
     let mut status = policy.status.clone();
@@ -474,7 +474,7 @@ fn brakes(
     }
     let for_gate = causes.iter().any(|cause| cause.source == CauseSource::Gate);
     window::check(&policy.spec.windows, now).or_else(|held| if for_gate { Ok(()) } else { Err(held) })?;
-    control::known_down(&policy.status.down, causes, target)?;
+    control::known_down(&policy.status.down, causes, &target.zone)?;
     fuse::check(policy, &check_names(causes), target, seen.survey, now)?;
     budget::check(policy, seen.requests, target, seen.survey, now)
 }
@@ -506,19 +506,32 @@ fn check_names<'a>(causes: &[&'a RemediationCause]) -> Vec<&'a str> {
     names
 }
 
+/// Why a request that waits for a comparison goes on waiting: found out without asking the server anything.
+#[must_use]
+pub fn uncompared(policy: &Policy, request: &Request, zone: &str, compared: &Compared) -> Option<Held> {
+    let causes: Vec<&RemediationCause> = request.spec.causes.iter().collect();
+    if let Err(held) = control::known_down(&policy.status.down, &causes, zone) {
+        return Some(held);
+    }
+    match comparison(policy, zone, &causes, compared)? {
+        Consideration::Hold(held) | Consideration::Compare(held) => Some(held),
+        Consideration::Approve(_) => None,
+    }
+}
+
 /// Nodes that work have to pass what this one fails. None if they do.
 fn comparison(
-    seen: &Seen<'_>,
     policy: &Policy,
-    target: &Target,
+    zone: &str,
     causes: &[&RemediationCause],
+    compared: &Compared,
 ) -> Option<Consideration> {
     let by_gate = |cause: &&&RemediationCause| cause.source == CauseSource::Gate && !cause.checks.is_empty();
     let RemediationCause { name: gate, checks, .. } = causes.iter().find(by_gate)?;
     let size = usize::try_from(policy.spec.control_group.size).unwrap_or_default();
-    let place = if target.zone.is_empty() { String::new() } else { format!(" of zone {}", target.zone) };
+    let place = if zone.is_empty() { String::new() } else { format!(" of zone {zone}") };
     let held = |hold, message| Held { again_in: Some(control::SHARED), ..Held::new(hold, message) };
-    match seen.compared.judge(size, checks) {
+    match compared.judge(size, checks) {
         Comparison::NodeIsWorse => None,
         Comparison::Due => {
             let message =

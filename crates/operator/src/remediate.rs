@@ -16,13 +16,14 @@ use nodekeeper_core::api::{
 };
 use nodekeeper_core::condition::Finding;
 use nodekeeper_core::gate::{GateView, Notice};
+use nodekeeper_core::node::NodeView;
 use nodekeeper_core::record::Record;
 use nodekeeper_core::remediate::act::{Acting, Next, Step, next};
 use nodekeeper_core::remediate::control::{Compared, candidates};
 use nodekeeper_core::remediate::drain::PodView;
 use nodekeeper_core::remediate::provider::{Claims, Machine, find};
 use nodekeeper_core::remediate::{
-    Consideration, Held, Hold, Policy, Request, Seen, Survey, Target, consider, standstill, zone,
+    Consideration, Held, Hold, Policy, Request, Seen, Survey, Target, consider, standstill, uncompared, zone,
 };
 use nodekeeper_core::report::Verdict;
 use tokio::time::timeout;
@@ -36,11 +37,11 @@ use crate::queue::Outcome;
 use crate::views::Views;
 
 const READ: Duration = Duration::from_secs(5);
+/// For so long the count of all nodes is good enough.
+const SURVEY: Duration = Duration::from_secs(1);
 const SOON: Duration = Duration::from_millis(100);
-/// How often a request that is held is looked at though nothing changed.
-const HELD: Duration = Duration::from_mins(1);
-/// The same of one that would be held anyway.
-const DRY: Duration = Duration::from_mins(5);
+/// How often a request that is held is looked at though nothing changed: what holds it mostly says when it is over.
+const HELD: Duration = Duration::from_mins(5);
 /// Evictions that were refused are asked for again after this, then after twice as long, and so on.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
@@ -63,6 +64,8 @@ pub struct Remediator {
     file: Option<RemediationPolicySpec>,
     /// By request: how often evictions were refused in a row, and what the server said last.
     refused: Mutex<BTreeMap<String, (u32, String)>>,
+    /// All nodes, counted, and when: many requests are looked at in the same moment.
+    surveyed: Mutex<Option<(Duration, Arc<Survey>)>>,
 }
 
 impl Remediator {
@@ -75,7 +78,16 @@ impl Remediator {
         metrics: Arc<Metrics>,
         file: Option<RemediationPolicySpec>,
     ) -> Self {
-        Self { client, clock, views, writer, metrics, file, refused: Mutex::default() }
+        Self {
+            client,
+            clock,
+            views,
+            writer,
+            metrics,
+            file,
+            refused: Mutex::default(),
+            surveyed: Mutex::default(),
+        }
     }
 
     fn views(&self) -> MutexGuard<'_, Views> {
@@ -96,7 +108,7 @@ impl Remediator {
                 locked(&self.refused).remove(name);
                 return Outcome::Settled;
             }
-            if let Some(held) = self.standstill(policy.as_ref()) {
+            if let Some(held) = self.held_unread(&request, policy.as_ref()) {
                 return self.hold(&request, &held).await;
             }
         }
@@ -113,21 +125,50 @@ impl Remediator {
         }
     }
 
-    fn standstill(&self, policy: Option<&Policy>) -> Option<Held> {
+    /// What holds it, as far as that is known without asking the server: where many nodes fail, that is most of it.
+    fn held_unread(&self, request: &Request, policy: Option<&Policy>) -> Option<Held> {
         let survey = self.survey(policy);
         let views = self.views();
         let requests: Vec<&Request> = views.requests.all().collect();
-        standstill(policy, &requests, &survey, self.clock.now())
+        if let Some(held) = standstill(policy, &requests, &survey, self.clock.now()) {
+            return Some(held);
+        }
+        let compares = [Hold::Comparing.as_str(), Hold::SharedDependencyDown.as_str()];
+        let is_waiting =
+            request.condition("Approved").is_some_and(|now| compares.contains(&now.reason.as_str()));
+        let (policy, node) = (policy.filter(|_| is_waiting)?, views.nodes.get(&request.spec.node.name)?);
+        let gate = views.gates.get(request.blamed_by()?.0)?;
+        let compared = Compared {
+            since_failure: self.since_failure(node, request),
+            ..compared_in(&views, gate, zone(node), &self.clock)
+        };
+        // One that was let in, or that is another node, is found out by reading it.
+        let same = *node.uid == *request.spec.node.uid && !node.leaving && is_blamed(node);
+        uncompared(policy, request, zone(node), &compared).filter(|_| same)
+    }
+
+    /// How long ago the node failed. Whose clock wrote the time is not known; since when we know of it is.
+    fn since_failure(&self, node: &NodeView, request: &Request) -> Duration {
+        let known_for = self.clock.elapsed().saturating_sub(node.record_seen);
+        let age = Duration::try_from(self.clock.now().duration_since(request.asked())).unwrap_or_default();
+        age.min(known_for)
     }
 
     /// Counts all nodes.
-    fn survey(&self, policy: Option<&Policy>) -> Survey {
+    fn survey(&self, policy: Option<&Policy>) -> Arc<Survey> {
+        let elapsed = self.clock.elapsed();
+        let mut last = locked(&self.surveyed);
+        if let Some((_, survey)) = last.as_ref().filter(|(at, _)| elapsed < *at + SURVEY) {
+            return survey.clone();
+        }
         let default = RemediationPolicySpec::default();
         let spec = policy.map_or(&default, |policy| &policy.spec);
         let window = SignedDuration::from_secs(spec.breaker.window_seconds.into());
         let views = self.views();
         let gates: Vec<&GateView> = views.gates.all().collect();
-        Survey::new(views.nodes.all(), &gates, self.clock.now() - window)
+        let survey = Arc::new(Survey::new(views.nodes.all(), &gates, self.clock.now() - window));
+        *last = Some((elapsed, survey.clone()));
+        survey
     }
 
     /// Reads the node, its pods and who would replace it from the server, past every cache.
@@ -158,7 +199,7 @@ impl Remediator {
         let consideration = {
             let views = self.views();
             let requests: Vec<&Request> = views.requests.all().collect();
-            let compared = compared(&views, request, around.target.as_ref(), &self.clock);
+            let compared = self.compared(&views, request, around.target.as_ref());
             consider(&Seen {
                 request,
                 policy,
@@ -177,6 +218,15 @@ impl Remediator {
             (Consideration::Approve(status), Some(policy)) => self.approve(request, policy, &status).await,
             (Consideration::Approve(_), None) => Outcome::Failed,
         }
+    }
+
+    /// How nodes that work fare with the checks of the gate that asks.
+    fn compared(&self, views: &Views, request: &Request, target: Option<&Target>) -> Compared {
+        let gate = request.blamed_by().and_then(|(gate, _)| views.gates.get(gate));
+        let (Some(gate), Some(target)) = (gate, target) else { return Compared::default() };
+        let node = views.nodes.get(&target.identity.name).filter(|node| *node.uid == *target.identity.uid);
+        let since_failure = node.map_or(Duration::ZERO, |node| self.since_failure(node, request));
+        Compared { since_failure, ..compared_in(views, gate, &target.zone, &self.clock) }
     }
 
     /// Reserves the act. Only whoever wrote that goes on.
@@ -226,8 +276,7 @@ impl Remediator {
         if held.hold.is_end() {
             return Outcome::Settled;
         }
-        let usual = if held.hold == Hold::DryRun { DRY } else { HELD };
-        Outcome::Again(held.again_in.unwrap_or(usual).clamp(SOON, DRY))
+        Outcome::Again(held.again_in.unwrap_or(HELD).clamp(SOON, HELD))
     }
 
     fn unwritten(request: &Request, trouble: &Trouble) -> Outcome {
@@ -377,18 +426,13 @@ fn why(request: &Request) -> String {
     request.spec.causes.first().map(|cause| cause.message.clone()).unwrap_or_default()
 }
 
-/// How nodes that work fare with the checks of the gate that asks.
-fn compared(views: &Views, request: &Request, target: Option<&Target>, clock: &Clock) -> Compared {
-    let gate = request.blamed_by().and_then(|(gate, _)| views.gates.get(gate));
-    let (Some(gate), Some(target)) = (gate, target) else { return Compared::default() };
-    // Whose clock wrote the time is not known; since when we know of it is.
-    let node = views.nodes.get(&target.identity.name).filter(|node| *node.uid == *target.identity.uid);
-    let known_for = node.map_or(Duration::ZERO, |node| clock.elapsed().saturating_sub(node.record_seen));
-    let age = Duration::try_from(clock.now().duration_since(request.asked())).unwrap_or_default();
-    Compared { since_failure: age.min(known_for), ..compared_in(views, gate, &target.zone, clock) }
+/// Whether the node's own record says that it failed.
+fn is_blamed(node: &NodeView) -> bool {
+    let record = Record::read(node.record.as_deref(), &node.uid);
+    record.is_some_and(|record| record.verdict == Some(Verdict::Failed) && !record.is_open())
 }
 
-/// The same of a gate in a zone.
+/// How nodes that work fare with the checks of a gate in a zone.
 fn compared_in(views: &Views, gate: &GateView, in_zone: &str, clock: &Clock) -> Compared {
     let number = minute(clock);
     let there = candidates(views.nodes.all(), gate, in_zone, number).len();

@@ -151,7 +151,7 @@ fn brakes(seen: &Acting<'_>, policy: &Policy, target: &Target) -> Result<(), Hel
     // What is counted is written in the policy; here nobody counts again.
     cluster(policy, &Survey::default(), seen.now)?;
     opted_out(target, seen.pods)?;
-    control::known_down(&policy.status.down, &causes, target)
+    control::known_down(&policy.status.down, &causes, &target.zone)
 }
 
 fn step(seen: &Acting<'_>, target: &Target) -> Next {

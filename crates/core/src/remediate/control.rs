@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Held, Hold, Target, told, zone};
+use super::{Held, Hold, told, zone};
 use crate::api::{CauseSource, Down, FailedCheck, RemediationCause};
 use crate::checks::Subject;
 use crate::gate::{GateView, scatter};
@@ -184,13 +184,13 @@ pub fn candidates<'a>(
 
 /// Whether what the node fails is known not to work on others. What a recycler counted there may come from anything
 /// that is down.
-pub(super) fn known_down(down: &[Down], causes: &[&RemediationCause], target: &Target) -> Result<(), Held> {
+pub(super) fn known_down(down: &[Down], causes: &[&RemediationCause], zone: &str) -> Result<(), Held> {
     let is_shared = |down: &&Down| {
         let is_from = |cause: &&RemediationCause| {
             cause.source == CauseSource::Recycler
                 || cause.checks.iter().any(|check| is_down(down, &check.name, &check.target))
         };
-        down.zone == target.zone && causes.iter().any(is_from)
+        down.zone == zone && causes.iter().any(is_from)
     };
     match down.iter().find(is_shared) {
         Some(down) => {
