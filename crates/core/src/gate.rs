@@ -3,6 +3,7 @@
 mod blame;
 mod case;
 mod dry_run;
+mod open;
 mod pace;
 mod publish;
 mod select;

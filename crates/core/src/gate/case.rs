@@ -5,10 +5,11 @@ use std::time::Duration;
 use jiff::SignedDuration;
 
 use super::blame::failed;
-use super::pace::{pause, scatter, spread};
+use super::open::PERIODIC;
+use super::pace::{pause, scatter};
 use super::wait::{Unmet, unmet};
 use super::{Decision, Effect, GateView, Notice, Observed, State, remove, round, round_of, subject};
-use crate::api::{Fate, Mode, OnReboot};
+use crate::api::Fate;
 use crate::record::{Cause, Ending, MOST_WORKERS, Record};
 use crate::report::{CheckResult, Outcome, Report, Verdict, reason};
 use crate::worker::{Progress, WorkerView};
@@ -134,7 +135,13 @@ impl Case<'_> {
         }
     }
 
-    fn record_after(&self, worker: &WorkerView, verdict: Verdict, cause: Option<Cause>, why: &str) -> Record {
+    pub(super) fn record_after(
+        &self,
+        worker: &WorkerView,
+        verdict: Verdict,
+        cause: Option<Cause>,
+        why: &str,
+    ) -> Record {
         let mut failed_now = match &worker.progress {
             Progress::Reported(report) => failed(report),
             _ => Vec::new(),
@@ -166,7 +173,7 @@ impl Case<'_> {
     }
 
     /// The taint by which the gate holds a node.
-    fn taint(&self) -> String {
+    pub(super) fn taint(&self) -> String {
         self.gate.spec.taints.first().map(|taint| taint.key.clone()).unwrap_or_default()
     }
 
@@ -215,38 +222,6 @@ impl Case<'_> {
         Decision::new(state, note).with(effects)
     }
 
-    /// A node that was let in does not pass any more.
-    fn failed_in_place(&self, worker: &WorkerView, report: &Report) -> Decision {
-        let record = self.record_after(worker, Verdict::Failed, None, &report.summary());
-        let needed = match self.gate.spec.mode {
-            Mode::Bootstrap => 1,
-            Mode::Continuous => self.gate.spec.continuous.failures.unsigned_abs(),
-        };
-        let count = record.attempts;
-        let failed = format!("failure {count} of {needed} of a verified node: {}", report.summary());
-        if count < needed {
-            let told = Notice::new(true, "NodeCheckFailed", &action(report), &*failed);
-            return Decision::new(State::Verified, failed)
-                .with([Effect::Remember(record), Effect::Tell(told)]);
-        }
-        if !self.seen.fleet.may_regate() {
-            let regated = self.seen.fleet.regated;
-            let note = format!(
-                "{failed}; it is not tainted: {regated} nodes of gate {} are tainted again already, so it is hardly the node",
-                self.gate.name
-            );
-            let told = Notice::new(true, "NodeRegateHeld", "Hold", &*note);
-            return Decision::new(State::Verified, note).with([Effect::Remember(record), Effect::Tell(told)]);
-        }
-        self.regate(record, format!("{failed}; tainted again"))
-    }
-
-    fn regate(&self, record: Record, note: String) -> Decision {
-        let told = Notice::new(true, "NodeGated", "AddTaint", &*note);
-        Decision::new(State::Unverified, note)
-            .with([Effect::Regate(Record { taint: self.taint(), ..record.held_again() }), Effect::Tell(told)])
-    }
-
     fn inconclusive(&self, worker: &WorkerView, cause: Cause, why: &str) -> Decision {
         let record = self.record_after(worker, Verdict::Inconclusive, Some(cause), why);
         let note = format!("worker {} could not tell: {why}", worker.subject.number);
@@ -263,79 +238,8 @@ impl Case<'_> {
         Decision::new(state, note).with([Effect::Remember(record), Effect::Tell(told)]).with(stuck)
     }
 
-    /// A node that was let in: is there anything to look at?
-    fn tend(&self) -> Decision {
-        if self.is_held_for_boot() {
-            return self.hold_for_boot(self.record.number);
-        }
-        if let Some(wish) = self.wish() {
-            return self.next(wish);
-        }
-        let settled = Decision::new(State::Verified, "the node was verified").with(remove(self.seen.workers));
-        match self.gate.spec.mode {
-            Mode::Bootstrap => settled,
-            Mode::Continuous => settled.again_in(self.until_periodic()),
-        }
-    }
-
-    /// The gate holds what was booted, and this was.
-    fn is_held_for_boot(&self) -> bool {
-        !self.held
-            && self.was_booted()
-            && self.gate.spec.on_reboot == OnReboot::Regate
-            && self.seen.node.ready
-    }
-
-    fn hold_for_boot(&self, number: u32) -> Decision {
-        let why = "the node was booted again";
-        let ending = Ending {
-            uid: &self.seen.node.uid,
-            round: round(self.seen.node, self.gate),
-            number,
-            verdict: Verdict::Inconclusive,
-            why,
-            failed: Vec::new(),
-            cause: Some(Cause::Other),
-            spent: 0,
-            anew: true,
-            at: self.seen.now,
-        };
-        let record = Record { workers: 0, silent: 0, ..self.record.after(ending) };
-        let note = format!("{why}; gate {} holds it until it is verified", self.gate.name);
-        self.regate(record, note)
-    }
-
-    /// Why a node that was let in has to be looked at.
-    fn wish(&self) -> Option<&'static str> {
-        let label = &self.gate.spec.verified_label.key;
-        if self.seen.node.verify.is_some() {
-            Some("somebody asked for it")
-        } else if self.record.label == *label && self.seen.node.labels.get(label).is_none() {
-            Some("its label was removed")
-        } else if self.was_booted() && self.gate.spec.on_reboot != OnReboot::Ignore {
-            Some("it was booted again")
-        } else if self.record.verdict != Some(Verdict::Passed) {
-            Some("the last worker did not pass")
-        } else if self.gate.spec.mode == Mode::Continuous && !self.until_periodic().is_positive() {
-            Some(PERIODIC)
-        } else {
-            None
-        }
-    }
-
-    fn was_booted(&self) -> bool {
-        !self.seen.node.boot_id.is_empty() && *self.record.round.boot_id != *self.seen.node.boot_id
-    }
-
-    /// When a verified node is looked at again: so that no more than one worker a second is started for it.
-    fn until_periodic(&self) -> SignedDuration {
-        let asked = i64::from(self.gate.spec.continuous.period_seconds);
-        let period = SignedDuration::from_secs(asked.max(self.seen.fleet.open.into()));
-        spread(period, &self.record) - self.since_recorded()
-    }
-
     /// All that ended is recorded. Is it time for the next worker?
-    fn next(&self, wish: &str) -> Decision {
+    pub(super) fn next(&self, wish: &str) -> Decision {
         let node = self.seen.node;
         let waiting = |why: String| Decision::new(State::Waiting, why).with(remove(self.unended()));
         if !node.ready || node.boot_id.is_empty() {
@@ -480,18 +384,15 @@ impl Case<'_> {
 
     /// Whoever wrote the record may have a clock that is ahead of ours: no node waits longer than the pause since we
     /// saw it.
-    fn since_recorded(&self) -> SignedDuration {
+    pub(super) fn since_recorded(&self) -> SignedDuration {
         let since_seen = self.seen.elapsed.saturating_sub(self.seen.node.record_seen);
         let since_seen = SignedDuration::try_from(since_seen).unwrap_or(SignedDuration::MAX);
         self.record.at.map_or(since_seen, |at| self.seen.now.duration_since(at).max(since_seen))
     }
 }
 
-/// What is looked at because its time has come, and nobody asked.
-const PERIODIC: &str = "its time has come";
-
 /// Which check failed first: an Event is told from another by its action.
-fn action(report: &Report) -> String {
+pub(super) fn action(report: &Report) -> String {
     let failed = report.checks.iter().find(|check| check.outcome == Outcome::Failed);
     failed.map_or_else(|| "Check".to_owned(), |check| format!("Check-{}", check.name))
 }

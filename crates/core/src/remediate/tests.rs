@@ -11,6 +11,8 @@ mod window;
 use super::control::Run;
 use super::drain::PodView;
 use super::provider::ClaimView;
+use std::time::Duration;
+
 use super::*;
 use crate::api::{Down, NodeIdentity, Pause};
 use crate::checks::Subject;

@@ -147,7 +147,7 @@ impl Writer {
     }
 
     /// No more pods are scheduled to the node. It bears our mark, so that nobody else's cordon is ever undone.
-    pub async fn cordon(&self, target: &Target, request: &Request) -> Result<(), Trouble> {
+    pub async fn shut(&self, target: &Target, request: &Request) -> Result<(), Trouble> {
         self.permitted()?;
         let mut operations = same_machine(target);
         // What was decided from this record must not meet another: the node may have been let in just now.
@@ -167,7 +167,7 @@ impl Writer {
     }
 
     /// Takes our own cordon away, and no other.
-    pub async fn uncordon(&self, target: &Target) -> Result<(), Trouble> {
+    pub async fn reopen(&self, target: &Target) -> Result<(), Trouble> {
         self.permitted()?;
         let Some(marked) = &target.cordoned_for else { return Ok(()) };
         let mark = format!("/metadata/annotations/{}", escaped(CORDONED));
@@ -194,7 +194,7 @@ impl Writer {
     }
 
     /// Asks for a pod to go, as its budget allows.
-    pub async fn evict(&self, pod: &PodView) -> Result<Evicted, Trouble> {
+    pub async fn send_off(&self, pod: &PodView) -> Result<Evicted, Trouble> {
         self.permitted()?;
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
         // Not by `Api::evict`: kube 5.0 writes `delete_options`, which no server reads, so that the uid would not count.

@@ -110,7 +110,7 @@ impl Remediator {
             }
             let nodes: Api<Node> = Api::all(self.client.clone());
             if let Some(live) = answered(timeout(READ, nodes.get_opt(&node.name)).await)? {
-                self.writer.uncordon(&Target::new(&live)).await?;
+                self.writer.reopen(&Target::new(&live)).await?;
             }
         }
         Ok(())
