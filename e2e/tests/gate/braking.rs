@@ -3,6 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use http::Method;
 use jiff::Timestamp;
+use kube::api::ListParams;
 use serde_json::{Value, json};
 
 use crate::draining::run_on;
@@ -126,7 +127,7 @@ pub async fn no_more_than_the_budget_allows(world: impl World) -> Result<()> {
     let deleted = controller.line.asked().into_iter().filter(|one| one.method == Method::DELETE);
     let deleted: Vec<_> = deleted.filter(|one| one.is_about_nodes()).collect();
     ensure!(deleted.len() == 2, "{deleted:?}");
-    let all = requests(&world).list(&Default::default()).await?.items;
+    let all = requests(&world).list(&ListParams::default()).await?.items;
     let approved = |one: &&kube::core::DynamicObject| one.data["status"]["approvedAt"].is_string();
     ensure!(all.iter().filter(approved).count() == 2, "{all:?}");
     Ok(())

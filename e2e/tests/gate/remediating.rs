@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use http::Method;
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, ResourceExt as _};
 use nodekeeper_core::api::{NodeRemediation, RemediationPolicy};
@@ -67,7 +67,7 @@ async fn says(
 ) -> Result<String> {
     let last = std::cell::RefCell::new(Value::Null);
     let look = async || {
-        let all = objects.list(&Default::default()).await?.items;
+        let all = objects.list(&ListParams::default()).await?.items;
         let Some(one) = all.into_iter().find(|one| is(one)) else { return Ok(None) };
         let found = condition(&one, what.0).filter(|one| one["status"] == what.1 && one["reason"] == what.2);
         let message = found.and_then(|one| one["message"].as_str()).filter(|message| message.contains(words));
