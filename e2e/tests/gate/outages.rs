@@ -4,6 +4,7 @@ use anyhow::{Result, ensure};
 use kube::api::ListParams;
 use serde_json::json;
 
+use crate::line::Asked;
 use crate::play::opens;
 use crate::remediating::{GOOD, hopeless, is_there, policy_says, request_says, requests, stage, zoned};
 use crate::world::{BROKEN, WORKS, World};
@@ -44,7 +45,7 @@ pub async fn i02_when_names_resolve_nowhere_no_node_is_blamed(world: impl World)
         let name = request.data["spec"]["node"]["name"].as_str().unwrap_or_default();
         request_says(&world, name, ("Succeeded", "False", "NodeRecovered"), "").await?;
     }
-    let harm: Vec<_> = controller.line.asked().into_iter().filter(|one| one.is_harm()).collect();
+    let harm: Vec<_> = controller.line.asked().into_iter().filter(Asked::is_harm).collect();
     ensure!(harm.is_empty(), "{harm:?}");
     Ok(())
 }

@@ -80,8 +80,10 @@ async fn workload(cluster: &Cluster) -> Result<()> {
 
 async fn has_succeeded(cluster: &Cluster) -> Result<Option<()>> {
     let requests: Api<NodeRemediation> = Api::all(cluster.client()?);
-    let requests = requests.list(&ListParams::default()).await?.items;
-    let conditions = requests.iter().filter_map(|one| one.status.as_ref()).flat_map(|one| &one.conditions);
+    // A new kind is not served at once.
+    let Ok(requests) = requests.list(&ListParams::default()).await else { return Ok(None) };
+    let conditions =
+        requests.items.iter().filter_map(|one| one.status.as_ref()).flat_map(|one| &one.conditions);
     let so = |type_: &str| {
         conditions.clone().any(|condition| condition.type_ == type_ && condition.status == "True")
     };
