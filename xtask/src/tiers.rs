@@ -137,8 +137,8 @@ pub const TIERS: &[Tier] = &[
     },
     Tier {
         name: "gate",
-        what: "scenarios of the gate, each on the embedded cluster and on a real control plane",
-        usually: "3 min",
+        what: "scenarios of the gate and of remediation, each on the embedded cluster and on a real control plane",
+        usually: "7 min",
         needs: Some("kubernetes"),
         steps: &[Step::Tests("e2e", Which::Named(&["gate"]))],
     },
@@ -166,7 +166,7 @@ pub const TIERS: &[Tier] = &[
     Tier {
         name: "walk",
         what: "nodes through the gate, on the embedded cluster, a real control plane and real nodes",
-        usually: "3 min to build what goes into images, then 1 min",
+        usually: "3 min to build what goes into images, then 4 min",
         needs: Some("kubernetes"),
         steps: &[Step::Binary("images"), Step::Tests("e2e", Which::Named(&["walk"]))],
     },

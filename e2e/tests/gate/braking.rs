@@ -3,10 +3,11 @@
 use anyhow::{Context as _, Result, ensure};
 use http::Method;
 use jiff::Timestamp;
+use kube::api::ListParams;
 use serde_json::{Value, json};
 
 use crate::draining::run_on;
-use crate::line::Line;
+use crate::line::{Asked, Line};
 use crate::play::{node, patch_node, until};
 use crate::remediating::{
     ask, edit_policy, hopeless, is_cordoned, is_marked, is_replaced, is_there, policies, request_says,
@@ -21,7 +22,7 @@ async fn is_untouched(world: &impl World, line: &Line, name: &str, uid: &str) ->
     let node = node(world, name).await?;
     ensure!(is_there(world, name, uid).await?, "{name} is another one now");
     ensure!(!is_cordoned(&node) && !is_marked(&node), "{name} was cordoned: {:?}", node.spec);
-    let harm: Vec<_> = line.asked().into_iter().filter(|one| one.is_harm()).collect();
+    let harm: Vec<_> = line.asked().into_iter().filter(Asked::is_harm).collect();
     ensure!(harm.is_empty(), "{harm:?}");
     Ok(())
 }
@@ -53,7 +54,7 @@ pub async fn a_dry_run_says_what_it_would_do(world: impl World) -> Result<()> {
     is_replaced(&world, "hopeless", &uid).await
 }
 
-/// There is no NodeClaim, and the policy names nobody on whose word the bare Node object goes: nothing is done. When it
+/// There is no `NodeClaim`, and the policy names nobody on whose word the bare Node object goes: nothing is done. When it
 /// does, it is.
 pub async fn a_node_that_nobody_replaces_stays(world: impl World) -> Result<()> {
     let controller = stage(&world, json!({"deleteNodeObjectFor": ["another"]})).await?;
@@ -124,9 +125,9 @@ pub async fn no_more_than_the_budget_allows(world: impl World) -> Result<()> {
     hopeless(&world, zoned("late")).await?;
     request_says(&world, "late", ("Approved", "False", "BudgetSpent"), "perHour").await?;
     let deleted = controller.line.asked().into_iter().filter(|one| one.method == Method::DELETE);
-    let deleted: Vec<_> = deleted.filter(|one| one.is_about_nodes()).collect();
+    let deleted: Vec<_> = deleted.filter(Asked::is_about_nodes).collect();
     ensure!(deleted.len() == 2, "{deleted:?}");
-    let all = requests(&world).list(&Default::default()).await?.items;
+    let all = requests(&world).list(&ListParams::default()).await?.items;
     let approved = |one: &&kube::core::DynamicObject| one.data["status"]["approvedAt"].is_string();
     ensure!(all.iter().filter(approved).count() == 2, "{all:?}");
     Ok(())

@@ -1,8 +1,10 @@
 //! Something that all nodes share is down: no node is to blame, and none is when it is back.
 
 use anyhow::{Result, ensure};
+use kube::api::ListParams;
 use serde_json::json;
 
+use crate::line::Asked;
 use crate::play::opens;
 use crate::remediating::{GOOD, hopeless, is_there, policy_says, request_says, requests, stage, zoned};
 use crate::world::{BROKEN, WORKS, World};
@@ -25,7 +27,7 @@ pub async fn i02_when_names_resolve_nowhere_no_node_is_blamed(world: impl World)
     let message = policy_says(&world, down, "dns").await?;
     ensure!(message.contains("zone a") && message.contains("kubernetes.default"), "{message}");
     policy_says(&world, ("Ready", "False", "SharedDependencyDown"), "").await?;
-    let asked = requests(&world).list(&Default::default()).await?.items;
+    let asked = requests(&world).list(&ListParams::default()).await?.items;
     ensure!(!asked.is_empty(), "nobody asked for a replacement");
     let first = asked[0].data["spec"]["node"]["name"].as_str().unwrap_or_default();
     request_says(&world, first, ("Approved", "False", "SharedDependencyDown"), "It is not the node").await?;
@@ -39,11 +41,11 @@ pub async fn i02_when_names_resolve_nowhere_no_node_is_blamed(world: impl World)
     }
     policy_says(&world, ("SharedDependencyDown", "False", "NotSeen"), "").await?;
     policy_says(&world, ("Ready", "False", "Recovering"), "").await?;
-    for request in requests(&world).list(&Default::default()).await?.items {
+    for request in requests(&world).list(&ListParams::default()).await?.items {
         let name = request.data["spec"]["node"]["name"].as_str().unwrap_or_default();
         request_says(&world, name, ("Succeeded", "False", "NodeRecovered"), "").await?;
     }
-    let harm: Vec<_> = controller.line.asked().into_iter().filter(|one| one.is_harm()).collect();
+    let harm: Vec<_> = controller.line.asked().into_iter().filter(Asked::is_harm).collect();
     ensure!(harm.is_empty(), "{harm:?}");
     Ok(())
 }

@@ -178,7 +178,7 @@ pub async fn a_person_has_a_node_replaced(world: impl World) -> Result<()> {
     run_on(&world, "one", "web", json!({})).await?;
     let uid = ask(&world, "one").await?;
     is_replaced(&world, "one", &uid).await?;
-    let harm: Vec<_> = controller.line.asked().into_iter().filter(|one| one.is_harm()).collect();
+    let harm: Vec<_> = controller.line.asked().into_iter().filter(Asked::is_harm).collect();
     let [eviction, deletion] = harm.as_slice() else { anyhow::bail!("not two acts: {harm:?}") };
     ensure!(eviction.uri.contains("/pods/web/eviction"), "{harm:?}");
     ensure!(deletion.method == Method::DELETE && deletion.uri.starts_with("/api/v1/nodes/one"), "{harm:?}");

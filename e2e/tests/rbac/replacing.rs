@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::ListParams;
+use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
 use nodekeeper_core::api::NodeRemediation;
 use nodekeeper_e2e::hollow::make;
@@ -59,7 +59,11 @@ async fn a_replacement_is_refused_nothing() -> Result<()> {
 async fn workload(cluster: &Cluster) -> Result<()> {
     let client = cluster.client()?;
     let labels = json!({"app": "web"});
-    let spec = json!({"nodeSelector": {"kubernetes.io/hostname": node::FIRST}, "terminationGracePeriodSeconds": 1,
+    let pool = json!({"pool": "web"});
+    let nodes: Api<Node> = Api::all(client.clone());
+    let label = Patch::Merge(json!({"metadata": {"labels": pool}}));
+    nodes.patch(node::FIRST, &PatchParams::default(), &label).await?;
+    let spec = json!({"nodeSelector": pool, "terminationGracePeriodSeconds": 1,
         "automountServiceAccountToken": false, "tolerations": [{"operator": "Exists"}],
         "containers": [{"name": "web", "image": "nodekeeper.local/none:1"}]});
     let template = json!({"metadata": {"labels": labels}, "spec": spec});
@@ -76,8 +80,10 @@ async fn workload(cluster: &Cluster) -> Result<()> {
 
 async fn has_succeeded(cluster: &Cluster) -> Result<Option<()>> {
     let requests: Api<NodeRemediation> = Api::all(cluster.client()?);
-    let requests = requests.list(&ListParams::default()).await?.items;
-    let conditions = requests.iter().filter_map(|one| one.status.as_ref()).flat_map(|one| &one.conditions);
+    // A new kind is not served at once.
+    let Ok(requests) = requests.list(&ListParams::default()).await else { return Ok(None) };
+    let conditions =
+        requests.items.iter().filter_map(|one| one.status.as_ref()).flat_map(|one| &one.conditions);
     let so = |type_: &str| {
         conditions.clone().any(|condition| condition.type_ == type_ && condition.status == "True")
     };

@@ -84,7 +84,9 @@ impl Real {
 /// DNS goes down on all nodes, one after the other is before the gate again, and the policy would have all of them
 /// replaced. First there are others to compare with, who fail alike; then there is nobody left.
 pub fn nothing_is_deleted_while_dns_is_down(world: &Real) -> Result<()> {
-    heading("All nodes are let in, in one zone");
+    heading("All nodes are let in, in one zone, and each has DNS servers elsewhere");
+    world.kubectl("scale deployment/coredns --replicas=3 -n kube-system")?;
+    world.show("rollout status deployment/coredns -n kube-system --timeout=90s")?;
     world.all_open()?;
     let nodes = world.nodes();
     let before = world.uids()?;

@@ -230,13 +230,23 @@ pub fn failing(run: &Run) -> Vec<FailedCheck> {
     failing
 }
 
-/// Whether so many nodes passed this check.
+/// Whether a check works again: a node passed it, and so many did or had nothing to try. On the node that has the only
+/// server of a kind nobody ever tries it, and what is down must not stay so for that.
 #[must_use]
 pub fn has_recovered(run: &Run, size: usize, down: &Down) -> bool {
     let check = FailedCheck { name: down.check.clone(), target: down.target.clone(), reason: String::new() };
-    let passed = run.controls.iter().filter(|(_, progress)| match progress {
-        Progress::Reported(report) => passes(report, std::slice::from_ref(&check)),
-        _ => false,
-    });
-    passed.count() >= size.max(1)
+    let count = |so: &dyn Fn(&Report) -> bool| {
+        let so = |(_, progress): &&(String, Progress)| match progress {
+            Progress::Reported(report) => so(report),
+            _ => false,
+        };
+        run.controls.iter().filter(so).count()
+    };
+    let passed = count(&|report| passes(report, std::slice::from_ref(&check)));
+    passed > 0 && passed + count(&|report| skips(report, &check)) >= size.max(1)
+}
+
+fn skips(report: &Report, check: &FailedCheck) -> bool {
+    let mut results = report.checks.iter().filter(|result| same(result, check)).peekable();
+    results.peek().is_some() && results.all(|result| result.outcome == Outcome::Skipped)
 }

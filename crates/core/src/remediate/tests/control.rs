@@ -161,6 +161,17 @@ fn i06_what_recovers_is_quiet_for_a_while_and_no_storm_follows() {
 }
 
 #[test]
+fn what_a_node_has_nothing_to_try_of_does_not_stay_down_for_that() {
+    let mut policy = policy();
+    policy.status = kept(&policy, &compared(5, vec![dns(Failed), dns(Skipped)]), at(0));
+    let is_down = |controls| !kept(&policy, &compared(5, controls), at(1)).down.is_empty();
+    assert!(!is_down(vec![dns(Passed), dns(Skipped)]));
+    assert!(is_down(vec![dns(Skipped), dns(Skipped)]), "nobody tried it");
+    assert!(is_down(vec![dns(Passed), dns(Inconclusive)]));
+    assert!(is_down(vec![dns(Passed)]), "too few");
+}
+
+#[test]
 fn what_nobody_would_find_out_about_is_not_down_for_ever() {
     let mut policy = policy();
     policy.status.down = vec![down("a", "dns", "kubernetes."), down("b", "dns", "kubernetes.")];
