@@ -144,8 +144,8 @@ pub const TIERS: &[Tier] = &[
     },
     Tier {
         name: "karpenter",
-        what: "a real Karpenter whose nodes go through the gate; it and kwok from their Go modules, into the same cache",
-        usually: "4 min to build them, then 1 min",
+        what: "a real Karpenter whose nodes go through the gate, and are replaced; it and kwok from their Go modules, into the same cache",
+        usually: "4 min to build them, then 4 min",
         needs: Some("kubernetes"),
         steps: &[Step::Binary("karpenter"), Step::Tests("e2e", Which::Named(&["karpenter"]))],
     },

@@ -3,6 +3,7 @@
 use k8s_openapi::api::{
     apps::v1::Deployment,
     core::v1::Node,
+    policy::v1::PodDisruptionBudget,
     rbac::v1::{ClusterRole, ClusterRoleBinding},
 };
 use kube::{
@@ -11,6 +12,9 @@ use kube::{
     core::{ApiResource, DynamicObject, GroupVersionKind},
 };
 use serde_json::{Value, json};
+
+/// The zone of all pools.
+pub const ZONE: &str = "test-zone-a";
 
 /// Where a pool has a taint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +54,8 @@ fn kind(client: &Client, group: &str, version: &str, kind: &str) -> Api<DynamicO
     Api::all_with(client.clone(), &ApiResource::from_gvk_with_plural(&gvk, resource))
 }
 
-/// Makes a pool of this name with this taint, and its class. Its nodes join `delay` (`0s`, `1h`) after their claim.
+/// Makes a pool of this name with this taint, and its class. Its nodes are in [`ZONE`], bear the image [`image`], and join
+/// `delay` (`0s`, `1h`) after their claim.
 /// Consolidation waits an hour, so that nothing is disrupted unless somebody asks for it.
 pub async fn make_pool(
     client: &Client,
@@ -65,7 +70,7 @@ pub async fn make_pool(
     let only = |key: &str, value: &str| json!({"key": key, "operator": "In", "values": [value]});
     let mut template = json!({
         "requirements": [only("kubernetes.io/arch", "amd64"), only("kubernetes.io/os", "linux"),
-            only("karpenter.sh/capacity-type", "on-demand")],
+            only("karpenter.sh/capacity-type", "on-demand"), only("topology.kubernetes.io/zone", ZONE)],
         "nodeClassRef": {"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": name},
         "expireAfter": "Never",
     });
@@ -77,12 +82,18 @@ pub async fn make_pool(
     let pool = json!({
         "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": name},
         "spec": {
-            "template": {"spec": template},
+            "template": {"metadata": {"labels": {"karpenter.k8s.aws/instance-ami-id": image(name)}}, "spec": template},
             "limits": {"cpu": "1000"},
             "disruption": {"consolidationPolicy": "WhenEmpty", "consolidateAfter": "1h"},
         },
     });
     make(&node_pools(client), pool).await
+}
+
+/// What the nodes of a pool say that they were made from, as those of a cloud do.
+#[must_use]
+pub fn image(pool: &str) -> String {
+    format!("image-of-{pool}")
 }
 
 async fn make(api: &Api<DynamicObject>, object: Value) -> kube::Result<()> {
@@ -92,6 +103,19 @@ async fn make(api: &Api<DynamicObject>, object: Value) -> kube::Result<()> {
 
 /// Makes a Deployment whose pods want a node of this pool each, for themselves.
 pub async fn make_pods(client: &Client, name: &str, pool: &str, replicas: usize) -> kube::Result<()> {
+    make_pods_that_tolerate(client, name, pool, replicas, &[]).await
+}
+
+/// The same, of pods that do not wait until these taints are gone.
+pub async fn make_pods_that_tolerate(
+    client: &Client,
+    name: &str,
+    pool: &str,
+    replicas: usize,
+    taints: &[&str],
+) -> kube::Result<()> {
+    let tolerations: Vec<Value> =
+        taints.iter().map(|key| json!({"key": key, "operator": "Exists"})).collect();
     let labels = json!({"app": name});
     let apart = json!({"requiredDuringSchedulingIgnoredDuringExecution":
         [{"labelSelector": {"matchLabels": labels}, "topologyKey": "kubernetes.io/hostname"}]});
@@ -105,6 +129,7 @@ pub async fn make_pods(client: &Client, name: &str, pool: &str, replicas: usize)
                 "spec": {
                     "nodeSelector": {"karpenter.sh/nodepool": pool},
                     "affinity": {"podAntiAffinity": apart},
+                    "tolerations": tolerations,
                     "terminationGracePeriodSeconds": 0,
                     "containers": [{"name": "main", "image": "nodekeeper.local/any:1",
                         "resources": {"requests": {"cpu": "500m", "memory": "64Mi"}}}],
@@ -115,6 +140,30 @@ pub async fn make_pods(client: &Client, name: &str, pool: &str, replicas: usize)
     let deployment: Deployment = serde_json::from_value(deployment).map_err(kube::Error::SerdeError)?;
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), "default");
     deployments.create(&PostParams::default(), &deployment).await.map(drop)
+}
+
+/// Asks for so many pods of a Deployment.
+pub async fn scale_pods(client: &Client, name: &str, replicas: usize) -> kube::Result<()> {
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), "default");
+    let patch = Patch::Merge(json!({"spec": {"replicas": replicas}}));
+    deployments.patch(name, &PatchParams::default(), &patch).await.map(drop)
+}
+
+/// No pod of a Deployment may be evicted.
+pub async fn keep_pods(client: &Client, name: &str) -> kube::Result<()> {
+    let budget = json!({"metadata": {"name": name},
+        "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": name}}}});
+    let budget: PodDisruptionBudget = serde_json::from_value(budget).map_err(kube::Error::SerdeError)?;
+    budgets(client).create(&PostParams::default(), &budget).await.map(drop)
+}
+
+/// Its pods may be evicted again.
+pub async fn let_pods_go(client: &Client, name: &str) -> kube::Result<()> {
+    budgets(client).delete(name, &DeleteParams::default()).await.map(drop)
+}
+
+fn budgets(client: &Client) -> Api<PodDisruptionBudget> {
+    Api::namespaced(client.clone(), "default")
 }
 
 /// The nodes of a pool.
@@ -155,6 +204,7 @@ pub async fn delete_all(client: &Client) -> kube::Result<()> {
     // The pods first, or what is taken away is made again.
     let whole = DeleteParams { propagation_policy: Some(PropagationPolicy::Foreground), ..now.clone() };
     Api::<Deployment>::namespaced(client.clone(), "default").delete_collection(&whole, &all).await?;
+    budgets(client).delete_collection(&now, &all).await?;
     node_pools(client).delete_collection(&now, &all).await?;
     node_claims(client).delete_collection(&now, &all).await?;
     node_classes(client).delete_collection(&now, &all).await?;
@@ -192,22 +242,39 @@ pub fn is_disrupted(node: &Node) -> bool {
 
 /// Lets a user do everything that a controller does, and nothing with claims. May be said again.
 pub async fn grant_all_but_claims(client: &Client, user: &str) -> kube::Result<()> {
-    let all = |group: &str, resources: &[&str]| json!({"apiGroups": [group], "resources": resources, "verbs": ["*"]});
-    let role = json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": user},
-        "rules": [
-            all("", &["*"]), all("apps", &["*"]), all("coordination.k8s.io", &["*"]), all("events.k8s.io", &["*"]),
-            all("policy", &["*"]), all("discovery.k8s.io", &["*"]), all("nodekeeper.dev", &["*"]),
-            all("karpenter.sh", &["nodepools"]),
-        ],
-    });
+    let rules = [
+        all("", &["*"]),
+        all("apps", &["*"]),
+        all("coordination.k8s.io", &["*"]),
+        all("events.k8s.io", &["*"]),
+        all("policy", &["*"]),
+        all("discovery.k8s.io", &["*"]),
+        all("nodekeeper.dev", &["*"]),
+        all("karpenter.sh", &["nodepools"]),
+    ];
+    grant(client, user, user, &rules).await
+}
+
+/// Lets a user do everything with claims.
+pub async fn grant_claims(client: &Client, user: &str) -> kube::Result<()> {
+    grant(client, &format!("{user}-claims"), user, &[all("karpenter.sh", &["nodeclaims"])]).await
+}
+
+fn all(group: &str, resources: &[&str]) -> Value {
+    json!({"apiGroups": [group], "resources": resources, "verbs": ["*"]})
+}
+
+async fn grant(client: &Client, role: &str, user: &str, rules: &[Value]) -> kube::Result<()> {
     let binding = json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": user},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": user},
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": role},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}],
     });
+    let rules = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": role}, "rules": rules,
+    });
     let ours = PatchParams::apply("e2e").force();
-    Api::<ClusterRole>::all(client.clone()).patch(user, &ours, &Patch::Apply(role)).await?;
-    Api::<ClusterRoleBinding>::all(client.clone()).patch(user, &ours, &Patch::Apply(binding)).await?;
+    Api::<ClusterRole>::all(client.clone()).patch(role, &ours, &Patch::Apply(rules)).await?;
+    Api::<ClusterRoleBinding>::all(client.clone()).patch(role, &ours, &Patch::Apply(binding)).await?;
     Ok(())
 }

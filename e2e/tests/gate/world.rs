@@ -99,6 +99,11 @@ impl Fates {
     }
 
     pub fn of(&self, node: &str) -> Fate {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(node).copied().unwrap_or(WORKS)
+        self.told(node).unwrap_or(WORKS)
+    }
+
+    /// What was said of it, if anything.
+    pub fn told(&self, node: &str) -> Option<Fate> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(node).copied()
     }
 }

@@ -9,6 +9,7 @@ use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{WatchEvent, WatchParams};
 use kube::{Api, Client, ResourceExt as _};
+use nodekeeper_core::node::CORDONED;
 use nodekeeper_e2e::karpenter::objects::{is, is_disrupted};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
@@ -24,6 +25,8 @@ pub enum Step {
     /// It bore our taint, and does not any more.
     Opened,
     Initialized,
+    /// It bears our mark.
+    Cordoned,
     /// Karpenter takes it away.
     Disrupted,
 }
@@ -48,6 +51,7 @@ impl Seen {
             (Step::Registered, is(node, "registered")),
             (Step::Opened, was_gated && !is_gated(node)),
             (Step::Initialized, is(node, "initialized")),
+            (Step::Cordoned, node.annotations().contains_key(CORDONED)),
             (Step::Disrupted, is_disrupted(node)),
         ];
         for (step, is_so) in now {
@@ -83,6 +87,13 @@ impl Eye {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         ensure!(seen.gap.is_none(), "the watch on nodes has a gap: {:?}", seen.gap);
         Ok(seen.steps.clone())
+    }
+
+    /// When a node came so far, by the number of the event; none if it did not.
+    pub fn when(&self, node: &str, step: Step) -> Result<Option<usize>> {
+        let all = self.steps()?;
+        let steps = all.get(node).with_context(|| format!("{node} was not seen"))?;
+        Ok(steps.iter().find(|(_, known)| *known == step).map(|(event, _)| *event))
     }
 
     /// The node was registered, then opened, then initialized: never two of them at once.

@@ -11,9 +11,9 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ServiceAccount};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, ListParams, PostParams, WatchEvent, WatchParams};
-use kube::{Api, Client, CustomResourceExt as _, Resource, ResourceExt as _};
-use nodekeeper_core::api::NodeGate;
-use nodekeeper_core::worker::SELECTOR;
+use kube::core::ClusterResourceScope;
+use kube::{Api, Client, Resource, ResourceExt as _};
+use nodekeeper_core::api::{NodeGate, NodeRemediation, RemediationPolicy, definitions as all_definitions};
 use nodekeeper_e2e::Cluster;
 use nodekeeper_e2e::control_plane::Options;
 use nodekeeper_e2e::karpenter::{Karpenter, objects};
@@ -25,14 +25,17 @@ use tokio::sync::OnceCell;
 use tokio::task::{JoinSet, block_in_place};
 use tokio::time::{Instant, sleep};
 
+use crate::log;
 use crate::worker::{State, say, subject};
-use crate::world::{Fate, Fates, Machine, NAMESPACE, WORKS, World};
+use crate::world::{Fate, Fates, Machine, NAMESPACE, World};
 
 /// All scenarios share one, one after the other; it is gone soon after the process is.
 static SHARED: OnceCell<(Cluster, Karpenter)> = OnceCell::const_new();
 
 const PATIENCE: Duration = Duration::from_mins(2);
 const LOOK: Duration = Duration::from_millis(100);
+/// All workers, also those that only compare.
+const WORKERS: &str = "app.kubernetes.io/name=nodekeeper,app.kubernetes.io/component in (worker,control)";
 
 /// The scenarios' own part of it.
 pub struct Land {
@@ -46,6 +49,7 @@ pub struct Land {
 impl Land {
     /// As it was before the first scenario, whatever became of the last one.
     pub async fn start() -> Result<Self> {
+        log::keep();
         let (cluster, karpenter) = SHARED.get_or_try_init(begin).await?;
         karpenter.check()?;
         let (client, fates) = (cluster.client()?, Fates::default());
@@ -57,8 +61,7 @@ impl Land {
     }
 
     /// The same land for somebody who may do what a controller needs, and not even read claims.
-    pub async fn without_claims(&self) -> Result<Seat<'_>> {
-        let user = "without-claims";
+    pub async fn without_claims(&self, user: &str) -> Result<Seat<'_>> {
         objects::grant_all_but_claims(&self.client, user).await?;
         Ok(Seat { land: self, client: self.cluster.client_as(user, &[])? })
     }
@@ -81,8 +84,10 @@ async fn begin() -> Result<(Cluster, Karpenter)> {
     let account = json!({"metadata": {"name": "nodekeeper-worker"}});
     make(&Api::<ServiceAccount>::namespaced(client.clone(), NAMESPACE), account).await?;
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
-    make(&definitions, serde_json::to_value(NodeGate::crd())?).await?;
-    let karpenter = block_in_place(|| Karpenter::start(&cluster, &settings, SELECTOR))?;
+    for definition in all_definitions() {
+        make(&definitions, serde_json::to_value(definition)?).await?;
+    }
+    let karpenter = block_in_place(|| Karpenter::start(&cluster, &settings, WORKERS))?;
     Ok((cluster, karpenter))
 }
 
@@ -99,14 +104,9 @@ async fn clean(client: &Client) -> Result<()> {
     let nodes: Api<Node> = Api::all(client.clone());
     let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
     let end = Instant::now() + PATIENCE;
-    loop {
-        // The first time this is too early for the kind to be served.
-        match Api::<NodeGate>::all(client.clone()).delete_collection(&now, &all).await {
-            Err(error) if Instant::now() > end => bail!("gates cannot be deleted: {error}"),
-            Err(_) => sleep(LOOK).await,
-            Ok(_) => break,
-        }
-    }
+    remove_all::<NodeGate>(client, end).await?;
+    remove_all::<RemediationPolicy>(client, end).await?;
+    remove_all::<NodeRemediation>(client, end).await?;
     objects::delete_all(client).await?;
     Api::<Lease>::namespaced(client.clone(), NAMESPACE).delete_collection(&now, &all).await?;
     loop {
@@ -125,13 +125,28 @@ async fn clean(client: &Client) -> Result<()> {
     }
 }
 
+async fn remove_all<K>(client: &Client, end: Instant) -> Result<()>
+where
+    K: Resource<DynamicType = (), Scope = ClusterResourceScope> + Clone + std::fmt::Debug + DeserializeOwned,
+{
+    let all: Api<K> = Api::all(client.clone());
+    loop {
+        // The first time this is too early for the kind to be served.
+        match all.delete_collection(&DeleteParams::default(), &ListParams::default()).await {
+            Err(error) if Instant::now() > end => bail!("{} cannot be deleted: {error}", K::plural(&())),
+            Err(_) => sleep(LOOK).await,
+            Ok(_) => return Ok(()),
+        }
+    }
+}
+
 /// Reports of the workers on any node, and lets go those that are deleted. Begins anew whenever its watch ends.
 async fn kubelet(client: Client, fates: Fates) {
     let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
     let mut known = BTreeSet::new();
     let mut reports = JoinSet::new();
     loop {
-        let params = WatchParams::streaming_lists().labels(SELECTOR).fields("spec.nodeName!=").timeout(200);
+        let params = WatchParams::streaming_lists().labels(WORKERS).fields("spec.nodeName!=").timeout(200);
         if let Ok(events) = pods.watch(&params, "").await {
             let mut events = events.boxed();
             while let Some(Ok(event)) = events.next().await {
@@ -163,12 +178,11 @@ async fn report(client: &Client, pod: &Pod, fates: &Fates) -> Result<()> {
 
 /// That of the node, or else of its pool: nobody knows the names of nodes before Karpenter has made them.
 async fn fate(client: &Client, name: &str, fates: &Fates) -> Result<Fate> {
-    let own = fates.of(name);
-    if own != WORKS {
+    if let Some(own) = fates.told(name) {
         return Ok(own);
     }
     let node = Api::<Node>::all(client.clone()).get_metadata(name).await?;
-    Ok(node.labels().get("karpenter.sh/nodepool").map_or(own, |pool| fates.of(pool)))
+    Ok(fates.of(node.labels().get("karpenter.sh/nodepool").map_or("", String::as_str)))
 }
 
 impl World for Land {
@@ -210,7 +224,8 @@ impl World for Land {
 
     fn hint(&self) -> String {
         let ended = self.karpenter.check().err().map(|error| format!("{error:#}"));
-        format!("{}; Karpenter's last words:\n{}", ended.unwrap_or_default(), self.karpenter.log_tail())
+        let (ended, ours) = (ended.unwrap_or_default(), log::tail(20));
+        format!("{ended}; our last words:\n{ours}Karpenter's:\n{}", self.karpenter.log_tail())
     }
 }
 

@@ -7,9 +7,10 @@ use kube::core::DynamicObject;
 use kube::{Api, ResourceExt as _};
 use nodekeeper_core::report::Verdict;
 use nodekeeper_e2e::karpenter::objects::{
-    Under, claim_of, claims_of, condition, instance_of, is, make_pods, make_pool, node_claims, nodes_of,
+    Under, claim_of, claims_of, condition, instance_of, is, make_pods, make_pool, node_claims, node_pools,
+    nodes_of,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::eye::Eye;
 use crate::land::Land;
@@ -105,7 +106,7 @@ pub async fn no_node_is_opened_before_karpenter_has_registered_it(land: Land) ->
 }
 
 /// A kubelet registers its node as the user data of a real cloud tells it to.
-async fn join(world: &impl World, name: &str, claim: &DynamicObject) -> Result<()> {
+pub async fn join(world: &impl World, name: &str, claim: &DynamicObject) -> Result<()> {
     let unregistered = json!({"key": "karpenter.sh/unregistered", "effect": "NoExecute"});
     let body = json!({
         "metadata": {
@@ -135,10 +136,23 @@ pub async fn a_pool_with_the_taint_in_the_wrong_place_is_told(land: Land) -> Res
     Ok(())
 }
 
+/// Karpenter's API takes the pool in `examples`, and the gate beside it serves such nodes.
+pub async fn the_example_of_a_pool_is_for_the_example_of_a_gate(land: Land) -> Result<()> {
+    let pool: Value = serde_saphyr::from_str(include_str!("../../../examples/karpenter/nodepool.yaml"))?;
+    let gate: Value = serde_saphyr::from_str(include_str!("../../../examples/remediation-gate.yaml"))?;
+    let only_tried = PostParams { dry_run: true, ..PostParams::default() };
+    let taken = node_pools(&land.client()).create(&only_tried, &serde_json::from_value(pool)?).await?;
+    let spec = &gate["spec"];
+    ensure!(taken.data["spec"]["template"]["spec"]["startupTaints"] == spec["taints"], "{taken:?}");
+    let selected = &spec["nodeSelector"]["matchLabels"]["karpenter.sh/nodepool"];
+    ensure!(*selected == *taken.name_any(), "the gate selects {selected}");
+    Ok(())
+}
+
 /// Opening needs no right on claims: who takes them away loses nothing of the gate.
 pub async fn an_operator_that_may_not_read_claims_opens_nodes_all_the_same(land: Land) -> Result<()> {
     let client = land.client();
-    let seat = land.without_claims().await?;
+    let seat = land.without_claims("opens-only").await?;
     make_pool(&client, "good", TAINT, Under::StartupTaints, "0s").await?;
     gate(&land, "default", json!({})).await?;
     let refused = node_claims(&seat.client()).list(&ListParams::default()).await;

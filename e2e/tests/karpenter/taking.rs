@@ -13,7 +13,7 @@ use crate::play::{controller, gate, no_workers_left, node, opens, until, worker_
 use crate::world::{Fate, TAINT, WORKS, World};
 
 /// The first node of a pool.
-async fn first_node(world: &impl World, pool: &str) -> Result<Node> {
+pub async fn first_node(world: &impl World, pool: &str) -> Result<Node> {
     let look = async || Ok(nodes_of(&world.client(), pool).await?.into_iter().next());
     until(world, &format!("{pool} has a node"), look).await
 }
