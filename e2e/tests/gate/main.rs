@@ -14,6 +14,7 @@ mod outages;
 mod passing;
 mod play;
 mod remediating;
+mod requesting;
 mod rerunning;
 mod rules;
 mod serving;

@@ -10,12 +10,10 @@ mod passing;
 #[path = "../gate/play.rs"]
 #[expect(dead_code, reason = "the scenarios of the gate need more of it")]
 mod play;
-#[path = "../gate/remediating.rs"]
-#[expect(dead_code, reason = "the scenarios of the gate need more of it")]
-mod remediating;
 mod replacing;
 mod sparing;
 mod taking;
+mod wishes;
 #[path = "../gate/worker.rs"]
 #[expect(dead_code, reason = "the scenarios of the gate need more of it")]
 mod worker;

@@ -8,7 +8,7 @@ use kube::api::ListParams;
 use nodekeeper_e2e::karpenter::objects::{
     Under, ZONE, claim_of, image, make_pods, make_pods_that_tolerate, make_pool, nodes_of, scale_pods,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::eye::{Eye, Step};
 use crate::land::Land;
@@ -16,8 +16,8 @@ use crate::line::Line;
 use crate::log;
 use crate::passing::{app_runs, initialized};
 use crate::play::{controller, gate, node_is, opens, record, until};
-use crate::remediating::{policies, policy, request_says, requests};
 use crate::taking::first_node;
+use crate::wishes::{policy, policy_says, request_says, requests};
 use crate::world::{BROKEN, TAINT, WORKS, World};
 
 /// A gate that asks after its second attempt.
@@ -87,7 +87,7 @@ pub async fn a_node_that_never_passes_has_its_claim_deleted(land: Land) -> Resul
     let (name, claim) = hopeless(&land, "unlucky").await?;
     ensure!(app_runs(&land, "app", 1).await? == [name.clone()], "the pod does not run on {name}");
 
-    request_says(&land, &name, ("Succeeded", "True", "Replaced")).await?;
+    request_says(&land, &name, ("Succeeded", "True", "Replaced"), "").await?;
     let done = harm(&controller.line);
     let is_drained = |first: &str| first.starts_with("POST /api/v1/namespaces/default/pods/app-");
     ensure!(done.len() == 2 && is_drained(&done[0]) && done[1] == deletes(&claim), "{done:?}");
@@ -129,17 +129,6 @@ async fn newcomer(world: &impl World, pool: &str, known: &[String]) -> Result<(S
     Ok((node.name_any(), claim.name_any()))
 }
 
-/// A condition of the policy is True; gives its message.
-async fn policy_says(world: &impl World, type_: &str) -> Result<String> {
-    let look = async || {
-        let status = policies(world).get("default").await?.data["status"].take();
-        let is_so = |one: &&Value| one["type"] == type_ && one["status"] == "True";
-        let found = status["conditions"].as_array().into_iter().flatten().find(is_so);
-        Ok(found.and_then(|one| one["message"].as_str().map(str::to_owned)))
-    };
-    until(world, &format!("the policy is {type_}"), look).await
-}
-
 /// All that a pool makes from now on is broken: the first is replaced, and what comes for it, and then no more. What they
 /// share is said, and nobody is held for ever: who heals is let in.
 pub async fn a_broken_pool_is_not_replaced_for_ever(land: Land) -> Result<()> {
@@ -161,12 +150,12 @@ pub async fn a_broken_pool_is_not_replaced_for_ever(land: Land) -> Result<()> {
     let mut expected = Vec::new();
     for _ in 0..2 {
         let (name, claim) = newcomer(&land, "pool", &known).await?;
-        request_says(&land, &name, ("Succeeded", "True", "Replaced")).await?;
+        request_says(&land, &name, ("Succeeded", "True", "Replaced"), "").await?;
         known.push(name);
         expected.push(deletes(&claim));
     }
     let (name, _) = newcomer(&land, "pool", &known).await?;
-    let said = request_says(&land, &name, ("Approved", "False", "FuseBlown")).await?;
+    let said = request_says(&land, &name, ("Approved", "False", "FuseBlown"), "").await?;
     let type_ = crate::play::node(&land, &name).await?.labels()["node.kubernetes.io/instance-type"].clone();
     for part in [
         "group pool",
@@ -178,13 +167,13 @@ pub async fn a_broken_pool_is_not_replaced_for_ever(land: Land) -> Result<()> {
     ] {
         ensure!(said.contains(part), "{part} is missing in: {said}");
     }
-    let said = policy_says(&land, "FuseBlown").await?;
+    let said = policy_says(&land, ("FuseBlown", "True", "ReplacementsFailAlike")).await?;
     ensure!(said.contains("pool"), "{said}");
     looked_at_twice_more(&land, &name).await?;
     ensure!(harm(&controller.line) == expected, "{:?}, not {expected:?}", harm(&controller.line));
 
     land.fates().set("pool", WORKS);
     opens(&land, &name).await?;
-    request_says(&land, &name, ("Succeeded", "False", "NodeRecovered")).await?;
+    request_says(&land, &name, ("Succeeded", "False", "NodeRecovered"), "").await?;
     Ok(())
 }
