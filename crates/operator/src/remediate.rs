@@ -309,7 +309,7 @@ fn compared_in(views: &Views, gate: &GateView, in_zone: &str, clock: &Clock) -> 
     let there = candidates(views.nodes.all(), gate, in_zone, number).len();
     let is_in = |node: &str| views.nodes.get(node).is_some_and(|node| zone(node) == in_zone);
     let controls = views.controls.all().filter(|control| !control.deleting);
-    Compared::new(gate, controls, is_in, there, clock.elapsed())
+    Compared::new(gate, controls, is_in, there, clock.elapsed(), number)
 }
 
 /// Runs on nodes that work are told apart by the minute in which they began.

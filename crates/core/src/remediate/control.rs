@@ -59,7 +59,8 @@ pub enum Comparison {
 
 impl Compared {
     /// The last run of a gate's control workers in a zone, from all control workers. `elapsed` is on the clock of their
-    /// [`WorkerView::first_seen`].
+    /// [`WorkerView::first_seen`]. `minute` is on the clock of their numbers: who has led for a moment only has seen all
+    /// of them just now, and what they say may be old all the same.
     #[must_use]
     pub fn new<'a>(
         gate: &GateView,
@@ -67,6 +68,7 @@ impl Compared {
         in_zone: impl Fn(&str) -> bool,
         candidates: usize,
         elapsed: Duration,
+        minute: u32,
     ) -> Self {
         let is_ours = |control: &&WorkerView| {
             let Subject { gate_uid, gate_generation, .. } = &control.subject;
@@ -77,8 +79,10 @@ impl Compared {
         let run: Vec<&&WorkerView> =
             ours.iter().filter(|control| Some(control.subject.number) == newest).collect();
         let began = run.iter().map(|control| control.first_seen).min();
+        // The minute in which it began may have been all but over.
+        let least = minute.saturating_sub(newest.unwrap_or_default()).saturating_sub(1);
         let run = began.map(|began| Run {
-            age: elapsed.saturating_sub(began),
+            age: elapsed.saturating_sub(began).max(Duration::from_mins(least.into())),
             controls: run.iter().map(|one| (one.node_name.clone(), one.progress.clone())).collect(),
         });
         Self { candidates, run: run.filter(|run| run.age < STALE), since_failure: Duration::ZERO }

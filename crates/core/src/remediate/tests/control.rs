@@ -281,12 +281,21 @@ fn the_last_run_of_a_gate_in_a_zone_counts() {
         control("far", 3, 1, 90),
         control("v", 4, 2, 95),
     ];
-    let run =
-        |elapsed| Compared::new(&gate(), &all, |node| node != "far", 5, Duration::from_secs(elapsed)).run;
+    let told = |elapsed, minute| {
+        Compared::new(&gate(), &all, |node| node != "far", 5, Duration::from_secs(elapsed), minute).run
+    };
+    let run = |elapsed| told(elapsed, 3);
     let last = run(100).expect("a run");
     assert_eq!(last.age, Duration::from_secs(35), "since its first worker");
     assert_eq!(last.controls.iter().map(|(node, _)| &**node).collect::<Vec<_>>(), ["y", "z"]);
     assert_eq!((run(304).is_some(), run(305)), (true, None), "then it is stale");
+    let age = |minute| told(100, minute).map(|run| run.age);
+    assert_eq!(age(5), Some(Duration::from_mins(2)), "who leads since a moment saw it late");
+    assert_eq!(
+        (age(7), age(1)),
+        (None, Some(Duration::from_secs(35))),
+        "a clock behind makes nothing younger"
+    );
 }
 
 #[test]
