@@ -14,7 +14,6 @@ mod outages;
 mod passing;
 mod play;
 mod remediating;
-mod requesting;
 mod rerunning;
 mod rules;
 mod serving;

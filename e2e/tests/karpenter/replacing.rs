@@ -87,7 +87,7 @@ pub async fn a_node_that_never_passes_has_its_claim_deleted(land: Land) -> Resul
     let (name, claim) = hopeless(&land, "unlucky").await?;
     ensure!(app_runs(&land, "app", 1).await? == [name.clone()], "the pod does not run on {name}");
 
-    request_says(&land, &name, ("Succeeded", "True", "Replaced"), "").await?;
+    request_says(&land, &name, ("Succeeded", "True", "Replaced")).await?;
     let done = harm(&controller.line);
     let is_drained = |first: &str| first.starts_with("POST /api/v1/namespaces/default/pods/app-");
     ensure!(done.len() == 2 && is_drained(&done[0]) && done[1] == deletes(&claim), "{done:?}");
@@ -150,12 +150,12 @@ pub async fn a_broken_pool_is_not_replaced_for_ever(land: Land) -> Result<()> {
     let mut expected = Vec::new();
     for _ in 0..2 {
         let (name, claim) = newcomer(&land, "pool", &known).await?;
-        request_says(&land, &name, ("Succeeded", "True", "Replaced"), "").await?;
+        request_says(&land, &name, ("Succeeded", "True", "Replaced")).await?;
         known.push(name);
         expected.push(deletes(&claim));
     }
     let (name, _) = newcomer(&land, "pool", &known).await?;
-    let said = request_says(&land, &name, ("Approved", "False", "FuseBlown"), "").await?;
+    let said = request_says(&land, &name, ("Approved", "False", "FuseBlown")).await?;
     let type_ = crate::play::node(&land, &name).await?.labels()["node.kubernetes.io/instance-type"].clone();
     for part in [
         "group pool",
@@ -174,6 +174,6 @@ pub async fn a_broken_pool_is_not_replaced_for_ever(land: Land) -> Result<()> {
 
     land.fates().set("pool", WORKS);
     opens(&land, &name).await?;
-    request_says(&land, &name, ("Succeeded", "False", "NodeRecovered"), "").await?;
+    request_says(&land, &name, ("Succeeded", "False", "NodeRecovered")).await?;
     Ok(())
 }

@@ -32,7 +32,7 @@ pub async fn a_claim_that_may_not_be_read_deletes_nothing(land: Land) -> Result<
     make_pods(&client, "app", "unlucky", 1).await?;
     let (name, claim) = hopeless(&land, "unlucky").await?;
 
-    let said = request_says(&land, &name, ("Approved", "False", "ProviderUnreadable"), "").await?;
+    let said = request_says(&land, &name, ("Approved", "False", "ProviderUnreadable")).await?;
     for part in ["nodeclaims.karpenter.sh", "forbidden", "give the controller the right to get and list them"]
     {
         ensure!(said.contains(part), "{part} is missing in: {said}");
@@ -42,7 +42,7 @@ pub async fn a_claim_that_may_not_be_read_deletes_nothing(land: Land) -> Result<
     ensure!(eye.when(&name, Step::Cordoned)?.is_none(), "{:?}", eye.steps()?);
 
     grant_claims(&client, user).await?;
-    request_says(&land, &name, ("Succeeded", "True", "Replaced"), "").await?;
+    request_says(&land, &name, ("Succeeded", "True", "Replaced")).await?;
     ensure!(harm(&controller.line) == [deletes(&claim)], "{:?}", harm(&controller.line));
     Ok(())
 }
@@ -63,12 +63,12 @@ pub async fn a_node_that_karpenter_drains_is_neither_cordoned_nor_evicted_from(l
     let (name, claim) = hopeless(&land, "unlucky").await?;
     ensure!(app_runs(&land, "app", 1).await? == [name.clone()], "the pod does not run on {name}");
     keep_pods(&client, "app").await?;
-    request_says(&land, &name, ("Approved", "False", "Paused"), "").await?;
+    request_says(&land, &name, ("Approved", "False", "Paused")).await?;
 
     delete_claim(&client, &claim).await?;
     node_is(&land, &name, "disrupted", is_disrupted).await?;
     edit_policy(&land, json!({"pause": null})).await?;
-    let said = request_says(&land, &name, ("Approved", "False", "BeingRemoved"), "").await?;
+    let said = request_says(&land, &name, ("Approved", "False", "BeingRemoved")).await?;
     ensure!(said.contains("left to"), "{said}");
     // Another node comes and passes meanwhile: whoever wanted to do something has.
     make_pods(&client, "later", "good", 4).await?;
@@ -79,7 +79,7 @@ pub async fn a_node_that_karpenter_drains_is_neither_cordoned_nor_evicted_from(l
     ensure!(eye.when(&name, Step::Cordoned)?.is_none(), "{:?}", eye.steps()?);
 
     let_pods_go(&client, "app").await?;
-    request_says(&land, &name, ("Succeeded", "False", "NodeGone"), "").await?;
+    request_says(&land, &name, ("Succeeded", "False", "NodeGone")).await?;
     let look = async || {
         let nodes = app_runs(&land, "app", 1).await?;
         Ok(nodes.into_iter().find(|other| *other != name))
@@ -108,7 +108,7 @@ pub async fn no_claim_is_deleted_before_karpenter_has_registered_its_node(land: 
     let name = instance_of(&claim).context("launched, and no instance")?.to_owned();
     join(&land, &name, &claim).await?;
     ask(&land, &node(&land, &name).await?).await?;
-    request_says(&land, &name, ("Approved", "False", "NotRegistered"), "").await?;
+    request_says(&land, &name, ("Approved", "False", "NotRegistered")).await?;
     // Others come and pass meanwhile.
     verified(&land).await?;
     let late = node(&land, &name).await?;
@@ -116,7 +116,7 @@ pub async fn no_claim_is_deleted_before_karpenter_has_registered_its_node(land: 
     ensure!(harm(&controller.line).is_empty(), "{:?}", harm(&controller.line));
 
     patch_node(&land, &name, json!({"spec": {"providerID": format!("kwok://{name}")}})).await?;
-    request_says(&land, &name, ("Succeeded", "True", "Replaced"), "").await?;
+    request_says(&land, &name, ("Succeeded", "True", "Replaced")).await?;
     ensure!(harm(&controller.line) == [deletes(&claim.name_any())], "{:?}", harm(&controller.line));
     let (registered, disrupted) = (eye.when(&name, Step::Registered)?, eye.when(&name, Step::Disrupted)?);
     ensure!(registered.is_some() && registered < disrupted, "{:?}", eye.steps()?);
