@@ -55,7 +55,7 @@ async fn a_replacement_is_refused_nothing() -> Result<()> {
     Ok(())
 }
 
-/// A pod on the node that has to be evicted, of a ReplicaSet that wants no other.
+/// A pod on the node that has to be evicted. The one that follows it finds no other node, and waits.
 async fn workload(cluster: &Cluster) -> Result<()> {
     let client = cluster.client()?;
     let labels = json!({"app": "web"});
@@ -64,7 +64,7 @@ async fn workload(cluster: &Cluster) -> Result<()> {
     let label = Patch::Merge(json!({"metadata": {"labels": pool}}));
     nodes.patch(node::FIRST, &PatchParams::default(), &label).await?;
     let spec = json!({"nodeSelector": pool, "terminationGracePeriodSeconds": 1,
-        "automountServiceAccountToken": false, "tolerations": [{"operator": "Exists"}],
+        "automountServiceAccountToken": false, "tolerations": [{"key": node::TAINT, "operator": "Exists"}],
         "containers": [{"name": "web", "image": "nodekeeper.local/none:1"}]});
     let template = json!({"metadata": {"labels": labels}, "spec": spec});
     let set = json!({"metadata": {"name": "web"}, "spec": {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}});
