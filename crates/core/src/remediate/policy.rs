@@ -55,8 +55,10 @@ pub fn housekeep(seen: &Housekeeping<'_>) -> RemediationPolicyStatus {
 fn has_ended(seen: &Housekeeping<'_>, one: &Reservation) -> bool {
     let request = seen.requests.iter().find(|request| request.name == one.remediation);
     let said_so = request.and_then(|request| request.finished()).is_some_and(|ended| ended >= one.at);
-    // Whoever deletes the request does not end the act.
-    let is_over = request.is_none() && !(seen.is_there)(&one.remediation);
+    // Whoever deletes the request does not end the act. What came to an end has, where the node is gone, whatever the
+    // clocks of those who wrote it say.
+    let is_over =
+        request.is_none_or(|request| request.finished().is_some()) && !(seen.is_there)(&one.remediation);
     said_so || is_over || seen.now.duration_since(one.at) >= LONGEST_ACT + LONGEST_ACT
 }
 

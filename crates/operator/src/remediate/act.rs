@@ -129,7 +129,8 @@ impl Remediator {
             let note = format!("its replacement was given up: {why}");
             self.tell(request, &Notice::new(true, "RemediationGivenUp", "GiveUp", note)).await;
         }
-        Outcome::Again(SOON)
+        // Until whoever counts has heard of it.
+        Outcome::Again(FIRST_PAUSE)
     }
 
     fn status(&self, request: &Request, around: &Around, findings: Vec<Finding>) -> NodeRemediationStatus {

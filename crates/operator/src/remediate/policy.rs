@@ -42,12 +42,16 @@ impl Remediator {
     async fn keep(&self) -> Result<Duration, Trouble> {
         self.prune().await?;
         self.free_nodes().await?;
+        // Whoever takes the policy away leaves what it began.
+        for control in self.spent_controls() {
+            self.writer.remove_control(&control).await?;
+        }
         let policy = self.views().the_policy().cloned();
         let Some(policy) = policy else {
             if let Some(spec) = &self.file {
                 self.writer.make_policy(spec).await?;
             }
-            return Ok(IDLE);
+            return Ok(if self.views().controls.all().next().is_some() { BUSY } else { IDLE });
         };
         let survey = self.survey(Some(&policy));
         let (status, is_busy) = {
@@ -118,9 +122,6 @@ impl Remediator {
 
     /// Starts the workers on nodes that work which are due, and removes those that told what they can.
     async fn compare(&self, policy: &Policy) -> Result<(), Trouble> {
-        for control in self.spent_controls() {
-            self.writer.remove_control(&control).await?;
-        }
         let size = usize::try_from(policy.spec.control_group.size).unwrap_or_default();
         if size == 0 || policy.spec.enforcement == ActEnforcement::DryRun {
             return Ok(());
