@@ -264,10 +264,14 @@ impl Writer {
         let pod = worker::control_pod(&self.template, node, &gate.spec, subject)
             .map_err(|error| Trouble::Refused(error.to_string()))?;
         info!(node = &*node.name, gate = gate.name, "Creating control worker pod");
+        let began = self.clock.elapsed();
         match asked(self.pods().create(&PostParams::default(), &pod)).await {
             Ok(made) => {
                 if let Some(view) = WorkerView::control(&made) {
-                    self.views().controls.learn(view, self.clock.elapsed());
+                    let (mut views, name) = (self.views(), view.name.clone());
+                    views.controls.learn(view, began);
+                    // The watch may have been faster, and knows nothing of when it began.
+                    views.controls.update(&name, |known| known.first_seen = began);
                 }
                 Ok(())
             }

@@ -227,8 +227,11 @@ async fn i11_a_deletion_without_an_answer_is_observed_and_not_repeated() {
         let ended = |request: &serde_json::Value| {
             condition(request, "Succeeded").is_some_and(|one| text(one, "status") == "True")
         };
-        let requests = stage.api.all("nodekeeper.dev/noderemediations");
-        assert!(requests.iter().filter(|request| ended(request)).count() == 3, "{requests:?}");
+        let all_ended = |stage: &Stage| {
+            let requests = stage.api.all("nodekeeper.dev/noderemediations");
+            requests.iter().filter(|request| ended(request)).count() == 3
+        };
+        stage.until("all requests say so", 5, all_ended).await;
     }
     assert!(lost > 0, "no answer got lost, so this shows nothing");
     assert!(landed.values().all(|times| *times == 1), "{landed:?}");
