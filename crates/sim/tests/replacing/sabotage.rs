@@ -53,15 +53,34 @@ async fn sabotage(client: Client, seed: u64, way: Way) {
             Way::Blind => delete_a_claim(&client, &mut random).await,
             Way::Uncordons => uncordon(&client).await,
             Way::Late => approve(&client, is_late).await,
-            Way::Stubborn => approve(&client, is_shared).await,
+            Way::Stubborn => replace_for_an_outage(&client).await,
         };
         sleep(Duration::from_secs(5)).await;
     }
 }
 
-async fn delete_a_claim(client: &Client, random: &mut fastrand::Rng) -> kube::Result<()> {
+fn node_claims(client: &Client) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk("karpenter.sh", "v1", "NodeClaim");
-    let claims: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::from_gvk(&kind));
+    Api::all_with(client.clone(), &ApiResource::from_gvk(&kind))
+}
+
+/// Approves what is held because others fail alike, and does it: who goes on with what was approved looks at the brakes
+/// again.
+async fn replace_for_an_outage(client: &Client) -> kube::Result<()> {
+    let requests: Api<NodeRemediation> = Api::all(client.clone());
+    let all = requests.list(&ListParams::default()).await?.items;
+    let Some(request) = all.into_iter().find(is_shared) else { return Ok(()) };
+    approve(client, is_shared).await?;
+    let claims = node_claims(client);
+    let is_its = |claim: &DynamicObject| claim.data["status"]["nodeName"] == request.spec.node.name;
+    for claim in claims.list(&ListParams::default()).await?.items.into_iter().filter(is_its) {
+        claims.delete(&claim.name_any(), &DeleteParams::default()).await?;
+    }
+    Ok(())
+}
+
+async fn delete_a_claim(client: &Client, random: &mut fastrand::Rng) -> kube::Result<()> {
+    let claims = node_claims(client);
     let all = claims.list(&ListParams::default()).await?.items;
     if let Some(claim) = random.choice(all) {
         claims.delete(&claim.name_any(), &DeleteParams::default()).await?;
