@@ -10,7 +10,7 @@ use nodekeeper_sim::actors::cloud::Group;
 use nodekeeper_sim::cluster::Local;
 use nodekeeper_sim::harness::{Report, Scenario, run, sweep};
 use nodekeeper_sim::object::name;
-use replacing::invariants::{BUDGET, DRY, FOREIGN, FRESH, OUTAGE, PAUSED};
+use replacing::invariants::{BUDGET, DRY, FOREIGN, FRESH, PAUSED};
 use replacing::sabotage;
 
 fn caught(way: Way, by: &str) {
@@ -45,11 +45,6 @@ fn undoing_a_cordon_of_somebody_is_caught() {
 #[test]
 fn acting_on_what_was_seen_long_ago_is_caught() {
     caught_in(&sabotage::scenario(sabotage::Way::Late), "Late", &[FRESH]);
-}
-
-#[test]
-fn blaming_nodes_for_an_outage_is_caught() {
-    caught_in(&sabotage::scenario(sabotage::Way::Stubborn), "Stubborn", &[OUTAGE]);
 }
 
 #[test]

@@ -21,8 +21,6 @@ pub enum Way {
     Uncordons,
     /// Approves what was asked for long ago.
     Late,
-    /// Approves what is held because others fail alike.
-    Stubborn,
 }
 
 pub fn scenario(way: Way) -> Scenario {
@@ -53,7 +51,6 @@ async fn sabotage(client: Client, seed: u64, way: Way) {
             Way::Blind => delete_a_claim(&client, &mut random).await,
             Way::Uncordons => uncordon(&client).await,
             Way::Late => approve(&client, is_late).await,
-            Way::Stubborn => replace_for_an_outage(&client).await,
         };
         sleep(Duration::from_secs(5)).await;
     }
@@ -62,21 +59,6 @@ async fn sabotage(client: Client, seed: u64, way: Way) {
 fn node_claims(client: &Client) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk("karpenter.sh", "v1", "NodeClaim");
     Api::all_with(client.clone(), &ApiResource::from_gvk(&kind))
-}
-
-/// Approves what is held because others fail alike, and does it: who goes on with what was approved looks at the brakes
-/// again.
-async fn replace_for_an_outage(client: &Client) -> kube::Result<()> {
-    let requests: Api<NodeRemediation> = Api::all(client.clone());
-    let all = requests.list(&ListParams::default()).await?.items;
-    let Some(request) = all.into_iter().find(is_shared) else { return Ok(()) };
-    approve(client, is_shared).await?;
-    let claims = node_claims(client);
-    let is_its = |claim: &DynamicObject| claim.data["status"]["nodeName"] == request.spec.node.name;
-    for claim in claims.list(&ListParams::default()).await?.items.into_iter().filter(is_its) {
-        claims.delete(&claim.name_any(), &DeleteParams::default()).await?;
-    }
-    Ok(())
 }
 
 async fn delete_a_claim(client: &Client, random: &mut fastrand::Rng) -> kube::Result<()> {
@@ -101,10 +83,6 @@ async fn uncordon(client: &Client) -> kube::Result<()> {
 
 fn is_late(request: &NodeRemediation) -> bool {
     is_held_for(request, "EvidenceExpired")
-}
-
-fn is_shared(request: &NodeRemediation) -> bool {
-    is_held_for(request, "SharedDependencyDown")
 }
 
 fn is_held_for(request: &NodeRemediation, reason: &str) -> bool {
