@@ -155,8 +155,10 @@ impl Invariant for NothingForeign {
                 same.then_some(()).ok_or_else(|| format!("{before} became {after}"))
             }
             ("pods", ..) => check_pod(change),
-            ("nodes", Some(_), None) | (REQUESTS, ..) | ("events", None, Some(_)) => Ok(()),
-            ("coordination.k8s.io/leases", _, Some(_)) => Ok(()),
+            ("nodes", Some(_), None)
+            | (REQUESTS, ..)
+            | ("events", None, Some(_))
+            | ("coordination.k8s.io/leases", _, Some(_)) => Ok(()),
             (CLAIMS, Some(_), _) if change.deleted().is_some() => Ok(()),
             _ => Err(format!("{} is not ours to touch", change.collection)),
         }
