@@ -19,7 +19,7 @@ use nodekeeper_sim::harness::{Scenario, Sweep, run, sweep};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// The seeds of `make test`.
-const SEEDS: u64 = 500;
+const SEEDS: u64 = 300;
 
 /// What a sweep of that size must have met, or it shows nothing.
 const FAULTS: &[&str] = &[

@@ -67,15 +67,28 @@ macro_rules! scenarios {
     };
 }
 
-scenarios! {
+/// These wait for comparisons and deadlines, minutes each on a real clock: they have a world in which minutes pass in
+/// no time. What the API server does in them is in the others.
+macro_rules! embedded {
+    ($($room:ident { $($name:ident,)+ })+) => {
+        mod only_on_the_embedded_cluster {
+            use anyhow::Result;
+
+            use crate::simulated::{Simulated, on_a_paused_clock};
+
+            $($(
+                #[test]
+                fn $name() -> Result<()> {
+                    on_a_paused_clock(async { crate::$room::$name(Simulated::start()?).await })
+                }
+            )+)+
+        }
+    };
+}
+
+embedded! {
     remediating {
-        a_hopeless_node_is_replaced,
-        a_person_has_a_node_replaced,
         a_controller_that_is_killed_at_any_write_of_a_replacement_ends_it_once,
-        i08_a_namesake_is_never_touched,
-    }
-    outages {
-        i02_when_names_resolve_nowhere_no_node_is_blamed,
     }
     braking {
         a_dry_run_says_what_it_would_do,
@@ -88,6 +101,17 @@ scenarios! {
         a_drain_that_a_budget_blocks_is_given_up_and_asked_for_again,
         a_pause_ends_a_drain_and_frees_the_node,
         a_cordon_of_a_person_is_never_undone,
+    }
+}
+
+scenarios! {
+    remediating {
+        a_hopeless_node_is_replaced,
+        a_person_has_a_node_replaced,
+        i08_a_namesake_is_never_touched,
+    }
+    outages {
+        i02_when_names_resolve_nowhere_no_node_is_blamed,
     }
     passing {
         f01_a_finished_worker_opens_the_gate,

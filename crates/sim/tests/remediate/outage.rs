@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 use super::stage::{Stage, group, roomy};
 
 /// How many outages there are, unless SEEDS says otherwise.
-const SEEDS: u64 = 60;
+const SEEDS: u64 = 30;
 
 struct Story {
     seed: u64,
