@@ -43,7 +43,7 @@ pub enum Which {
 pub const BUILD: Tier = Tier {
     name: "build",
     what: "the whole workspace and its tests, once",
-    usually: "4 min, then 1 s",
+    usually: "9 min, then 1 s",
     needs: None,
     steps: &[Step::Cargo(&["build", "--workspace", "--all-targets"])],
 };
@@ -89,14 +89,14 @@ pub const TIERS: &[Tier] = &[
     Tier {
         name: "sim",
         what: "scenarios and seeds on the embedded cluster",
-        usually: "3 min",
+        usually: "6 min",
         needs: None,
         steps: &[Step::Tests("crates/sim", Which::All)],
     },
     Tier {
         name: "front door",
         what: "what is served on real sockets, and the binary as a person meets it, the demo included",
-        usually: "20 s",
+        usually: "90 s",
         needs: None,
         steps: &[Step::Tests("crates/operator", Which::All), Step::Tests("crates/nodekeeper", Which::All)],
     },
@@ -138,7 +138,7 @@ pub const TIERS: &[Tier] = &[
     Tier {
         name: "gate",
         what: "scenarios of the gate and of remediation, each on the embedded cluster and on a real control plane",
-        usually: "7 min",
+        usually: "5 min",
         needs: Some("kubernetes"),
         steps: &[Step::Tests("e2e", Which::Named(&["gate"]))],
     },
