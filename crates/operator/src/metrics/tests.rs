@@ -63,6 +63,8 @@ const NAMES: &[&str] = &[
     "nodekeeper_node_oldest_gated_timestamp_seconds gauge",
     "nodekeeper_nodes gauge",
     "nodekeeper_policy_info gauge",
+    "nodekeeper_remediations_blocked_total counter",
+    "nodekeeper_remediations_total counter",
     "nodekeeper_taint_operations_total counter",
     "nodekeeper_verification_retries_total counter",
     "nodekeeper_verifications_total counter",
@@ -102,6 +104,8 @@ fn forget(metrics: &Metrics, node: &str) {
 
 /// Everything happens once to a node, so that no metric stays silent.
 fn everything(metrics: &Metrics, node: &str) {
+    metrics.remediated("karpenter", "replace", "succeeded");
+    metrics.remediation_blocked("default", "BudgetSpent");
     let second = Duration::from_secs(1);
     metrics.build(Build { version: "1", revision: "abc", date: "today" });
     metrics.request("GET", "api", Some(200), second);
