@@ -10,6 +10,7 @@ mod kubeconfig;
 pub mod machine;
 pub mod nodes;
 mod pki;
+pub mod pool;
 pub mod product;
 mod progress;
 mod skip;

@@ -126,6 +126,7 @@ impl Runner<'_> {
             Step::Tests(member, which) => {
                 let names = match which {
                     Which::Named(names) => names.iter().map(|name| (*name).to_owned()).collect(),
+                    Which::Waiting(name, _) => vec![(*name).to_owned()],
                     Which::All => test_names(&self.root.join(member)),
                 };
                 if names.is_empty() {
@@ -137,6 +138,9 @@ impl Runner<'_> {
                     command.args(["--test", name]);
                 }
                 command.args(["--", "--show-output"]);
+                if let Which::Waiting(_, threads) = which {
+                    command.args(["--test-threads", threads]);
+                }
                 Ok(self.run(command))
             }
         }
@@ -181,6 +185,8 @@ impl Runner<'_> {
     /// Runs one command and shows what it says.
     fn run(&mut self, mut command: Command) -> (Counts, State) {
         command.current_dir(self.root).env("CARGO_TERM_COLOR", "never");
+        // Planted faults panic by the hundred: backtraces of them would bury what failed, and take minutes.
+        command.env("RUST_BACKTRACE", "0");
         self.say(&format!("> {}", shown(&command)));
         let (child, lines) = match start(command) {
             Ok(started) => started,

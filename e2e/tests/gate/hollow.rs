@@ -20,18 +20,18 @@ use nodekeeper_core::api::{NodeGate, NodeRemediation, RemediationPolicy, definit
 use nodekeeper_e2e::Cluster;
 use nodekeeper_e2e::control_plane::Options;
 use nodekeeper_e2e::hollow::{join, make, ready, say as say_of};
+use nodekeeper_e2e::pool::{Pool, Taken};
 use nodekeeper_operator::clock::Clock;
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use crate::worker::{State, say, subject};
 use crate::world::{Fate, Fates, MISSING, Machine, NAMESPACE, WORKLOADS, World};
 
-/// All scenarios share one control plane, one after the other; it is gone soon after the process is.
-static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
+/// Scenarios share them one after the other: each controller looks after every node that there is.
+static CLUSTERS: Pool<Cluster> = Pool::of(3);
 /// No boot is like another.
 static BOOTS: AtomicU32 = AtomicU32::new(0);
 
@@ -41,7 +41,7 @@ const CHECK: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(50);
 
 pub struct Hollow {
-    cluster: &'static Cluster,
+    cluster: Taken<'static, Cluster>,
     client: Client,
     fates: Fates,
     /// Machines without power.
@@ -54,7 +54,7 @@ type Off = Arc<Mutex<BTreeSet<String>>>;
 impl Hollow {
     /// As it was before the first scenario, whatever became of the last one.
     pub async fn start() -> Result<Self> {
-        let cluster = CLUSTER.get_or_try_init(begin).await?;
+        let cluster = CLUSTERS.take(begin).await?;
         let client = cluster.client()?;
         clean(&client).await?;
         let (fates, off) = (Fates::default(), Off::default());

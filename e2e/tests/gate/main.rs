@@ -41,16 +41,11 @@ macro_rules! scenarios {
         mod on_a_real_control_plane {
             use anyhow::Result;
             use nodekeeper_e2e::or_skip;
-            use tokio::sync::Mutex;
 
             use crate::hollow::Hollow;
 
-            /// They share it one after the other: each controller looks after every node that there is.
-            static TURN: Mutex<()> = Mutex::const_new(());
-
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn what_makes_no_sense_is_refused_with_the_fix() -> Result<()> {
-                let _turn = TURN.lock().await;
                 let Some(world) = or_skip(Hollow::start().await)? else { return Ok(()) };
                 crate::rules::what_makes_no_sense_is_refused_with_the_fix(world).await
             }
@@ -58,8 +53,7 @@ macro_rules! scenarios {
             $($(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $name() -> Result<()> {
-                    let _turn = TURN.lock().await;
-                    let Some(world) = or_skip(Hollow::start().await)? else { return Ok(()) };
+                        let Some(world) = or_skip(Hollow::start().await)? else { return Ok(()) };
                     crate::$room::$name(world).await
                 }
             )+)+
@@ -71,7 +65,7 @@ macro_rules! scenarios {
 /// no time. What the API server does in them is in the others.
 macro_rules! embedded {
     ($($room:ident { $($name:ident,)+ })+) => {
-        mod only_on_the_embedded_cluster {
+        mod on_a_clock_of_its_own {
             use anyhow::Result;
 
             use crate::simulated::{Simulated, on_a_paused_clock};

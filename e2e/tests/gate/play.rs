@@ -1,7 +1,5 @@
 //! What scenarios do and look at, in any world.
 
-use std::time::Duration;
-
 use anyhow::{Context as _, Result, bail, ensure};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -20,8 +18,8 @@ use tokio::time::{Instant, sleep};
 use crate::line::Line;
 use crate::world::{IMAGE, LABEL, NAMESPACE, TAINT, World};
 
-/// How often a scenario looks. It decides nothing: what is waited for stays as it is.
-const LOOK: Duration = Duration::from_millis(50);
+/// So often a scenario looks while it is patient. It decides nothing: what is waited for stays as it is.
+const LOOKS: u32 = 600;
 const LEASE: &str = "kube-node-ready-leader";
 
 /// A controller at work. Dropping it is `kill -9`.
@@ -170,7 +168,7 @@ where
             return Ok(seen);
         }
         ensure!(Instant::now() < end, "not so after {:?}: {what}; {}", world.patience(), world.hint());
-        sleep(LOOK).await;
+        sleep(world.patience() / LOOKS).await;
     }
 }
 
@@ -229,15 +227,21 @@ pub async fn delete_node(world: &impl World, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// An Event on the node says it.
-pub async fn tells(world: &impl World, node: &str, reason: &str, word: &str) -> Result<()> {
+/// An Event on the node says it. Events outlive their nodes, and other scenarios have namesakes: only its own count.
+pub async fn tells(world: &impl World, name: &str, reason: &str, word: &str) -> Result<()> {
+    let uid = node(world, name).await?.uid().context("a node without a uid")?;
+    tells_of(world, &uid, reason, word).await
+}
+
+/// As [`tells`], of a node that may be gone.
+pub async fn tells_of(world: &impl World, uid: &str, reason: &str, word: &str) -> Result<()> {
     let events: Api<Event> = Api::namespaced(world.client(), "default");
-    let fields = format!("regarding.kind=Node,regarding.name={node},reason={reason}");
+    let fields = format!("regarding.kind=Node,regarding.uid={uid},reason={reason}");
     let look = async || {
         let told = events.list(&ListParams::default().fields(&fields)).await?.items;
         Ok(told.into_iter().find(|event| event.note.as_ref().is_some_and(|note| note.contains(word))))
     };
-    until(world, &format!("an Event {reason} on {node} says {word:?}"), look).await.map(drop)
+    until(world, &format!("an Event {reason} on the node {uid} says {word:?}"), look).await.map(drop)
 }
 
 /// No worker is needed any more, and none stays.

@@ -14,8 +14,8 @@ use tokio::sync::watch;
 use crate::draining::run_on;
 use crate::line::{Asked, Before, Cut, Line};
 use crate::play::{
-    Controller, controller, controller_with, delete_node, end_the_lease, gate, node, node_is, opens, tells,
-    until,
+    Controller, controller, controller_with, delete_node, end_the_lease, gate, node, node_is, opens,
+    tells_of, until,
 };
 use crate::world::{BROKEN, Machine, WORKS, World, machine};
 
@@ -182,7 +182,7 @@ pub async fn a_person_has_a_node_replaced(world: impl World) -> Result<()> {
     let [eviction, deletion] = harm.as_slice() else { anyhow::bail!("not two acts: {harm:?}") };
     ensure!(eviction.uri.contains("/pods/web/eviction"), "{harm:?}");
     ensure!(deletion.method == Method::DELETE && deletion.uri.starts_with("/api/v1/nodes/one"), "{harm:?}");
-    tells(&world, "one", "RemediationApproved", "its disk is failing").await
+    tells_of(&world, &uid, "RemediationApproved", "its disk is failing").await
 }
 
 /// Between approval and act the node goes, and another machine comes under its name: first just before our cordon, then
@@ -247,7 +247,6 @@ fn held_up(client: kube::Client, at: watch::Sender<Option<String>>, gone: watch:
 pub async fn a_controller_that_is_killed_at_any_write_of_a_replacement_ends_it_once(
     world: impl World,
 ) -> Result<()> {
-    let stride = 7 - 2 * world.about(3);
     let budget = json!({"perHour": 120, "groupPercent": 100, "inFlight": 1});
     let breaker = json!({"openPercent": 100});
     // Each one that goes is a generation: this is not about the fuse.
@@ -259,13 +258,8 @@ pub async fn a_controller_that_is_killed_at_any_write_of_a_replacement_ends_it_o
     for name in GOOD {
         good.push((name, uid_of(&world, name).await?));
     }
-    if stride > 1 {
-        // On the real clock each round waits a minute for a comparison of its own: one has to do.
-        replaced_though_killed(&world, Cut::After(12)).await?;
-        return Ok(());
-    }
-    for (side, begin) in [(Cut::Before as fn(usize) -> Cut, 1), (Cut::After, 1)] {
-        let mut write = begin;
+    for side in [Cut::Before as fn(usize) -> Cut, Cut::After] {
+        let mut write = 1;
         while replaced_though_killed(&world, side(write))
             .await
             .with_context(|| format!("{:?}", side(write)))?

@@ -17,11 +17,11 @@ use nodekeeper_core::api::{NodeGate, NodeRemediation, RemediationPolicy, definit
 use nodekeeper_e2e::Cluster;
 use nodekeeper_e2e::control_plane::Options;
 use nodekeeper_e2e::karpenter::{Karpenter, objects};
+use nodekeeper_e2e::pool::{Pool, Taken};
 use nodekeeper_operator::clock::Clock;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::sync::OnceCell;
 use tokio::task::{JoinSet, block_in_place};
 use tokio::time::{Instant, sleep};
 
@@ -29,8 +29,8 @@ use crate::log;
 use crate::worker::{State, say, subject};
 use crate::world::{Fate, Fates, Machine, NAMESPACE, World};
 
-/// All scenarios share one, one after the other; it is gone soon after the process is.
-static SHARED: OnceCell<(Cluster, Karpenter)> = OnceCell::const_new();
+/// Scenarios share them one after the other: Karpenter and the controller look after every node that there is.
+static LANDS: Pool<(Cluster, Karpenter)> = Pool::of(2);
 
 const PATIENCE: Duration = Duration::from_mins(2);
 const LOOK: Duration = Duration::from_millis(100);
@@ -39,8 +39,8 @@ const WORKERS: &str = "app.kubernetes.io/name=nodekeeper,app.kubernetes.io/compo
 
 /// The scenarios' own part of it.
 pub struct Land {
-    cluster: &'static Cluster,
-    karpenter: &'static Karpenter,
+    /// The control plane and its Karpenter.
+    place: Taken<'static, (Cluster, Karpenter)>,
     client: Client,
     fates: Fates,
     _kubelet: JoinSet<()>,
@@ -50,20 +50,21 @@ impl Land {
     /// As it was before the first scenario, whatever became of the last one.
     pub async fn start() -> Result<Self> {
         log::keep();
-        let (cluster, karpenter) = SHARED.get_or_try_init(begin).await?;
+        let place = LANDS.take(begin).await?;
+        let (cluster, karpenter) = &*place;
         karpenter.check()?;
         let (client, fates) = (cluster.client()?, Fates::default());
         let mut tasks = JoinSet::new();
         // First the kubelet: workers that a scenario left do not go without one.
         tasks.spawn(kubelet(client.clone(), fates.clone()));
         clean(&client).await?;
-        Ok(Self { cluster, karpenter, client, fates, _kubelet: tasks })
+        Ok(Self { place, client, fates, _kubelet: tasks })
     }
 
     /// The same land for somebody who may do what a controller needs, and not even read claims.
     pub async fn without_claims(&self, user: &str) -> Result<Seat<'_>> {
         objects::grant_all_but_claims(&self.client, user).await?;
-        Ok(Seat { land: self, client: self.cluster.client_as(user, &[])? })
+        Ok(Seat { land: self, client: self.place.0.client_as(user, &[])? })
     }
 }
 
@@ -223,9 +224,9 @@ impl World for Land {
     }
 
     fn hint(&self) -> String {
-        let ended = self.karpenter.check().err().map(|error| format!("{error:#}"));
+        let ended = self.place.1.check().err().map(|error| format!("{error:#}"));
         let (ended, ours) = (ended.unwrap_or_default(), log::tail(20));
-        format!("{ended}; our last words:\n{ours}Karpenter's:\n{}", self.karpenter.log_tail())
+        format!("{ended}; our last words:\n{ours}Karpenter's:\n{}", self.place.1.log_tail())
     }
 }
 

@@ -30,17 +30,12 @@ macro_rules! scenarios {
         mod with_a_real_karpenter {
             use anyhow::Result;
             use nodekeeper_e2e::or_skip;
-            use tokio::sync::Mutex;
 
             use crate::land::Land;
-
-            /// They share it one after the other: Karpenter and the controller look after every node that there is.
-            static TURN: Mutex<()> = Mutex::const_new(());
 
             $($(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $name() -> Result<()> {
-                    let _turn = TURN.lock().await;
                     let Some(land) = or_skip(Land::start().await)? else { return Ok(()) };
                     crate::$room::$name(land).await
                 }

@@ -1,0 +1,95 @@
+//! What tests of one process share, and each needs alone for a while.
+
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+/// So many at most, each made when a test needs one and all others are in use.
+///
+/// Tests on a real clock wait most of their time, so that three at once take hardly longer than one. They need as many
+/// threads, see the tiers.
+pub struct Pool<T> {
+    room: Semaphore,
+    idle: Mutex<Vec<Arc<T>>>,
+}
+
+impl<T> Pool<T> {
+    /// None is made yet.
+    #[must_use]
+    pub const fn of(most: usize) -> Self {
+        Self { room: Semaphore::const_new(most), idle: Mutex::new(Vec::new()) }
+    }
+
+    /// Waits until there is room, and takes one that is idle, or else makes one.
+    pub async fn take(&self, make: impl AsyncFnOnce() -> anyhow::Result<T>) -> anyhow::Result<Taken<'_, T>> {
+        let room = self.room.acquire().await?;
+        let idle = self.idle().pop();
+        let one = match idle {
+            Some(one) => one,
+            None => Arc::new(make().await?),
+        };
+        Ok(Taken { one, pool: self, _room: room })
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Arc<T>>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One of them, for one test. It goes back when it is dropped, before there is room for the next.
+pub struct Taken<'a, T> {
+    one: Arc<T>,
+    pool: &'a Pool<T>,
+    _room: SemaphorePermit<'a>,
+}
+
+impl<T> Drop for Taken<'_, T> {
+    fn drop(&mut self) {
+        self.pool.idle().push(self.one.clone());
+    }
+}
+
+impl<T> Deref for Taken<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.one
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures::future::try_join_all;
+    use tokio::task::yield_now;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn no_more_are_made_than_there_is_room_for_and_each_serves_one() {
+        let (pool, made) = (Pool::of(2), AtomicUsize::new(0));
+        let test = async || {
+            let make = async || {
+                yield_now().await;
+                made.fetch_add(1, Ordering::SeqCst);
+                Ok(AtomicUsize::new(0))
+            };
+            let taken = pool.take(make).await?;
+            let others = taken.fetch_add(1, Ordering::SeqCst);
+            yield_now().await;
+            taken.fetch_sub(1, Ordering::SeqCst);
+            anyhow::Ok(others)
+        };
+        let others = try_join_all((0..9).map(|_| test())).await.expect("all got one");
+        assert_eq!((others, made.load(Ordering::SeqCst)), (vec![0; 9], 2));
+    }
+
+    #[tokio::test]
+    async fn what_could_not_be_made_is_tried_again() {
+        let pool = Pool::of(1);
+        assert!(pool.take(async || anyhow::bail!("no")).await.is_err());
+        assert_eq!(*pool.take(async || Ok(7)).await.expect("it is made"), 7);
+    }
+}
