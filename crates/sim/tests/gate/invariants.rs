@@ -297,7 +297,9 @@ impl Invariant for CountedOnce {
             return Err(format!("worker {} is recorded after worker {}", is.number, was.number));
         }
         let asked = at(before, "metadata.annotations").is_some_and(|all| all.get(VERIFY).is_some());
-        let new_round = is.round != was.round || was.verdict == Some(Verdict::Passed) || asked;
+        // Who asks while a verdict is on its way is served by the next worker: until then the round may go on.
+        let goes_on = is.workers > 1 && is.attempts > was.attempts;
+        let new_round = is.round != was.round || was.verdict == Some(Verdict::Passed) || (asked && !goes_on);
         let counted = is.attempts - if new_round { 0 } else { was.attempts };
         let ending = self.endings.get(&(uid(after).to_owned(), is.number));
         let earned = u32::from(matches!(ending, Some(Ending::Told(Verdict::Passed | Verdict::Failed))));

@@ -247,7 +247,7 @@ struct NotForTheOutage {
     since: Option<Timestamp>,
 }
 
-/// What nodes that work told before it began may be believed for so long.
+/// What nodes that work told after the failure, and before it began, may be believed for so long.
 const TOLD: SignedDuration = SignedDuration::from_mins(2);
 
 impl NotForTheOutage {
