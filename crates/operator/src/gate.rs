@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client};
 use nodekeeper_core::api::{CauseSource, Fate};
@@ -17,6 +17,7 @@ use nodekeeper_core::gate::{
 };
 use nodekeeper_core::node::NodeView;
 use nodekeeper_core::record::Record;
+use nodekeeper_core::remediate::evidence_lasts;
 use nodekeeper_core::worker::WorkerView;
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
@@ -212,7 +213,7 @@ impl Gate {
     /// Whether a worker of the gate told something about another node lately. Asked only where something depends on it.
     fn ran_elsewhere(&self, views: &Views, served: Served<'_>, node: &NodeView) -> bool {
         let Served::Held(gate) = served else { return false };
-        let lately = SignedDuration::from_secs(600);
+        let lately = evidence_lasts(views.the_policy());
         gate.spec.on_stuck == Fate::Replace && told_elsewhere(views, gate, &node.uid, &self.clock, lately)
     }
 
@@ -292,10 +293,10 @@ impl Gate {
         let Look { node, gate, held, workers, decision } = look;
         let gate = gate.as_ref();
         let at = gate.map_or("", |gate| gate.name.as_str());
-        let mut result = Ok(());
+        let mut untold = Ok(());
         for effect in &decision.effects {
             let started = self.clock.elapsed();
-            result = self.writer.apply(node, gate, effect).await;
+            let mut result = self.writer.apply(node, gate, effect).await;
             let (now, elapsed) = (self.clock.now(), self.clock.elapsed());
             let took = elapsed.saturating_sub(started);
             Account { node, gate: at, held: *held, workers, now, elapsed, took }.tell(
@@ -312,12 +313,14 @@ impl Gate {
                 locked(&self.unpublished).insert(at.to_owned(), elapsed + UNPUBLISHED);
                 result = Ok(());
             }
-            if result.is_err() {
-                break;
+            match (effect, result) {
+                (_, Ok(())) => self.has_told(node, effect),
+                // What is done and said beside it does not wait for a word that nobody heard.
+                (Effect::Tell(_), Err(trouble)) => untold = Err(trouble),
+                (_, Err(trouble)) => return Err(trouble),
             }
-            self.has_told(node, effect);
         }
-        result
+        untold
     }
 
     /// A worker was made or not: the slot that it had is the views' business now.
