@@ -8,7 +8,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 
 use crate::api::GateTaint;
-use crate::record;
+use crate::record::{self, Record, Round};
+use crate::report::Verdict;
 
 /// Taints by which an autoscaler says that it is removing the node.
 const LEAVING: [&str; 3] =
@@ -104,6 +105,8 @@ pub struct NodeView {
     pub record: Option<Box<str>>,
     /// When we first saw it so, on our own clock.
     pub record_seen: Duration,
+    /// Since when its record has blamed it in the same round, on our own clock. Of one that does not: as above.
+    pub blamed_since: Duration,
     /// We cordoned it.
     pub marked: bool,
     /// Somebody asks for a worker now; with which word.
@@ -113,6 +116,13 @@ pub struct NodeView {
 }
 
 impl NodeView {
+    /// The round of its last verdict, if that blames the node.
+    #[must_use]
+    pub fn blamed_in(&self) -> Option<Round> {
+        let record = Record::read(self.record.as_deref(), &self.uid)?;
+        (record.verdict == Some(Verdict::Failed) && !record.is_open()).then_some(record.round)
+    }
+
     /// Keeps what is needed of a Node.
     #[must_use]
     pub fn new(node: &Node) -> Self {
@@ -155,6 +165,7 @@ impl NodeView {
             has_annotations: annotations.is_some(),
             record: annotation(record::ANNOTATION),
             record_seen: Duration::ZERO,
+            blamed_since: Duration::ZERO,
             marked: annotations.is_some_and(|all| all.contains_key(CORDONED)),
             verify: annotation(VERIFY),
             published: conditions()

@@ -25,12 +25,13 @@ use crate::api::{
     RemediationPolicyStatus, Reservation,
 };
 use crate::condition::{Finding, conditions};
+use crate::record::{Cause, Record};
 use control::{Compared, Comparison};
 use drain::Drainage;
 use evidence::live;
 use provider::Machine;
 
-pub use evidence::evidence;
+pub use evidence::{evidence, evidence_lasts};
 pub use hold::{Held, Hold};
 pub use policy::{Housekeeping, housekeep, prune};
 pub use survey::{GroupFacts, Survey, Verdicts, group, zone};
@@ -125,6 +126,10 @@ impl Request {
             // An end after somebody asked again is another one, though it may look like the last.
             before.retain(|condition| condition.type_ != "Succeeded" || condition.status == "Unknown");
         }
+        // No end is before what came to it, though a clock may be behind: else it would be another one each time.
+        let is_end = findings.iter().any(|one| one.type_ == "Succeeded" && one.status != "Unknown");
+        let least = self.status.approved_at.into_iter().chain([self.asked()]).max();
+        let now = least.filter(|_| is_end).map_or(now, |least| now.max(least));
         let conditions = conditions(findings, &before, self.generation, &now.to_string());
         let approved = conditions.iter().find(|one| one.type_ == "Approved" && one.status == "True");
         NodeRemediationStatus {
@@ -241,6 +246,15 @@ pub enum Consideration {
     Approve(Box<RemediationPolicyStatus>),
 }
 
+/// An outage that is known takes what the gate said back, which is then no evidence any more: people are to read why.
+fn for_the_outage(seen: &Seen<'_>, target: &Target) -> Option<Held> {
+    let is_frozen = |record: &Record| record.cause == Some(Cause::SharedDependency);
+    let causes: Vec<&RemediationCause> = seen.request.spec.causes.iter().collect();
+    let down = &seen.policy?.status.down;
+    target.record.as_ref().filter(|record| is_frozen(record))?;
+    control::known_down(down, &causes, &target.zone).err()
+}
+
 /// Whether the act may go ahead now.
 #[must_use]
 pub fn consider(seen: &Seen<'_>) -> Consideration {
@@ -250,7 +264,7 @@ pub fn consider(seen: &Seen<'_>) -> Consideration {
     };
     let causes = match live(seen.request, target, seen.policy, seen.ran_elsewhere, seen.now) {
         Ok(causes) => causes,
-        Err(held) => return Consideration::Hold(held),
+        Err(held) => return Consideration::Hold(for_the_outage(seen, target).unwrap_or(held)),
     };
     let unheard = Policy {
         uid: String::new(),

@@ -67,6 +67,14 @@ pub enum Progress {
     Silent(Cause, String),
 }
 
+impl Progress {
+    /// Whether there is no more to come.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        matches!(self, Self::Reported(_) | Self::Silent(..))
+    }
+}
+
 /// A worker pod, as far as anything here is decided by it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerView {
@@ -145,7 +153,7 @@ impl WorkerView {
     /// Whether its container ended, or never will have run.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        matches!(self.progress, Progress::Reported(_) | Progress::Silent(..))
+        self.progress.has_ended()
     }
 }
 

@@ -19,7 +19,8 @@ use nodekeeper_core::remediate::control::{Compared, candidates};
 use nodekeeper_core::remediate::drain::PodView;
 use nodekeeper_core::remediate::provider::{Claims, Machine, find};
 use nodekeeper_core::remediate::{
-    Consideration, Held, Hold, Policy, Request, Seen, Survey, Target, consider, standstill, uncompared, zone,
+    Consideration, Held, Hold, Policy, Request, Seen, Survey, Target, consider, evidence_lasts, standstill,
+    uncompared, zone,
 };
 use nodekeeper_core::report::Verdict;
 use tokio::time::timeout;
@@ -134,19 +135,17 @@ impl Remediator {
         let (policy, node) = (policy.filter(|_| is_waiting)?, views.nodes.get(&request.spec.node.name)?);
         let gate = views.gates.get(request.blamed_by()?.0)?;
         let compared = Compared {
-            since_failure: self.since_failure(node, request),
+            since_failure: self.since_failure(node),
             ..compared_in(&views, gate, zone(node), &self.clock)
         };
         // One that was let in, or that is another node, is found out by reading it.
-        let same = *node.uid == *request.spec.node.uid && !node.leaving && is_blamed(node);
+        let same = *node.uid == *request.spec.node.uid && !node.leaving && node.blamed_in().is_some();
         uncompared(policy, request, zone(node), &compared).filter(|_| same)
     }
 
-    /// How long ago the node failed. Whose clock wrote the time is not known; since when we know of it is.
-    fn since_failure(&self, node: &NodeView, request: &Request) -> Duration {
-        let known_for = self.clock.elapsed().saturating_sub(node.record_seen);
-        let age = Duration::try_from(self.clock.now().duration_since(request.asked())).unwrap_or_default();
-        age.min(known_for)
+    /// For how long the node has failed. What others showed meanwhile counts, though it fails again and again.
+    fn since_failure(&self, node: &NodeView) -> Duration {
+        self.clock.elapsed().saturating_sub(node.blamed_since)
     }
 
     /// Counts all nodes.
@@ -220,7 +219,7 @@ impl Remediator {
         let gate = request.blamed_by().and_then(|(gate, _)| views.gates.get(gate));
         let (Some(gate), Some(target)) = (gate, target) else { return Compared::default() };
         let node = views.nodes.get(&target.identity.name).filter(|node| *node.uid == *target.identity.uid);
-        let since_failure = node.map_or(Duration::ZERO, |node| self.since_failure(node, request));
+        let since_failure = node.map_or(Duration::ZERO, |node| self.since_failure(node));
         Compared { since_failure, ..compared_in(views, gate, &target.zone, &self.clock) }
     }
 
@@ -297,12 +296,6 @@ fn why(request: &Request) -> String {
     request.spec.causes.first().map(|cause| cause.message.clone()).unwrap_or_default()
 }
 
-/// Whether the node's own record says that it failed.
-fn is_blamed(node: &NodeView) -> bool {
-    let record = Record::read(node.record.as_deref(), &node.uid);
-    record.is_some_and(|record| record.verdict == Some(Verdict::Failed) && !record.is_open())
-}
-
 /// How nodes that work fare with the checks of a gate in a zone.
 fn compared_in(views: &Views, gate: &GateView, in_zone: &str, clock: &Clock) -> Compared {
     let number = minute(clock);
@@ -324,8 +317,7 @@ fn ran_elsewhere(views: &Views, request: &Request, policy: Option<&Policy>, cloc
     };
     let Some(cause) = request.spec.causes.iter().find(is_stuck) else { return false };
     let Some(gate) = views.gates.get(&cause.name) else { return false };
-    let seconds = policy.map_or(600, |policy| policy.spec.evidence_seconds);
-    told_elsewhere(views, gate, &request.spec.node.uid, clock, SignedDuration::from_secs(seconds.into()))
+    told_elsewhere(views, gate, &request.spec.node.uid, clock, evidence_lasts(policy))
 }
 
 /// Whether a worker of this gate told something about another node within so long.

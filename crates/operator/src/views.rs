@@ -41,11 +41,14 @@ impl View for NodeView {
     }
 
     fn born(&mut self, now: Duration) {
-        self.record_seen = now;
+        (self.record_seen, self.blamed_since) = (now, now);
     }
 
     fn age_with(&mut self, known: &Self, now: Duration) {
-        self.record_seen = if self.record == known.record { known.record_seen } else { now };
+        let is_the_same = self.record == known.record;
+        self.record_seen = if is_the_same { known.record_seen } else { now };
+        let goes_on = || self.blamed_in().is_some_and(|round| known.blamed_in() == Some(round));
+        self.blamed_since = if is_the_same || goes_on() { known.blamed_since } else { now };
     }
 }
 
@@ -413,6 +416,9 @@ impl Views {
 
 #[cfg(test)]
 mod tests {
+    use nodekeeper_core::record::Record;
+    use nodekeeper_core::report::Verdict;
+
     use super::*;
 
     const NOW: Duration = Duration::ZERO;
@@ -434,6 +440,26 @@ mod tests {
         assert_eq!(known(&store), Some(("a", 9)));
         store.take(Event::Is(node(11, "a")), NOW);
         assert_eq!(known(&store), Some(("a", 11)));
+    }
+
+    #[test]
+    fn a_node_that_fails_again_is_blamed_since_it_failed_first() {
+        let mut store = Store::new();
+        let mut version = 0;
+        let mut since = |record: Record, at: u64| {
+            version += 1;
+            let record = Some(Record { uid: "a".into(), ..record }.to_annotation().into());
+            store.take(Event::Is(NodeView { record, ..node(version, "a") }), Duration::from_secs(at));
+            store.get("n").map(|node| (node.blamed_since.as_secs(), node.record_seen.as_secs()))
+        };
+        let failed = |number| Record { number, verdict: Some(Verdict::Failed), ..Record::default() };
+        assert_eq!(since(failed(1), 10), Some((10, 10)));
+        assert_eq!(since(failed(2), 20), Some((10, 20)), "what others showed in between says something");
+        let silent = Record { verdict: Some(Verdict::Inconclusive), ..failed(3) };
+        assert_eq!((since(silent, 30), since(failed(4), 40)), (Some((30, 30)), Some((40, 40))));
+        let mut rebooted = failed(5);
+        rebooted.round.boot_id = "other".into();
+        assert_eq!(since(rebooted, 50), Some((50, 50)));
     }
 
     #[test]

@@ -28,8 +28,8 @@ pub struct Compared {
     pub candidates: usize,
     /// The last run, if it is not stale.
     pub run: Option<Run>,
-    /// How long ago the node failed. What was seen of others before that says nothing about it: whatever they share may
-    /// have broken in between.
+    /// For how long the node has failed. What was seen of others before that says nothing about it: whatever they share
+    /// may have broken in between.
     pub since_failure: Duration,
 }
 
@@ -40,6 +40,12 @@ pub struct Run {
     pub age: Duration,
     /// How far each of its workers is.
     pub controls: Vec<(String, Progress)>,
+}
+
+impl Run {
+    fn has_ended(&self) -> bool {
+        self.controls.iter().all(|(_, progress)| progress.has_ended())
+    }
 }
 
 /// What a comparison comes to.
@@ -119,13 +125,16 @@ impl Compared {
         if passed >= size && is_after && run.age < FRESH {
             return Comparison::NodeIsWorse;
         }
-        let is_on = |(_, progress): &(String, Progress)| {
-            !matches!(progress, Progress::Reported(_) | Progress::Silent(..))
-        };
-        if run.controls.iter().any(is_on) || (!is_after && run.age < SHARED) {
+        if !run.has_ended() || (!is_after && run.age < SHARED) {
             return Comparison::Running;
         }
         if run.age < SHARED { Comparison::TooFew(passed) } else { self.again(size) }
+    }
+
+    /// Whether another run may begin: one a minute, and never two at once.
+    #[must_use]
+    pub fn is_due(&self) -> bool {
+        self.run.as_ref().is_none_or(|run| run.age >= SHARED && run.has_ended())
     }
 
     fn again(&self, size: usize) -> Comparison {
@@ -184,6 +193,25 @@ pub fn candidates<'a>(
     let mut fitting: Vec<&NodeView> = nodes.into_iter().filter(fits).collect();
     fitting.sort_by_cached_key(|node| scatter(&node.uid, number));
     fitting
+}
+
+/// Those control workers that are of no more use to anybody: stale, or ended and followed by others in the same place.
+#[must_use]
+pub fn spent<'a>(
+    controls: &[&'a WorkerView],
+    zone_of: impl Fn(&str) -> Option<String>,
+    elapsed: Duration,
+) -> Vec<&'a WorkerView> {
+    let place = |control: &WorkerView| (control.subject.gate_uid.clone(), zone_of(&control.node_name));
+    let is_followed = |control: &WorkerView| {
+        let is_newer = |other: &WorkerView| other.subject.number > control.subject.number;
+        controls.iter().any(|other| is_newer(other) && place(other) == place(control))
+    };
+    let is_stale = |control: &WorkerView| elapsed.saturating_sub(control.first_seen) >= STALE;
+    let is_spent = |control: &&WorkerView| {
+        !control.deleting && (is_stale(control) || (control.has_ended() && is_followed(control)))
+    };
+    controls.iter().copied().filter(is_spent).collect()
 }
 
 /// Whether what the node fails is known not to work on others. What a recycler counted there may come from anything

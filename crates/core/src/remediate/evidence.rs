@@ -9,6 +9,13 @@ use crate::report::Verdict;
 /// So far a clock may be ahead of ours.
 const SKEW: SignedDuration = SignedDuration::from_mins(1);
 
+/// For how long what was seen may be acted on.
+#[must_use]
+pub fn evidence_lasts(policy: Option<&Policy>) -> SignedDuration {
+    let default = RemediationPolicySpec::default().evidence_seconds;
+    SignedDuration::from_secs(policy.map_or(default, |policy| policy.spec.evidence_seconds).into())
+}
+
 /// Whether at least one cause is fresh. What waited through a pause or an outage is dropped, not replayed.
 ///
 /// # Errors
@@ -31,9 +38,7 @@ pub(super) fn live<'a>(
     ran_elsewhere: bool,
     now: Timestamp,
 ) -> Result<Vec<&'a RemediationCause>, Held> {
-    let allowed = policy
-        .map_or(RemediationPolicySpec::default().evidence_seconds, |policy| policy.spec.evidence_seconds);
-    let allowed = SignedDuration::from_secs(allowed.into());
+    let allowed = evidence_lasts(policy);
     let (mut fresh, mut why) = (Vec::new(), None);
     for cause in &request.spec.causes {
         match supports(request, cause, target, allowed, ran_elsewhere, now) {

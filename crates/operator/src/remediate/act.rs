@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use nodekeeper_core::api::{NodeRemediationStatus, Reservation};
 use nodekeeper_core::condition::Finding;
 use nodekeeper_core::gate::Notice;
@@ -49,7 +50,7 @@ impl Remediator {
                 return Outcome::Failed;
             }
         };
-        self.record(request, around, next, pause).await
+        self.record(request, reservation, around, next, pause).await
     }
 
     /// Returns how long to wait, where the server asks for patience.
@@ -103,6 +104,7 @@ impl Remediator {
     async fn record(
         &self,
         request: &Request,
+        reservation: &Reservation,
         around: &Around,
         next: Next,
         pause: Option<Duration>,
@@ -110,14 +112,18 @@ impl Remediator {
         let is_end = next.is_end();
         let succeeded = next.findings.iter().any(|one| one.type_ == "Succeeded" && one.status == "True");
         let ending = next.findings.iter().find(|one| one.type_ == "Succeeded").map(|one| one.message.clone());
-        let status = self.status(request, around, next.findings);
-        if status != request.status
-            && let Err(trouble) = self.writer.report_request(request, &status).await
-        {
+        // Who reserved it may have had a clock ahead of ours.
+        let status = Self::status(request, around, next.findings, self.clock.now().max(reservation.at));
+        let is_news = status != request.status;
+        if is_news && let Err(trouble) = self.writer.report_request(request, &status).await {
             return Self::unwritten(request, &trouble);
         }
         if !is_end {
             return Outcome::Again(pause.or(next.again_in).unwrap_or(FIRST_PAUSE));
+        }
+        if !is_news {
+            // It was told. Whoever counts has not heard of it yet.
+            return Outcome::Again(FIRST_PAUSE);
         }
         locked(&self.refused).remove(&request.name);
         let result = if succeeded { "succeeded" } else { "given_up" };
@@ -129,12 +135,16 @@ impl Remediator {
             let note = format!("its replacement was given up: {why}");
             self.tell(request, &Notice::new(true, "RemediationGivenUp", "GiveUp", note)).await;
         }
-        // Until whoever counts has heard of it.
         Outcome::Again(FIRST_PAUSE)
     }
 
-    fn status(&self, request: &Request, around: &Around, findings: Vec<Finding>) -> NodeRemediationStatus {
-        let mut status = request.status_with(findings, self.clock.now());
+    fn status(
+        request: &Request,
+        around: &Around,
+        findings: Vec<Finding>,
+        now: Timestamp,
+    ) -> NodeRemediationStatus {
+        let mut status = request.status_with(findings, now);
         if around.target.is_some() {
             around.machine.provider().clone_into(&mut status.provider);
             if let Machine::Claim(claim) = &around.machine {

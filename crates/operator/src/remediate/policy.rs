@@ -9,9 +9,9 @@ use nodekeeper_core::api::{ActEnforcement, Condition, RemediationPolicyStatus};
 use nodekeeper_core::checks::Subject;
 use nodekeeper_core::gate::GateView;
 use nodekeeper_core::node::NodeView;
-use nodekeeper_core::remediate::control::{Compared, MOST, SHARED, STALE, candidates};
+use nodekeeper_core::remediate::control::{Compared, MOST, candidates, spent};
 use nodekeeper_core::remediate::{Hold, Housekeeping, Policy, Request, Target, housekeep, prune, zone};
-use nodekeeper_core::worker::{Progress, WorkerView};
+use nodekeeper_core::worker::WorkerView;
 use tokio::time::timeout;
 use tracing::warn;
 
@@ -120,7 +120,7 @@ impl Remediator {
         Ok(())
     }
 
-    /// Starts the workers on nodes that work which are due, and removes those that told what they can.
+    /// Starts the workers on nodes that work which are due.
     async fn compare(&self, policy: &Policy) -> Result<(), Trouble> {
         let size = usize::try_from(policy.spec.control_group.size).unwrap_or_default();
         if size == 0 || policy.spec.enforcement == ActEnforcement::DryRun {
@@ -134,35 +134,17 @@ impl Remediator {
         Ok(())
     }
 
-    /// Those of no more use to anybody.
     fn spent_controls(&self) -> Vec<WorkerView> {
-        let (views, now) = (self.views(), self.clock.elapsed());
-        let age = |control: &WorkerView| now.saturating_sub(control.first_seen);
-        let place = |control: &WorkerView| {
-            let node = views.nodes.get(&control.node_name);
-            (control.subject.gate_uid.clone(), node.map(|node| zone(node).to_owned()))
-        };
-        let newer = |control: &WorkerView| {
-            let is_newer = |other: &WorkerView| other.subject.number > control.subject.number;
-            views.controls.all().any(|other| is_newer(other) && place(other) == place(control))
-        };
-        let spent = |control: &&WorkerView| {
-            !control.deleting && (age(control) >= STALE || (control.has_ended() && newer(control)))
-        };
-        views.controls.all().filter(spent).cloned().collect()
+        let views = self.views();
+        let zone_of = |node: &str| views.nodes.get(node).map(|node| zone(node).to_owned());
+        let all: Vec<&WorkerView> = views.controls.all().collect();
+        spent(&all, zone_of, self.clock.elapsed()).into_iter().cloned().collect()
     }
 
     /// The gates and zones that somebody wants to have compared: once, and as long as something is down there.
     fn wanted(&self, policy: &Policy) -> Vec<(GateView, String)> {
         let views = self.views();
-        let due = |gate: &GateView, in_zone: &str| {
-            let Compared { run, .. } = compared_in(&views, gate, in_zone, &self.clock);
-            run.is_none_or(|run| {
-                let ended =
-                    |progress: &Progress| matches!(progress, Progress::Reported(_) | Progress::Silent(..));
-                run.age >= SHARED && run.controls.iter().all(|(_, progress)| ended(progress))
-            })
-        };
+        let due = |gate: &GateView, in_zone: &str| compared_in(&views, gate, in_zone, &self.clock).is_due();
         places(&views, policy, &[Hold::Comparing])
             .into_iter()
             .filter_map(|(gate, in_zone)| Some((views.gates.get(&gate)?.clone(), in_zone)))

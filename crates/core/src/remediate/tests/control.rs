@@ -4,7 +4,7 @@ use super::*;
 use crate::gate::GateView;
 use crate::node::{Labels, NodeView, Taint};
 use crate::record::Cause;
-use crate::remediate::control::{SHARED, candidates};
+use crate::remediate::control::{SHARED, STALE, candidates, spent};
 use crate::worker::WorkerView;
 
 use Outcome::{Failed, Inconclusive, Passed, Skipped};
@@ -122,6 +122,22 @@ fn what_is_down_holds_those_that_fail_it_there_and_recyclers() {
     assert_eq!(recycled.hold(), None, "a person knows");
     recycled.request.spec.causes = vec![cause(CauseSource::Recycler, at(0))];
     assert_eq!(recycled.hold(), Some(Hold::SharedDependencyDown));
+}
+
+/// The gate takes its verdict back as soon as it knows of the outage. Whoever is first, people read why.
+#[test]
+fn what_an_outage_takes_back_is_held_for_the_outage() {
+    let mut world = World::with(|world| {
+        let record = world.target().record.as_mut().expect("there is one");
+        (record.verdict, record.cause) = (Some(Verdict::Inconclusive), Some(Cause::SharedDependency));
+    });
+    assert_eq!(world.hold(), Some(Hold::EvidenceExpired), "it is over");
+    world.policy().status.down = vec![down("a", "dns", "kubernetes.")];
+    let held = world.held();
+    assert_eq!(held.hold, Hold::SharedDependencyDown);
+    assert!(held.message.contains("It is not the node"), "{}", held.message);
+    world.target().record.as_mut().expect("there is one").cause = None;
+    assert_eq!(world.hold(), Some(Hold::EvidenceExpired));
 }
 
 fn kept(policy: &Policy, compared: &Compared, now: Timestamp) -> RemediationPolicyStatus {
@@ -256,9 +272,8 @@ fn controls_are_verified_nodes_of_the_zone_that_work() {
     assert_eq!(first(7), first(7));
 }
 
-#[test]
-fn the_last_run_of_a_gate_in_a_zone_counts() {
-    let control = |node: &str, number: u32, generation: i64, seen: u64| WorkerView {
+fn control(node: &str, number: u32, generation: i64, seen: u64) -> WorkerView {
+    WorkerView {
         name: crate::worker::control_name(node, number),
         uid: node.into(),
         resource_version: "1".into(),
@@ -273,7 +288,11 @@ fn the_last_run_of_a_gate_in_a_zone_counts() {
             number,
         },
         progress: Progress::Running,
-    };
+    }
+}
+
+#[test]
+fn the_last_run_of_a_gate_in_a_zone_counts() {
     let all = [
         control("x", 1, 1, 0),
         control("y", 2, 1, 70),
@@ -320,4 +339,33 @@ fn what_was_seen_before_the_node_failed_says_nothing_about_it() {
     let after =
         Compared { since_failure: Duration::from_secs(10), ..compared(10, vec![dns(Passed), dns(Passed)]) };
     assert_eq!(after.judge(2, &[check("dns", "kubernetes.")]), Comparison::NodeIsWorse);
+}
+
+#[test]
+fn another_run_begins_a_minute_after_the_last_and_never_beside_it() {
+    assert!(Compared::default().is_due(), "there was none");
+    let due = |age, controls| compared(age, controls).is_due();
+    assert_eq!((due(59, vec![dns(Failed), silent()]), due(60, vec![dns(Failed), silent()])), (false, true));
+    assert!(!due(60, vec![dns(Passed), Progress::Running]), "it is not over");
+}
+
+#[test]
+fn controls_go_when_others_follow_in_their_place_or_they_are_stale() {
+    let ended = |node: &str, number| WorkerView { progress: dns(Passed), ..control(node, number, 1, 10) };
+    let gone = |all: &[WorkerView], elapsed| {
+        let zone_of = |node: &str| Some(node[..1].to_owned());
+        let spent = spent(&all.iter().collect::<Vec<_>>(), zone_of, Duration::from_secs(elapsed));
+        spent.into_iter().map(|one| one.node_name.clone()).collect::<Vec<_>>()
+    };
+    let all = [ended("a1", 1), ended("a2", 2), ended("b1", 1), control("a3", 1, 1, 10)];
+    assert_eq!(gone(&all, 20), ["a1"], "the last of a zone stays, and so does what still looks");
+    let other_gate = |mut one: WorkerView| {
+        one.subject.gate_uid = "gate-2".into();
+        one
+    };
+    assert!(gone(&[ended("a1", 1), other_gate(ended("a2", 2))], 20).is_empty());
+    let stale = 10 + STALE.as_secs();
+    assert_eq!((gone(&all[3..], stale - 1).len(), gone(&all[3..], stale)), (0, vec!["a3".to_owned()]));
+    let leaving = WorkerView { deleting: true, ..control("a3", 1, 1, 10) };
+    assert!(gone(&[leaving], stale).is_empty(), "once is enough");
 }

@@ -134,3 +134,15 @@ fn the_gate_that_asked_last_is_the_one_that_blames() {
         request("n1", vec![older, cause(CauseSource::Person, at(9)), cause(CauseSource::Gate, at(1))]);
     assert_eq!(request.blamed_by().map(|(gate, _)| gate), Some("default"));
 }
+
+/// Otherwise it would come to an end anew at every look, and be written each time.
+#[test]
+fn an_end_is_not_before_the_wish_whatever_the_clock_says() {
+    let mut request = request("x", vec![cause(CauseSource::Gate, at(10))]);
+    let over = Held::new(Hold::NodeRecovered, "it passed").findings();
+    request.status = request.status_with(over.clone(), at(5));
+    assert!(request.is_history());
+    assert_eq!(request.status_with(over, at(6)), request.status, "nothing new");
+    request.spec.causes[0].observed_at = Some(at(11));
+    assert!(!request.is_history(), "somebody asks again");
+}

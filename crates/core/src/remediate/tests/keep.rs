@@ -88,6 +88,8 @@ fn a_replaced_node_is_not_replaced_twice_and_a_refused_one_may_be_asked_for_agai
     done.status = done.status_with(vec![Finding::new("Succeeded", "True", "Replaced", "")], at(0));
     assert!(done.is_history(), "though a clock that is ahead asked later");
     done.status = done.status_with(vec![Finding::new("Succeeded", "False", "Paused", "")], at(0));
+    assert!(done.is_history(), "and it was refused after that");
+    done.spec.causes = vec![cause(CauseSource::Person, at(61))];
     assert!(!done.is_history());
 }
 
