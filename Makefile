@@ -51,8 +51,8 @@ generate: rust ## write the generated files; seconds
 	@echo "generate: writes the generated files (usually seconds)"
 	@cargo run -q -p xtask -- generate
 
-sim: rust ## seeds with faults: SEEDS=n FROM=s, or SEED=x to replay one; 4 min to build, then 5 seeds a second
-	@[ -n "$(SEED)" ] || echo "sim: runs seeds with faults on the embedded cluster (usually 4 min to build, then 5 seeds a second)"
+sim: rust ## seeds with faults: SEEDS=n FROM=s, or SEED=x to replay one; 4 min to build, then 3 seeds a second
+	@[ -n "$(SEED)" ] || echo "sim: runs seeds with faults on the embedded cluster (usually 4 min to build, then 3 seeds a second)"
 	@cargo test -q --workspace --test sim
 
 conformance: rust ## the API cases on the embedded and on a real cluster: KUBE=1.34.4 for another version; 10 min cold, 1 min after that

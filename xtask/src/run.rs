@@ -29,31 +29,65 @@ enum State {
 
 struct Runner<'a> {
     root: &'a Path,
-    logs: PathBuf,
+    logs: &'a Path,
     log: File,
+    /// Before each line, where two run at once; and then it yields to the other.
+    beside: Option<&'a str>,
+}
+
+impl<'a> Runner<'a> {
+    fn new(root: &'a Path, logs: &'a Path, tier: &'a Tier) -> Result<Self, String> {
+        let beside = tier.beside.then_some(tier.name);
+        Ok(Self { root, logs, log: log(logs, tier)?, beside })
+    }
+}
+
+/// A new log for a tier.
+fn log(logs: &Path, tier: &Tier) -> Result<File, String> {
+    let path = logs.join(format!("{}.log", tier.name.replace(' ', "-")));
+    File::create(&path).map_err(|e| format!("cannot write {}: {e}", path.display()))
 }
 
 /// Runs everything; false if anything failed.
 pub fn all(root: &Path) -> Result<bool, String> {
     let logs = target_folder().join("test-logs");
     std::fs::create_dir_all(&logs).map_err(|e| format!("cannot make {}: {e}", logs.display()))?;
-    let log = File::create(logs.join("build.log")).map_err(|e| format!("cannot write a log: {e}"))?;
-    let mut runner = Runner { root, logs, log };
-
+    let mut runner = Runner::new(root, &logs, &BUILD)?;
     let mut rows = Vec::new();
+    if runner.tier(&BUILD, &mut rows)? == State::Ran {
+        std::thread::scope(|scope| {
+            let aside = |tier| {
+                let logs = &logs;
+                scope.spawn(move || {
+                    let mut rows = Vec::new();
+                    Runner::new(root, logs, tier)?.tier(tier, &mut rows).map(|_| rows)
+                })
+            };
+            let besides: Vec<_> = TIERS.iter().filter(|tier| tier.beside).map(aside).collect();
+            one_by_one(&mut runner, &mut rows)?;
+            for beside in besides {
+                rows.extend(beside.join().map_err(|_| "a tier panicked".to_owned())??);
+            }
+            Ok::<(), String>(())
+        })?;
+    }
+    Ok(report(&mut rows, &logs))
+}
+
+/// All tiers but those that run beside them.
+fn one_by_one(runner: &mut Runner<'_>, rows: &mut Vec<Row>) -> Result<(), String> {
     let mut states: Vec<(&str, State)> = Vec::new();
-    let built = runner.tier(&BUILD, &mut rows)?;
-    for tier in TIERS.iter().take_while(|_| built == State::Ran) {
+    for tier in TIERS.iter().filter(|tier| !tier.beside) {
         let need = tier
             .needs
             .and_then(|need| states.iter().find(|(name, state)| *name == need && *state != State::Ran));
         let state = match need {
-            Some((need, state)) => not_run(tier, need, *state, &mut rows),
-            None => runner.tier(tier, &mut rows)?,
+            Some((need, state)) => not_run(tier, need, *state, rows),
+            None => runner.tier(tier, rows)?,
         };
         states.push((tier.name, state));
     }
-    Ok(report(&mut rows, &runner.logs))
+    Ok(())
 }
 
 fn report(rows: &mut [Row], logs: &Path) -> bool {
@@ -88,9 +122,9 @@ fn target_folder() -> PathBuf {
 
 impl Runner<'_> {
     fn tier(&mut self, tier: &Tier, rows: &mut Vec<Row>) -> Result<State, String> {
-        println!("\n=== {}: {} (usually {})", tier.name, tier.what, tier.usually);
-        let path = self.logs.join(format!("{}.log", tier.name.replace(' ', "-")));
-        self.log = File::create(&path).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+        let beside = if tier.beside { ", beside what follows" } else { "" };
+        println!("\n=== {}: {} (usually {}{beside})", tier.name, tier.what, tier.usually);
+        self.log = log(self.logs, tier)?;
         let start = Instant::now();
         let mut counts = Counts::default();
         let mut unavailable = false;
@@ -133,7 +167,7 @@ impl Runner<'_> {
                     self.say(&format!("no test files in {member}/tests"));
                     return Ok((Counts::default(), State::Failed));
                 }
-                let mut command = cargo(&["test", "--workspace", "--no-fail-fast"]);
+                let mut command = self.cargo_test();
                 for name in &names {
                     command.args(["--test", name]);
                 }
@@ -144,6 +178,16 @@ impl Runner<'_> {
                 Ok(self.run(command))
             }
         }
+    }
+
+    fn cargo_test(&self) -> Command {
+        let test = ["test", "--workspace", "--no-fail-fast"];
+        if self.beside.is_none() {
+            return cargo(&test);
+        }
+        let mut command = repo::command("nice");
+        command.args(["-n", "19", "cargo"]).args(test);
+        command
     }
 
     /// Every rule of the house counts as one test.
@@ -211,7 +255,10 @@ impl Runner<'_> {
     }
 
     fn say(&mut self, line: &str) {
-        println!("{line}");
+        match self.beside {
+            Some(name) => println!("{name} | {line}"),
+            None => println!("{line}"),
+        }
         self.note(line);
     }
 

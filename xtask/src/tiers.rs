@@ -13,6 +13,9 @@ pub struct Tier {
     pub usually: &'static str,
     /// A tier without which this one makes no sense.
     pub needs: Option<&'static str>,
+    /// It needs the cores and nothing else: it runs beside those that follow, which wait most of their time for a real
+    /// clock, and yields to them.
+    pub beside: bool,
     /// In this order; one that fails does not stop the next.
     pub steps: &'static [Step],
 }
@@ -47,6 +50,7 @@ pub const BUILD: Tier = Tier {
     what: "the whole workspace and its tests, once",
     usually: "9 min, then 1 s",
     needs: None,
+    beside: false,
     steps: &[Step::Cargo(&["build", "--workspace", "--all-targets"])],
 };
 
@@ -57,6 +61,7 @@ pub const TIERS: &[Tier] = &[
         what: "format, clippy, the rules of the house",
         usually: "1 min, then 2 s",
         needs: None,
+        beside: false,
         steps: &[
             Step::Cargo(&["fmt", "--all", "--check"]),
             Step::Cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
@@ -68,6 +73,7 @@ pub const TIERS: &[Tier] = &[
         what: "cargo-deny: licences, bans, sources",
         usually: "1 min to build cargo-deny, then 1 s",
         needs: None,
+        beside: false,
         steps: &[Step::Deny],
     },
     Tier {
@@ -75,6 +81,7 @@ pub const TIERS: &[Tier] = &[
         what: "pure functions and small parts, in process",
         usually: "10 s",
         needs: None,
+        beside: false,
         steps: &[
             Step::Cargo(&["test", "--workspace", "--no-fail-fast", "--lib", "--bins", "--", "--show-output"]),
             Step::Cargo(&["test", "--workspace", "--no-fail-fast", "--doc"]),
@@ -86,13 +93,15 @@ pub const TIERS: &[Tier] = &[
         what: "the checks on real sockets, and the worker's binary as a kubelet meets it",
         usually: "10 s",
         needs: None,
+        beside: false,
         steps: &[Step::Tests("crates/checks", Which::All)],
     },
     Tier {
         name: "sim",
         what: "scenarios and seeds on the embedded cluster",
-        usually: "6 min",
+        usually: "12 min",
         needs: None,
+        beside: true,
         steps: &[Step::Tests("crates/sim", Which::All)],
     },
     Tier {
@@ -100,6 +109,7 @@ pub const TIERS: &[Tier] = &[
         what: "what is served on real sockets, and the binary as a person meets it, the demo included",
         usually: "90 s",
         needs: None,
+        beside: false,
         steps: &[Step::Tests("crates/operator", Which::All), Step::Tests("crates/nodekeeper", Which::All)],
     },
     Tier {
@@ -107,6 +117,7 @@ pub const TIERS: &[Tier] = &[
         what: "etcd and Kubernetes from their Go modules, into a cache outside the repository",
         usually: "5 to 9 min, then 1 s",
         needs: None,
+        beside: false,
         steps: &[Step::Binary("kubernetes")],
     },
     Tier {
@@ -114,6 +125,7 @@ pub const TIERS: &[Tier] = &[
         what: "packages, kubelet, kube-proxy, CoreDNS and Helm, into the same cache",
         usually: "5 min, then 1 s",
         needs: Some("kubernetes"),
+        beside: false,
         steps: &[Step::Binary("nodes")],
     },
     Tier {
@@ -121,6 +133,7 @@ pub const TIERS: &[Tier] = &[
         what: "a real API server starts, serves and leaves nothing behind",
         usually: "20 s",
         needs: Some("kubernetes"),
+        beside: false,
         steps: &[Step::Tests("e2e", Which::Named(&["control_plane"]))],
     },
     Tier {
@@ -128,6 +141,7 @@ pub const TIERS: &[Tier] = &[
         what: "kubectl, client-go and the Python client on the embedded cluster's port",
         usually: "30 s to build and install them, then 10 s",
         needs: Some("kubernetes"),
+        beside: false,
         steps: &[Step::Tests("e2e", Which::Named(&["strangers"]))],
     },
     Tier {
@@ -135,6 +149,7 @@ pub const TIERS: &[Tier] = &[
         what: "the same API cases on the embedded cluster and on the real one",
         usually: "1 min",
         needs: Some("kubernetes"),
+        beside: false,
         steps: &[Step::Tests("e2e", Which::Named(&["conformance"]))],
     },
     Tier {
@@ -142,6 +157,7 @@ pub const TIERS: &[Tier] = &[
         what: "scenarios of the gate and of remediation, each on the embedded cluster and on a real control plane",
         usually: "5 min",
         needs: Some("kubernetes"),
+        beside: false,
         steps: &[Step::Tests("e2e", Which::Waiting("gate", "3"))],
     },
     Tier {
@@ -149,6 +165,7 @@ pub const TIERS: &[Tier] = &[
         what: "a real Karpenter whose nodes go through the gate, and are replaced; it and kwok from their Go modules, into the same cache",
         usually: "4 min to build them, then 4 min",
         needs: Some("kubernetes"),
+        beside: false,
         steps: &[Step::Binary("karpenter"), Step::Tests("e2e", Which::Named(&["karpenter"]))],
     },
     Tier {
@@ -156,6 +173,7 @@ pub const TIERS: &[Tier] = &[
         what: "the chart's roles: nothing is granted that is not needed, and nothing that is needed is refused",
         usually: "30 s",
         needs: Some("node programs"),
+        beside: false,
         steps: &[Step::Tests("e2e", Which::Named(&["rbac"]))],
     },
     Tier {
@@ -163,6 +181,7 @@ pub const TIERS: &[Tier] = &[
         what: "real nodes run pods, resolve names, fail, boot, and leave nothing behind",
         usually: "75 s",
         needs: Some("node programs"),
+        beside: false,
         steps: &[Step::Tests("e2e", Which::Named(&["nodes"]))],
     },
     Tier {
@@ -170,6 +189,7 @@ pub const TIERS: &[Tier] = &[
         what: "nodes through the gate, on the embedded cluster, a real control plane and real nodes",
         usually: "3 min to build what goes into images, then 4 min",
         needs: Some("kubernetes"),
+        beside: false,
         steps: &[Step::Binary("images"), Step::Tests("e2e", Which::Named(&["walk"]))],
     },
 ];

@@ -19,7 +19,7 @@ use nodekeeper_sim::harness::{Scenario, Sweep, run, sweep};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// The seeds of `make test`.
-const SEEDS: u64 = 300;
+const SEEDS: u64 = 2_000;
 
 /// What a sweep of that size must have met, or it shows nothing.
 const FAULTS: &[&str] = &[
@@ -118,7 +118,7 @@ fn replay(scenario: &Scenario, seed: u64) -> bool {
 }
 
 fn run_all(stories: &Stories, from: u64, count: u64) -> bool {
-    println!("running {count} seeds from {from}: each 20 nodes or more, for 14 virtual minutes or more");
+    println!("running {count} seeds from {from}: each 6 nodes or more, for 14 virtual minutes or more");
     let meter = Meter::new(count);
     let found = sweep(|seed| stories.of(seed), from..from.saturating_add(count), |found| meter.show(found));
     print!("{found}");
