@@ -264,7 +264,10 @@ pub fn consider(seen: &Seen<'_>) -> Consideration {
     };
     let causes = match live(seen.request, target, seen.policy, seen.ran_elsewhere, seen.now) {
         Ok(causes) => causes,
-        Err(held) => return Consideration::Hold(for_the_outage(seen, target).unwrap_or(held)),
+        Err(held) if held.hold == Hold::EvidenceExpired => {
+            return Consideration::Hold(for_the_outage(seen, target).unwrap_or(held));
+        }
+        Err(held) => return Consideration::Hold(held),
     };
     let unheard = Policy {
         uid: String::new(),
