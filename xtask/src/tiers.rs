@@ -99,7 +99,7 @@ pub const TIERS: &[Tier] = &[
     Tier {
         name: "sim",
         what: "scenarios and seeds on the embedded cluster",
-        usually: "12 min",
+        usually: "20 min",
         needs: None,
         beside: true,
         steps: &[Step::Tests("crates/sim", Which::All)],
@@ -155,7 +155,7 @@ pub const TIERS: &[Tier] = &[
     Tier {
         name: "gate",
         what: "scenarios of the gate and of remediation, each on the embedded cluster and on a real control plane",
-        usually: "5 min",
+        usually: "4 min",
         needs: Some("kubernetes"),
         beside: false,
         steps: &[Step::Tests("e2e", Which::Waiting("gate", "3"))],
@@ -163,7 +163,7 @@ pub const TIERS: &[Tier] = &[
     Tier {
         name: "karpenter",
         what: "a real Karpenter whose nodes go through the gate, and are replaced; it and kwok from their Go modules, into the same cache",
-        usually: "4 min to build them, then 4 min",
+        usually: "4 min to build them, then 2 min",
         needs: Some("kubernetes"),
         beside: false,
         steps: &[Step::Binary("karpenter"), Step::Tests("e2e", Which::Named(&["karpenter"]))],
