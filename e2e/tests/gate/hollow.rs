@@ -41,12 +41,13 @@ const CHECK: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(50);
 
 pub struct Hollow {
-    cluster: Taken<'static, Cluster>,
     client: Client,
     fates: Fates,
     /// Machines without power.
     off: Off,
     _kubelet: JoinSet<()>,
+    /// Last: it goes back when its kubelet is gone.
+    cluster: Taken<'static, Cluster>,
 }
 
 type Off = Arc<Mutex<BTreeSet<String>>>;

@@ -53,7 +53,7 @@ macro_rules! scenarios {
             $($(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $name() -> Result<()> {
-                        let Some(world) = or_skip(Hollow::start().await)? else { return Ok(()) };
+                    let Some(world) = or_skip(Hollow::start().await)? else { return Ok(()) };
                     crate::$room::$name(world).await
                 }
             )+)+

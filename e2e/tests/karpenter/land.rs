@@ -39,11 +39,11 @@ const WORKERS: &str = "app.kubernetes.io/name=nodekeeper,app.kubernetes.io/compo
 
 /// The scenarios' own part of it.
 pub struct Land {
-    /// The control plane and its Karpenter.
-    place: Taken<'static, (Cluster, Karpenter)>,
     client: Client,
     fates: Fates,
     _kubelet: JoinSet<()>,
+    /// The control plane and its Karpenter. Last: they go back when their kubelet is gone.
+    place: Taken<'static, (Cluster, Karpenter)>,
 }
 
 impl Land {
