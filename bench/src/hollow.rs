@@ -118,5 +118,5 @@ fn report(pod: &Pod) -> Result<String> {
         passed("services", "default/kubernetes"),
         passed("services", "kube-system/kube-dns"),
     ];
-    Ok(Report::judge(assignment.subject, results, 20).to_message(MESSAGE_LIMIT))
+    Ok(Report::judge(assignment.identity, results, 20).to_message(MESSAGE_LIMIT))
 }

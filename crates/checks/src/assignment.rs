@@ -1,20 +1,20 @@
 //! An assignment as it arrives: JSON that somebody else wrote, perhaps of another release.
 
-use nodekeeper_core::checks::{Assignment, Subject};
+use nodekeeper_core::checks::{Assignment, WorkerIdentity};
 use nodekeeper_core::report::Report;
 use serde_json::Value;
 
 use crate::run::misconfigured;
 
-/// Reads an assignment. One that cannot be read gives the report to leave instead, for its subject if that at least
+/// Reads an assignment. One that cannot be read gives the report to leave instead, for its identity if that at least
 /// can be told.
 pub fn read(text: &str) -> Result<Assignment, Box<Report>> {
     serde_json::from_str(text).map_err(|error| {
-        let subject = serde_json::from_str(text).ok().and_then(|mut document: Value| {
-            serde_json::from_value::<Subject>(document.get_mut("subject")?.take()).ok()
+        let identity = serde_json::from_str(text).ok().and_then(|mut document: Value| {
+            serde_json::from_value::<WorkerIdentity>(document.get_mut("subject")?.take()).ok()
         });
         let told = format!("the assignment cannot be read: {error}");
-        Box::new(misconfigured(subject.unwrap_or_default(), &told))
+        Box::new(misconfigured(identity.unwrap_or_default(), &told))
     })
 }
 
@@ -25,12 +25,12 @@ mod tests {
     #[test]
     fn an_assignment_of_another_release_is_answered_to_its_sender() {
         let mut assignment = Assignment::default();
-        assignment.subject.node_uid = "a-uid".into();
+        assignment.identity.node_uid = "a-uid".into();
         let mut document = serde_json::to_value(&assignment).expect("it is JSON");
         assert_eq!(read(&document.to_string()).expect("it can be read"), assignment);
         document["checks"]["ping"] = serde_json::json!({});
         let report = read(&document.to_string()).expect_err("nobody knows that check");
-        assert_eq!((report.subject.node_uid.as_str(), report.exit_code()), ("a-uid", 2));
+        assert_eq!((report.identity.node_uid.as_str(), report.exit_code()), ("a-uid", 2));
         assert!(report.summary().contains("ping"), "{}", report.summary());
         assert_eq!(read("what?").expect_err("no JSON").exit_code(), 2);
     }

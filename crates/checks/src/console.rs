@@ -55,7 +55,7 @@ pub fn render(report: &Report, node: Option<&str>, colours: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nodekeeper_core::checks::Subject;
+    use nodekeeper_core::checks::WorkerIdentity;
 
     #[test]
     fn columns_are_aligned() {
@@ -64,7 +64,7 @@ mod tests {
             CheckResult::new("services", "a/b", Outcome::Failed, "NoReadyEndpoints", "none is ready"),
             CheckResult::new("api", "", Outcome::Skipped, "NotInCluster", ""),
         ];
-        let report = Report::judge(Subject::default(), results, 5);
+        let report = Report::judge(WorkerIdentity::default(), results, 5);
         assert_eq!(
             render(&report, Some("node-1"), false),
             "node node-1\n\

@@ -92,7 +92,7 @@ fn line(level: &str, clock: Duration, said: &str, fields: Vec<(&str, Value)>) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nodekeeper_core::checks::Subject;
+    use nodekeeper_core::checks::WorkerIdentity;
 
     const CLOCK: Duration = Duration::from_hours(473_890);
 
@@ -108,7 +108,8 @@ mod tests {
         let passed = step(&Progress::Ended { result: &result, addresses: &addresses }, CLOCK);
         let expected = r#"{"level":"info","timestamp":"2024-01-23T10:00:00Z","msg":"DNS check passed","domain":"a.","addresses":["10.96.0.1"],"duration":"0.123s"}"#;
         assert_eq!(passed, format!("{expected}\n"));
-        let last = verdict(&Report::judge(Subject::default(), vec![result], 45_200), Some("node-1"), CLOCK);
+        let last =
+            verdict(&Report::judge(WorkerIdentity::default(), vec![result], 45_200), Some("node-1"), CLOCK);
         let expected = r#"{"level":"info","timestamp":"2024-01-23T10:00:00Z","msg":"All checks passed","node":"node-1","total_duration":"45.200s","report":{"#;
         assert!(last.starts_with(expected), "{last}");
     }
@@ -121,7 +122,7 @@ mod tests {
         let read: Value = serde_json::from_str(&told).expect("it is JSON");
         assert_eq!((&read["msg"], &read["level"]), (&json!("TCP check failed"), &json!("error")));
         assert_eq!((&read["reason"], &read["error"]), (&json!("Timeout"), &json!("no\n\"answer\"")));
-        let last = verdict(&Report::judge(Subject::default(), vec![result], 1), None, CLOCK);
+        let last = verdict(&Report::judge(WorkerIdentity::default(), vec![result], 1), None, CLOCK);
         let read: Value = serde_json::from_str(&last).expect("it is JSON");
         assert_eq!(read["msg"], "Checks failed");
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
-use nodekeeper_core::checks::{Assignment, Subject};
+use nodekeeper_core::checks::{Assignment, WorkerIdentity};
 use nodekeeper_core::report::{CheckResult, Outcome, Report, reason};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -78,29 +78,29 @@ pub async fn run_and_tell(
     assignment: &Assignment,
     tell: &(impl Fn(Progress<'_>) + Sync),
 ) -> Report {
-    let subject = assignment.subject.clone();
+    let identity = assignment.identity.clone();
     let targets = match plan::list(assignment) {
         Ok(targets) => targets,
-        Err(error) => return misconfigured(subject, &error),
+        Err(error) => return misconfigured(identity, &error),
     };
     let limits = Limits {
         check: Duration::from_secs(assignment.check_timeout_seconds.into()),
         all: Duration::from_secs(assignment.deadline_seconds.into()),
         start: Instant::now(),
-        by_hand: subject == Subject::default(),
+        by_hand: identity == WorkerIdentity::default(),
     };
     let required = Required::new(targets.iter().filter(|target| !target.is_optional()).count());
     let results = join_all(targets.iter().map(|target| look(net, target, &limits, &required, tell))).await;
-    Report::judge(subject, results, millis(limits.start))
+    Report::judge(identity, results, millis(limits.start))
 }
 
 /// The report of a worker that was told something that makes no sense.
 #[must_use]
-pub fn misconfigured(subject: Subject, error: &impl ToString) -> Report {
+pub fn misconfigured(identity: WorkerIdentity, error: &impl ToString) -> Report {
     let told = error.to_string();
     let result =
         CheckResult::new("configuration", "", Outcome::Inconclusive, reason::BAD_CONFIGURATION, &told);
-    Report::judge(subject, vec![result], 0)
+    Report::judge(identity, vec![result], 0)
 }
 
 #[derive(Clone, Copy)]

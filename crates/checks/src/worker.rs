@@ -5,7 +5,7 @@ use std::path::Path;
 
 use nodekeeper_checks::real::{Options, Real};
 use nodekeeper_checks::{Need, Net as _, Progress, Target, list, misconfigured, only, read_assignment};
-use nodekeeper_core::checks::{Assignment, Subject};
+use nodekeeper_core::checks::{Assignment, WorkerIdentity};
 use nodekeeper_core::report::{MESSAGE_LIMIT, Report, reason};
 
 use crate::args::{Args, Command, Format, HELP, Typed};
@@ -25,7 +25,7 @@ pub fn obey(typed: Typed, colours: bool) -> u8 {
         Ok(Command::Help) => return say(HELP),
         Ok(Command::Version) => return say(&version()),
         Ok(Command::Work(args)) => Ok(*args),
-        Err(mistake) => Err(Box::new(misconfigured(Subject::default(), &mistake))),
+        Err(mistake) => Err(Box::new(misconfigured(WorkerIdentity::default(), &mistake))),
     };
     let work = args.and_then(|args| read(&args).map(|assignment| (args, assignment)));
     if let Ok((args, assignment)) = &work
@@ -48,7 +48,7 @@ pub fn obey(typed: Typed, colours: bool) -> u8 {
         }
     };
     // Who works for a node is read by programs first; by hand it is the other way round.
-    let by_hand = assignment.subject == Subject::default();
+    let by_hand = assignment.identity == WorkerIdentity::default();
     let format = format.unwrap_or(if by_hand { Format::Console } else { Format::Json });
     let report = runtime.block_on(work_and_tell(&args, &assignment, format, colours));
     leave(&report, left.as_deref(), assignment.report_bytes)
@@ -79,15 +79,15 @@ fn read(args: &Args) -> Result<Assignment, Box<Report>> {
         (Some(file), _) => {
             let text = std::fs::read_to_string(file).map_err(|e| {
                 let told = format!("--assignment {}: cannot read it: {e}", file.display());
-                Box::new(misconfigured(Subject::default(), &told))
+                Box::new(misconfigured(WorkerIdentity::default(), &told))
             })?;
             read_assignment(&text)?
         }
         (None, Some(text)) => read_assignment(text)?,
         (None, None) => Assignment::default(),
     };
-    let subject = assignment.subject.clone();
-    let wrong = |error| Box::new(misconfigured(subject, &error));
+    let identity = assignment.identity.clone();
+    let wrong = |error| Box::new(misconfigured(identity, &error));
     if args.only.is_empty() {
         list(&assignment).map(drop)
     } else {

@@ -57,8 +57,8 @@ fn last_of(output: &Output) -> Report {
 
 fn assignment() -> Assignment {
     let mut assignment = Assignment { check_timeout_seconds: 1, ..Assignment::default() };
-    assignment.subject.node_uid = "a-uid".into();
-    assignment.subject.number = 7;
+    assignment.identity.node_uid = "a-uid".into();
+    assignment.identity.number = 7;
     assignment
 }
 
@@ -78,7 +78,7 @@ async fn a_node_that_works_passes() {
     assert!(told.contains("SKIP  peers"), "{told}");
     assert!(!told.contains('\x1b'), "colours without a terminal");
     let report = left(&api);
-    assert_eq!((report.verdict, report.subject), (Verdict::Passed, assignment().subject));
+    assert_eq!((report.verdict, report.identity), (Verdict::Passed, assignment().identity));
 }
 
 #[tokio::test]
@@ -99,13 +99,13 @@ async fn bad_configuration_is_reported_and_exits_2() {
     let api = servers::api(200, Good).await;
     let mut literal = assignment();
     literal.checks.dns.as_mut().unwrap().names = vec!["10.0.0.1".into()];
-    for (text_of_it, subject) in [(json(&literal), "a-uid"), ("what?".into(), "")] {
+    for (text_of_it, identity) in [(json(&literal), "a-uid"), ("what?".into(), "")] {
         let mut worker = in_cluster(&api);
         worker.env(Assignment::ENV, text_of_it);
         let output = output(worker).await;
         assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
         let report = left(&api);
-        assert_eq!((report.verdict, report.subject.node_uid.as_str()), (Verdict::Inconclusive, subject));
+        assert_eq!((report.verdict, report.identity.node_uid.as_str()), (Verdict::Inconclusive, identity));
         assert!(text(&output.stderr).contains(&report.checks[0].message), "{}", text(&output.stderr));
     }
     let mut worker = in_cluster(&api);

@@ -442,7 +442,7 @@ pub struct ExecEnv {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 // Workers outlive releases: one made by the next is still recognised after a rollback.
 #[serde(rename_all = "camelCase", default)]
-pub struct Subject {
+pub struct WorkerIdentity {
     /// uid of the Node.
     pub node_uid: String,
     /// Boot that is to be verified.
@@ -460,8 +460,8 @@ pub struct Subject {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Assignment {
     /// For whom; default when it is run by hand.
-    #[serde(default)]
-    pub subject: Subject,
+    #[serde(default, rename = "subject")]
+    pub identity: WorkerIdentity,
     /// How long one check may take.
     pub check_timeout_seconds: u32,
     /// How long all of them may take together.
@@ -481,7 +481,7 @@ impl Assignment {
 impl Default for Assignment {
     fn default() -> Self {
         Self {
-            subject: Subject::default(),
+            identity: WorkerIdentity::default(),
             check_timeout_seconds: 10,
             deadline_seconds: 120,
             report_bytes: None,

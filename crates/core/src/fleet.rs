@@ -5,26 +5,26 @@ use std::sync::Arc;
 
 use crate::api::{Enforcement, NodeCounts, NodeGateStatus, NodeSelector};
 use crate::condition::{Finding, conditions};
-use crate::gate::{Fleet, GateView, State, serving};
+use crate::gate::{Fleet, GateView, State, ownership};
 use crate::node::NodeView;
-use crate::record::Cause;
+use crate::record::InconclusiveReason;
 
 /// So many nodes whose workers cannot run for the same reason are no coincidence, if they are most of those that try.
 const ALIKE: u32 = 3;
 
 /// Where one node stands. Small: there is one for each node of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct NodeStatus {
     /// Its gate; of a node that no gate serves, the taint; of a node that is nobody's, nothing.
     pub at: Arc<str>,
     /// Where it stands.
     pub state: State,
     /// Why its last worker could not tell.
-    pub cause: Option<Cause>,
+    pub cause: Option<InconclusiveReason>,
     /// It had been let in, and is tainted again.
-    pub regated: bool,
-    /// When it came, in seconds since 1970.
-    pub came: i64,
+    pub retainted: bool,
+    /// When it created_at, in seconds since 1970.
+    pub created_at: i64,
     /// Attempts after the first, in its round.
     pub retries: u32,
     /// Milliseconds that the worker took which gave it its last verdict.
@@ -33,13 +33,13 @@ pub struct Standing {
 
 /// The nodes of one gate, counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct GateCounts {
     states: BTreeMap<State, u32>,
-    causes: BTreeMap<Cause, u32>,
-    regated: u32,
+    causes: BTreeMap<InconclusiveReason, u32>,
+    retainted: u32,
 }
 
-impl Tally {
+impl GateCounts {
     /// How many stand there.
     #[must_use]
     pub fn count(&self, state: State) -> u32 {
@@ -48,7 +48,7 @@ impl Tally {
 
     /// The reason for which workers of several nodes cannot run.
     #[must_use]
-    pub fn cannot_run(&self) -> Option<(Cause, u32)> {
+    pub fn cannot_run(&self) -> Option<(InconclusiveReason, u32)> {
         let (cause, count) =
             self.causes.iter().filter(|(cause, _)| cause.is_about_running()).max_by_key(|all| all.1)?;
         let trying =
@@ -57,13 +57,13 @@ impl Tally {
         (*count >= ALIKE && count * 2 > trying).then_some((*cause, *count))
     }
 
-    fn shift(&mut self, standing: &Standing, more: bool) {
-        shift(self.states.entry(standing.state).or_default(), more);
-        if let Some(cause) = standing.cause {
+    fn shift(&mut self, status: &NodeStatus, more: bool) {
+        shift(self.states.entry(status.state).or_default(), more);
+        if let Some(cause) = status.cause {
             shift(self.causes.entry(cause).or_default(), more);
         }
-        if standing.regated {
-            shift(&mut self.regated, more);
+        if status.retainted {
+            shift(&mut self.retainted, more);
         }
     }
 
@@ -94,14 +94,14 @@ impl Tally {
 
 /// All nodes.
 #[derive(Debug, Default)]
-pub struct Census {
-    nodes: BTreeMap<Arc<str>, Standing>,
-    tallies: BTreeMap<Arc<str>, Tally>,
+pub struct FleetIndex {
+    nodes: BTreeMap<Arc<str>, NodeStatus>,
+    by_gate: BTreeMap<Arc<str>, GateCounts>,
     /// Each name once, however many nodes bear it.
     names: BTreeSet<Arc<str>>,
 }
 
-impl Census {
+impl FleetIndex {
     /// The one copy of a name.
     pub fn name(&mut self, name: &str) -> Arc<str> {
         if let Some(known) = self.names.get(name) {
@@ -113,7 +113,7 @@ impl Census {
     }
 
     /// A node stands here now, or nowhere. Returns the gates whose figures changed.
-    pub fn set(&mut self, node: &Arc<str>, mut now: Option<Standing>) -> Vec<Arc<str>> {
+    pub fn set(&mut self, node: &Arc<str>, mut now: Option<NodeStatus>) -> Vec<Arc<str>> {
         let before = self.nodes.get(node);
         if let (Some(now), Some(before)) = (&mut now, before) {
             now.took = before.took;
@@ -122,19 +122,19 @@ impl Census {
             return Vec::new();
         }
         let before = match now.clone() {
-            Some(standing) => self.nodes.insert(node.clone(), standing),
+            Some(status) => self.nodes.insert(node.clone(), status),
             None => self.nodes.remove(node),
         };
         let mut touched = Vec::new();
-        for (standing, more) in [(before, false), (now, true)] {
-            let Some(standing) = standing else { continue };
-            let tally = self.tallies.entry(standing.at.clone()).or_default();
-            tally.shift(&standing, more);
-            if tally.is_empty() {
-                self.tallies.remove(&standing.at);
+        for (status, more) in [(before, false), (now, true)] {
+            let Some(status) = status else { continue };
+            let counts = self.by_gate.entry(status.at.clone()).or_default();
+            counts.shift(&status, more);
+            if counts.is_empty() {
+                self.by_gate.remove(&status.at);
             }
-            if !touched.contains(&standing.at) {
-                touched.push(standing.at);
+            if !touched.contains(&status.at) {
+                touched.push(status.at);
             }
         }
         touched
@@ -142,38 +142,38 @@ impl Census {
 
     /// A worker gave this node its verdict, and took so long.
     pub fn took(&mut self, node: &str, milliseconds: u32) {
-        if let Some(standing) = self.nodes.get_mut(node) {
-            standing.took = Some(milliseconds);
+        if let Some(status) = self.nodes.get_mut(node) {
+            status.took = Some(milliseconds);
         }
     }
 
     /// Where a node stands.
     #[must_use]
-    pub fn get(&self, node: &str) -> Option<&Standing> {
+    pub fn get(&self, node: &str) -> Option<&NodeStatus> {
         self.nodes.get(node)
     }
 
     /// Where all nodes stand.
-    pub fn nodes(&self) -> impl Iterator<Item = (&str, &Standing)> {
-        self.nodes.iter().map(|(name, standing)| (&**name, standing))
+    pub fn nodes(&self) -> impl Iterator<Item = (&str, &NodeStatus)> {
+        self.nodes.iter().map(|(name, status)| (&**name, status))
     }
 
     /// The figures of a gate.
     #[must_use]
-    pub fn tally(&self, gate: &str) -> Tally {
-        self.tallies.get(gate).cloned().unwrap_or_default()
+    pub fn counts(&self, gate: &str) -> GateCounts {
+        self.by_gate.get(gate).cloned().unwrap_or_default()
     }
 
     /// What the nodes of a gate mean to one of them.
     #[must_use]
     pub fn fleet(&self, gate: &str, refused: bool) -> Fleet {
-        let Some(tally) = self.tallies.get(gate) else {
+        let Some(counts) = self.by_gate.get(gate) else {
             return Fleet { cannot_run: refused, ..Fleet::default() };
         };
         Fleet {
-            cannot_run: refused || tally.cannot_run().is_some(),
-            open: tally.count(State::Verified),
-            regated: tally.regated,
+            cannot_run: refused || counts.cannot_run().is_some(),
+            open: counts.count(State::Verified),
+            retainted: counts.retainted,
             ran_elsewhere: false,
         }
     }
@@ -181,9 +181,7 @@ impl Census {
     /// A node that stands there, as an example.
     #[must_use]
     pub fn example(&self, at: &str, state: State) -> Option<&str> {
-        self.nodes()
-            .find(|(_, standing)| *standing.at == *at && standing.state == state)
-            .map(|(name, _)| name)
+        self.nodes().find(|(_, status)| *status.at == *at && status.state == state).map(|(name, _)| name)
     }
 }
 
@@ -197,7 +195,7 @@ pub struct Seen<'a> {
     /// The gate.
     pub gate: &'a GateView,
     /// Its figures.
-    pub tally: &'a Tally,
+    pub counts: &'a GateCounts,
     /// Why the API server takes no workers.
     pub refused: Option<&'a str>,
     /// Nodes that it would serve, and another gate does; which.
@@ -217,7 +215,7 @@ pub fn status(seen: &Seen<'_>, before: &NodeGateStatus, now: &str) -> NodeGateSt
     findings.insert(0, ready(seen, &findings));
     NodeGateStatus {
         observed_generation: generation,
-        nodes: seen.tally.counts(),
+        nodes: seen.counts.counts(),
         conditions: conditions(findings, &before.conditions, generation, now),
     }
 }
@@ -255,7 +253,7 @@ fn workers(seen: &Seen<'_>) -> Finding {
             format!("no worker pod can be made: {why}. No node is blamed, and it is tried again"),
         );
     }
-    match seen.tally.cannot_run() {
+    match seen.counts.cannot_run() {
         Some((cause, count)) => {
             let why = cause.describe();
             of(
@@ -272,7 +270,7 @@ fn workers(seen: &Seen<'_>) -> Finding {
 
 fn cluster_dns(seen: &Seen<'_>) -> Finding {
     let of = |status, reason, message: String| Finding::new("ClusterDNSNotRunning", status, reason, message);
-    match seen.tally.causes.get(&Cause::ClusterDns).copied().unwrap_or_default() {
+    match seen.counts.causes.get(&InconclusiveReason::ClusterDns).copied().unwrap_or_default() {
         0 => of("False", "NotSeen", "no worker found the cluster's DNS without ready endpoints".into()),
         count => {
             let taint = seen.gate.spec.taints.first().map(|taint| taint.key.as_str()).unwrap_or_default();
@@ -343,7 +341,8 @@ pub fn shadow<'a>(
     let mut winner = None;
     let mut count = 0;
     for node in nodes.filter(|node| gate.holds(node)) {
-        if let Some(other) = serving(gates.iter().copied(), node).gate().filter(|other| other.uid != gate.uid)
+        if let Some(other) =
+            ownership(gates.iter().copied(), node).gate().filter(|other| other.uid != gate.uid)
         {
             winner.get_or_insert_with(|| other.name.clone());
             count += 1;

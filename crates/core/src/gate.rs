@@ -1,30 +1,29 @@
 //! What happens to a node at the gate: one pure decision from what is seen now.
 
-mod blame;
-mod case;
+mod assignment;
+mod backoff;
 mod dry_run;
-mod open;
-mod pace;
-mod publish;
-mod select;
-mod wait;
+mod enforce;
+mod node_condition;
+mod outage;
+mod prerequisites;
+mod verified;
 
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::api::{Down, Enforcement, RemediationCause};
-use crate::checks::Subject;
+use crate::api::{Enforcement, RemediationCause, SharedOutage};
+use crate::checks::WorkerIdentity;
 use crate::node::NodeView;
-use crate::record::{Record, Round};
+use crate::record::{Record, VerificationScope};
 use crate::worker::WorkerView;
 
-use case::Case;
+use enforce::GatedNode;
 
-pub(crate) use pace::scatter;
-pub use publish::Publication;
-pub use select::{GateView, Served, serving, wanted_labels};
-pub use wait::DaemonPod;
+pub use assignment::{GateView, Ownership, ownership, wanted_labels};
+pub use node_condition::ConditionUpdate;
+pub use prerequisites::DaemonPod;
 
 /// All that a decision is made from.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +31,7 @@ pub struct Observed<'a> {
     /// The node.
     pub node: &'a NodeView,
     /// Who looks after it.
-    pub served: Served<'a>,
+    pub served: Ownership<'a>,
     /// The workers made for this uid, in any order.
     pub workers: &'a [WorkerView],
     /// The DaemonSets' pods on the node; none if they are not watched.
@@ -42,7 +41,7 @@ pub struct Observed<'a> {
     /// What the other nodes of its gate say.
     pub fleet: Fleet,
     /// What does not work on nodes that work either.
-    pub down: &'a [Down],
+    pub down: &'a [SharedOutage],
     /// When what its gate last asked to be replaced for was seen; never if none.
     pub asked: Option<Timestamp>,
     /// The time of day.
@@ -70,7 +69,7 @@ pub struct Fleet {
     /// How many nodes it let in.
     pub open: u32,
     /// How many of those that it had let in are tainted again.
-    pub regated: u32,
+    pub retainted: u32,
     /// A worker of its told something about another node lately: its image can be run.
     pub ran_elsewhere: bool,
 }
@@ -79,8 +78,8 @@ impl Fleet {
     /// Whether one more open node may be tainted. Where many fail at once it is not the nodes: at most a tenth of them
     /// is taken out of service, and always one.
     #[must_use]
-    pub fn may_regate(&self) -> bool {
-        self.regated < ((self.open + self.regated) / 10).max(1)
+    pub fn may_retaint(&self) -> bool {
+        self.retainted < ((self.open + self.retainted) / 10).max(1)
     }
 }
 
@@ -94,7 +93,7 @@ pub enum State {
     /// It was let in.
     Verified,
     /// It is being deleted.
-    Leaving,
+    Terminating,
     /// Nothing can be looked at yet: not Ready, cordoned, or something else is waited for.
     Waiting,
     /// It waits for a worker: for the end of a pause, or for a free slot.
@@ -115,7 +114,7 @@ pub enum State {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Make this worker.
-    StartWorker(Subject),
+    StartWorker(WorkerIdentity),
     /// Delete this pod.
     RemoveWorker {
         /// Its name.
@@ -124,22 +123,22 @@ pub enum Effect {
         uid: String,
     },
     /// Take our taints, give the label, write the record: all in one guarded patch.
-    Open(Record),
+    RemoveTaint(Record),
     /// Put our taints back, take the label, write the record: all in one guarded patch.
-    Regate(Record),
+    Retaint(Record),
     /// Write the record.
-    Remember(Record),
+    PatchRecord(Record),
     /// Write the verdict as a condition of the node.
-    Publish(Publication),
+    SetNodeCondition(ConditionUpdate),
     /// Ask for the node to be replaced, or refresh what was seen.
-    Ask(RemediationCause),
+    RequestRemediation(RemediationCause),
     /// Say it in an Event on the node.
-    Tell(Notice),
+    EmitEvent(EventSpec),
 }
 
 /// An Event to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Notice {
+pub struct EventSpec {
     /// Whether it is a warning.
     pub warning: bool,
     /// In one word.
@@ -149,14 +148,14 @@ pub struct Notice {
     /// For people.
     pub note: String,
     /// It goes with no other write, so it is decided again and again: it is told once for this number.
-    pub once: Option<u32>,
+    pub dedup_key: Option<u32>,
 }
 
-impl Notice {
+impl EventSpec {
     /// One that is told each time.
     #[must_use]
     pub fn new(warning: bool, reason: &'static str, action: &str, note: impl Into<String>) -> Self {
-        Self { warning, reason, action: action.to_owned(), note: note.into(), once: None }
+        Self { warning, reason, action: action.to_owned(), note: note.into(), dedup_key: None }
     }
 }
 
@@ -206,27 +205,27 @@ impl Decision {
 #[must_use]
 pub fn decide(seen: &Observed<'_>) -> Decision {
     let record = || Record::read(seen.node.record.as_deref(), &seen.node.uid);
-    if seen.node.leaving {
-        return Decision::new(State::Leaving, "the node is being deleted").with(remove(seen.workers));
+    if seen.node.terminating {
+        return Decision::new(State::Terminating, "the node is being deleted").with(remove(seen.workers));
     }
     match seen.served {
-        Served::Held(gate) => match gate.spec.enforcement {
+        Ownership::Gated(gate) => match gate.spec.enforcement {
             Enforcement::Paused => paused(gate),
             Enforcement::DryRun => dry_run::decide(seen, gate, &record().unwrap_or_default()),
             Enforcement::Enforce => {
                 let record = record().unwrap_or_default();
-                publish::with(Case { seen, gate, record, held: true }.decide(), seen, gate)
+                node_condition::with(GatedNode { seen, gate, record, held: true }.decide(), seen, gate)
             }
         },
-        Served::Open(gate) if gate.spec.enforcement == Enforcement::Enforce => {
+        Ownership::Verified(gate) if gate.spec.enforcement == Enforcement::Enforce => {
             let record = record().unwrap_or_default();
-            publish::with(Case { seen, gate, record, held: false }.decide(), seen, gate)
+            node_condition::with(GatedNode { seen, gate, record, held: false }.decide(), seen, gate)
         }
-        Served::Open(_) | Served::Released => {
+        Ownership::Verified(_) | Ownership::Released => {
             Decision::new(State::Verified, "the node was verified").with(remove(seen.workers))
         }
-        Served::Orphan(taint, why) => unserved(seen, taint, why),
-        Served::Nobody => {
+        Ownership::Unserved(taint, why) => unserved(seen, taint, why),
+        Ownership::Unmanaged => {
             Decision::new(State::Ungated, "the node bears no taint of a gate").with(remove(seen.workers))
         }
     }
@@ -238,19 +237,20 @@ fn paused(gate: &GateView) -> Decision {
         gate.name
     );
     // Each pause is told.
-    let once = u32::try_from(gate.generation).ok().or(Some(0));
-    let told = Notice { once, ..Notice::new(true, "NodeGatePaused", "Hold", note.clone()) };
-    Decision::new(State::Waiting, note).with([Effect::Tell(told)])
+    let dedup_key = u32::try_from(gate.generation).ok().or(Some(0));
+    let told = EventSpec { dedup_key, ..EventSpec::new(true, "NodeGatePaused", "Hold", note.clone()) };
+    Decision::new(State::Waiting, note).with([Effect::EmitEvent(told)])
 }
 
-/// A taint that nobody will ever take: said once, with what frees the node.
+/// A taint that nobody will ever take: said dedup_key, with what frees the node.
 fn unserved(seen: &Observed<'_>, taint: &str, why: &str) -> Decision {
     let node = &seen.node.name;
     let note = format!(
         "the node bears the taint {taint}, and {why}: make or change a gate, or free the node with `kubectl taint node {node} {taint}-`"
     );
-    let told = Notice { once: Some(0), ..Notice::new(true, "NodeNotServed", "SelectGate", note.clone()) };
-    Decision::new(State::Unserved, note).with(remove(seen.workers)).with([Effect::Tell(told)])
+    let told =
+        EventSpec { dedup_key: Some(0), ..EventSpec::new(true, "NodeNotServed", "SelectGate", note.clone()) };
+    Decision::new(State::Unserved, note).with(remove(seen.workers)).with([Effect::EmitEvent(told)])
 }
 
 /// Deletes these workers, but for those that somebody deleted already.
@@ -260,21 +260,25 @@ fn remove<'a>(workers: impl IntoIterator<Item = &'a WorkerView>) -> Vec<Effect> 
 }
 
 /// What a verdict about this node has to be about to count now.
-fn round(node: &NodeView, gate: &GateView) -> Round {
-    Round { boot_id: node.boot_id.to_string(), gate_uid: gate.uid.clone(), gate_generation: gate.generation }
-}
-
-fn round_of(subject: &Subject) -> Round {
-    Round {
-        boot_id: subject.boot_id.clone(),
-        gate_uid: subject.gate_uid.clone(),
-        gate_generation: subject.gate_generation,
+fn round(node: &NodeView, gate: &GateView) -> VerificationScope {
+    VerificationScope {
+        boot_id: node.boot_id.to_string(),
+        gate_uid: gate.uid.clone(),
+        gate_generation: gate.generation,
     }
 }
 
-fn subject(node: &NodeView, gate: &GateView, number: u32) -> Subject {
-    let Round { boot_id, gate_uid, gate_generation } = round(node, gate);
-    Subject { node_uid: node.uid.to_string(), boot_id, gate_uid, gate_generation, number }
+fn round_of(identity: &WorkerIdentity) -> VerificationScope {
+    VerificationScope {
+        boot_id: identity.boot_id.clone(),
+        gate_uid: identity.gate_uid.clone(),
+        gate_generation: identity.gate_generation,
+    }
+}
+
+fn identity(node: &NodeView, gate: &GateView, number: u32) -> WorkerIdentity {
+    let VerificationScope { boot_id, gate_uid, gate_generation } = round(node, gate);
+    WorkerIdentity { node_uid: node.uid.to_string(), boot_id, gate_uid, gate_generation, number }
 }
 
 #[cfg(test)]

@@ -16,14 +16,20 @@ pub mod fleet;
 #[cfg(feature = "api")]
 pub mod gate;
 #[cfg(feature = "api")]
+mod jitter;
+#[cfg(feature = "api")]
 pub mod lease;
 #[cfg(feature = "api")]
 pub mod node;
+#[cfg(feature = "api")]
+pub mod outage;
 #[cfg(feature = "api")]
 pub mod record;
 #[cfg(feature = "api")]
 pub mod remediate;
 pub mod report;
 pub mod text;
+#[cfg(feature = "api")]
+pub mod topology;
 #[cfg(feature = "api")]
 pub mod worker;

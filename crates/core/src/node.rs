@@ -8,11 +8,11 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 
 use crate::api::GateTaint;
-use crate::record::{self, Record, Round};
+use crate::record::{self, Record, VerificationScope};
 use crate::report::Verdict;
 
 /// Taints by which an autoscaler says that it is removing the node.
-const LEAVING: [&str; 3] =
+const TERMINATING: [&str; 3] =
     ["ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "karpenter.sh/disruption"];
 
 /// Whoever puts this on a node asks for a worker now, whatever its value.
@@ -88,7 +88,7 @@ pub struct NodeView {
     /// When it was made.
     pub created: Timestamp,
     /// Somebody deleted it, or an autoscaler is about to.
-    pub leaving: bool,
+    pub terminating: bool,
     /// What its kubelet says.
     pub ready: bool,
     /// Cordoned.
@@ -104,9 +104,9 @@ pub struct NodeView {
     /// Our annotation, as it stands there.
     pub record: Option<Box<str>>,
     /// When we first saw it so, on our own clock.
-    pub record_seen: Duration,
+    pub record_seen_at: Duration,
     /// Since when its record has blamed it in the same round, on our own clock. Of one that does not: as above.
-    pub blamed_since: Duration,
+    pub failing_since: Duration,
     /// We cordoned it.
     pub marked: bool,
     /// Somebody asks for a worker now; with which word.
@@ -118,7 +118,7 @@ pub struct NodeView {
 impl NodeView {
     /// The round of its last verdict, if that blames the node.
     #[must_use]
-    pub fn blamed_in(&self) -> Option<Round> {
+    pub fn failing_scope(&self) -> Option<VerificationScope> {
         let record = Record::read(self.record.as_deref(), &self.uid)?;
         (record.verdict == Some(Verdict::Failed) && !record.is_open()).then_some(record.round)
     }
@@ -133,8 +133,8 @@ impl NodeView {
             .flatten()
             .map(|taint| Taint { key: taint.key.as_str().into(), effect: taint.effect.as_str().into() })
             .collect();
-        let leaving = metadata.deletion_timestamp.is_some()
-            || taints.iter().any(|taint| LEAVING.contains(&&*taint.key));
+        let terminating = metadata.deletion_timestamp.is_some()
+            || taints.iter().any(|taint| TERMINATING.contains(&&*taint.key));
         let conditions = || status.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
         let annotations = metadata.annotations.as_ref();
         let annotation = |key: &str| annotations?.get(key).map(|value| value.as_str().into());
@@ -151,7 +151,7 @@ impl NodeView {
                 .and_then(|text| text.parse().ok())
                 .unwrap_or_default(),
             created: metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
-            leaving,
+            terminating,
             ready: conditions().any(|condition| condition.type_ == "Ready" && condition.status == "True"),
             unschedulable: spec.and_then(|spec| spec.unschedulable).unwrap_or(false),
             taints,
@@ -164,8 +164,8 @@ impl NodeView {
             has_labels: metadata.labels.as_ref().is_some_and(|labels| !labels.is_empty()),
             has_annotations: annotations.is_some(),
             record: annotation(record::ANNOTATION),
-            record_seen: Duration::ZERO,
-            blamed_since: Duration::ZERO,
+            record_seen_at: Duration::ZERO,
+            failing_since: Duration::ZERO,
             marked: annotations.is_some_and(|all| all.contains_key(CORDONED)),
             verify: annotation(VERIFY),
             published: conditions()
@@ -182,7 +182,7 @@ impl NodeView {
 
     /// Whether it bears a taint of this key.
     #[must_use]
-    pub fn bears(&self, key: &str) -> bool {
+    pub fn has_taint(&self, key: &str) -> bool {
         self.taints.iter().any(|taint| *taint.key == *key)
     }
 

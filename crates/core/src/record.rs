@@ -25,14 +25,14 @@ pub struct Record {
     /// The highest number of a worker whose end is recorded here.
     pub number: u32,
     /// What this round is about. Another boot or another gate begins another.
-    pub round: Round,
+    pub round: VerificationScope,
     /// Workers that ended in this round.
     pub workers: u32,
     /// Those of them that ended with a verdict: Passed or Failed.
     pub attempts: u32,
     /// Those that could not tell since the last verdict.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub silent: u32,
+    #[serde(rename = "silent", skip_serializing_if = "is_zero")]
+    pub inconclusive_streak: u32,
     /// The last verdict.
     pub verdict: Option<Verdict>,
     /// What led to it, for people.
@@ -44,16 +44,16 @@ pub struct Record {
     pub at: Option<Timestamp>,
     /// Why the last worker could not tell, in one word.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub cause: Option<Cause>,
+    pub cause: Option<InconclusiveReason>,
     /// Seconds that workers took in this round, with the pauses before them: what the gate's deadline is about.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub spent: u32,
+    #[serde(rename = "spent", skip_serializing_if = "is_zero")]
+    pub elapsed_seconds: u32,
     /// We let the node in, and have not tainted it since.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub open: bool,
     /// We tainted it again, and have not let it in since.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub regated: bool,
+    #[serde(rename = "regated", skip_serializing_if = "std::ops::Not::not")]
+    pub retainted: bool,
     /// Key of the label that it got when it was let in: whoever removes it asks for another look.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub label: String,
@@ -69,7 +69,7 @@ fn is_zero(number: &u32) -> bool {
 
 /// Why a worker could not tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Cause {
+pub enum InconclusiveReason {
     /// Its image could not be had.
     ImagePull,
     /// The scheduler did not let it on the node.
@@ -93,7 +93,7 @@ pub enum Cause {
     Other,
 }
 
-impl Cause {
+impl InconclusiveReason {
     /// Whether it means that a worker cannot run, whatever its node is like.
     #[must_use]
     pub fn is_about_running(self) -> bool {
@@ -120,11 +120,11 @@ impl Cause {
 
 /// How one worker ended.
 #[derive(Clone, Debug)]
-pub struct Ending<'a> {
+pub struct WorkerResult<'a> {
     /// uid of the Node.
     pub uid: &'a str,
     /// What it looked at.
-    pub round: Round,
+    pub round: VerificationScope,
     /// Its number.
     pub number: u32,
     /// What it found.
@@ -134,9 +134,9 @@ pub struct Ending<'a> {
     /// The checks that failed.
     pub failed: Vec<FailedCheck>,
     /// Why it could not tell.
-    pub cause: Option<Cause>,
+    pub cause: Option<InconclusiveReason>,
     /// Seconds that it took, with the pause before it.
-    pub spent: u32,
+    pub elapsed_seconds: u32,
     /// Somebody asked for a round of its own.
     pub anew: bool,
     /// When.
@@ -146,7 +146,7 @@ pub struct Ending<'a> {
 /// What a verdict is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Round {
+pub struct VerificationScope {
     /// The boot that is looked at.
     pub boot_id: String,
     /// uid of the gate.
@@ -173,8 +173,9 @@ impl Record {
     /// The record after one more worker ended. The same worker never counts twice: whoever calls this has looked at
     /// [`Record::number`].
     #[must_use]
-    pub fn after(&self, ending: Ending<'_>) -> Self {
-        let Ending { uid, round, number, verdict, why, failed, cause, spent, anew, at } = ending;
+    pub fn after(&self, ending: WorkerResult<'_>) -> Self {
+        let WorkerResult { uid, round, number, verdict, why, failed, cause, elapsed_seconds, anew, at } =
+            ending;
         let before = if self.goes_on(&round) && !anew { self.clone() } else { Self::default() };
         let tells = verdict != Verdict::Inconclusive;
         Self {
@@ -183,15 +184,15 @@ impl Record {
             round,
             workers: before.workers.saturating_add(1),
             attempts: before.attempts.saturating_add(tells.into()),
-            silent: if tells { 0 } else { before.silent.saturating_add(1) },
+            inconclusive_streak: if tells { 0 } else { before.inconclusive_streak.saturating_add(1) },
             verdict: Some(verdict),
             why: clean(why, WHY_LIMIT),
             failed,
             at: Some(at),
             cause,
-            spent: before.spent.saturating_add(spent),
+            elapsed_seconds: before.elapsed_seconds.saturating_add(elapsed_seconds),
             open: self.is_open(),
-            regated: self.regated,
+            retainted: self.retainted,
             label: self.label.clone(),
             taint: self.taint.clone(),
         }
@@ -200,24 +201,31 @@ impl Record {
     /// The node was let in, and got this label.
     #[must_use]
     pub fn opened(self, label: &str) -> Self {
-        Self { open: true, regated: false, label: label.to_owned(), taint: String::new(), spent: 0, ..self }
+        Self {
+            open: true,
+            retainted: false,
+            label: label.to_owned(),
+            taint: String::new(),
+            elapsed_seconds: 0,
+            ..self
+        }
     }
 
     /// The node was tainted again.
     #[must_use]
     pub fn held_again(self) -> Self {
-        Self { open: false, regated: true, ..self }
+        Self { open: false, retainted: true, ..self }
     }
 
     /// Whether we let the node in. Records of the first release say so by their verdict alone.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        self.open || (self.verdict == Some(Verdict::Passed) && !self.regated)
+        self.open || (self.verdict == Some(Verdict::Passed) && !self.retainted)
     }
 
     /// Whether a worker of this round goes on where the record ends. A verdict that opened the gate ended its round.
     #[must_use]
-    pub fn goes_on(&self, round: &Round) -> bool {
+    pub fn goes_on(&self, round: &VerificationScope) -> bool {
         self.round == *round && self.verdict != Some(Verdict::Passed)
     }
 }

@@ -4,16 +4,16 @@
 //! one guarded write; from then on [`act::next`] says each step.
 
 pub mod act;
+mod blocked;
 mod breaker;
 mod budget;
 pub mod control;
 pub mod drain;
 mod evidence;
 mod fuse;
-mod hold;
+mod group_stats;
 mod policy;
 pub mod provider;
-mod survey;
 mod target;
 mod window;
 
@@ -25,17 +25,17 @@ use crate::api::{
     RemediationPolicyStatus, Reservation,
 };
 use crate::condition::{Finding, conditions};
-use crate::record::{Cause, Record};
+use crate::record::{InconclusiveReason, Record};
 use control::{Compared, Comparison};
-use drain::Drainage;
+use drain::DrainPlan;
 use evidence::live;
-use provider::Machine;
+use provider::Replacement;
 
+pub use blocked::{BlockReason, Blocked};
 pub use evidence::{evidence, evidence_lasts};
-pub use hold::{Held, Hold};
-pub use policy::{Housekeeping, housekeep, prune};
-pub use survey::{GroupFacts, Survey, Verdicts, group, zone};
-pub use target::{Target, WANTED_LABELS};
+pub use group_stats::{GroupCounts, GroupStats, VerdictCounts};
+pub use policy::{PolicyInput, prune, reconcile_policy_status};
+pub use target::Target;
 
 /// What the budget counts over.
 pub const HOUR: SignedDuration = SignedDuration::from_hours(1);
@@ -44,7 +44,7 @@ pub const LONGEST_ACT: SignedDuration = SignedDuration::from_hours(1);
 
 /// A `NodeRemediation`, as far as anything is decided by it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct Remediation {
     /// Its name: the uid of the node.
     pub name: String,
     /// Its uid.
@@ -61,7 +61,7 @@ pub struct Request {
     pub status: NodeRemediationStatus,
 }
 
-impl Request {
+impl Remediation {
     /// Keeps what is needed.
     #[must_use]
     pub fn new(object: &NodeRemediation) -> Self {
@@ -112,7 +112,7 @@ impl Request {
 
     /// The gate that asks, the last one if there are several, and the checks that fail there.
     #[must_use]
-    pub fn blamed_by(&self) -> Option<(&str, &[FailedCheck])> {
+    pub fn gate_cause(&self) -> Option<(&str, &[FailedCheck])> {
         let gates = self.spec.causes.iter().filter(|cause| cause.source == CauseSource::Gate);
         let gate = gates.rev().max_by_key(|cause| cause.observed_at)?;
         Some((&gate.name, &gate.checks))
@@ -180,12 +180,16 @@ impl Policy {
     #[must_use]
     pub fn paused(&self, now: Timestamp) -> Option<String> {
         let pause = self.spec.pause.as_ref().filter(|pause| now < pause.until)?;
-        Some(format!("paused by `spec.pause` of the policy until {}: {}", told(pause.until), pause.reason))
+        Some(format!(
+            "paused by `spec.pause` of the policy until {}: {}",
+            format_time(pause.until),
+            pause.reason
+        ))
     }
 
-    /// Whether the bare Node object may be deleted on the word of all who ask, where nobody replaces the machine.
+    /// Whether the bare Node object may be deleted on the word of all who ask, where nobody replaces the replacement.
     #[must_use]
-    pub fn deletes_node_object_for(&self, request: &Request) -> bool {
+    pub fn deletes_node_object_for(&self, request: &Remediation) -> bool {
         let named = |cause: &RemediationCause| {
             self.spec.delete_node_object_for.iter().any(|one| *one == cause.name || one == "*")
         };
@@ -200,7 +204,7 @@ impl Policy {
 
     /// The act that was approved for this request and has not ended.
     #[must_use]
-    pub fn reservation(&self, request: &Request) -> Option<&Reservation> {
+    pub fn reservation(&self, request: &Remediation) -> Option<&Reservation> {
         self.status.reservations.iter().find(|one| one.remediation == request.name && one.ended.is_none())
     }
 }
@@ -209,7 +213,7 @@ impl Policy {
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<'a> {
     /// What is asked for.
-    pub request: &'a Request,
+    pub request: &'a Remediation,
     /// The brakes; none if there is no policy or it cannot be read.
     pub policy: Option<&'a Policy>,
     /// The node, read from the server just now; none if there is none of that name.
@@ -217,11 +221,11 @@ pub struct Seen<'a> {
     /// Its pods, read just now.
     pub pods: &'a [drain::PodView],
     /// Who would replace it.
-    pub machine: &'a Machine,
+    pub replacement: &'a Replacement,
     /// All nodes.
-    pub survey: &'a Survey,
+    pub group_stats: &'a GroupStats,
     /// All requests, this one among them.
-    pub requests: &'a [&'a Request],
+    pub requests: &'a [&'a Remediation],
     /// How nodes that work fare with the same checks.
     pub compared: &'a Compared,
     /// Workers with the image of the node's gate told something on another node lately.
@@ -231,43 +235,43 @@ pub struct Seen<'a> {
 }
 
 /// A time, for people: nobody reads nanoseconds.
-fn told(at: Timestamp) -> String {
+fn format_time(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 /// What follows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Consideration {
+pub enum Approval {
     /// Nothing is done.
-    Hold(Held),
+    BlockReason(Blocked),
     /// The checks that failed have to run on nodes that work first.
-    Compare(Held),
+    Compare(Blocked),
     /// It goes ahead, once this is the policy's status: the reservation is in it.
     Approve(Box<RemediationPolicyStatus>),
 }
 
 /// An outage that is known takes what the gate said back, which is then no evidence any more: people are to read why.
-fn for_the_outage(seen: &Seen<'_>, target: &Target) -> Option<Held> {
-    let is_frozen = |record: &Record| record.cause == Some(Cause::SharedDependency);
+fn for_the_outage(seen: &Seen<'_>, target: &Target) -> Option<Blocked> {
+    let is_frozen = |record: &Record| record.cause == Some(InconclusiveReason::SharedDependency);
     let causes: Vec<&RemediationCause> = seen.request.spec.causes.iter().collect();
     let down = &seen.policy?.status.down;
     target.record.as_ref().filter(|record| is_frozen(record))?;
-    control::known_down(down, &causes, &target.zone).err()
+    control::known_outage(down, &causes, &target.zone).err()
 }
 
 /// Whether the act may go ahead now.
 #[must_use]
-pub fn consider(seen: &Seen<'_>) -> Consideration {
-    let target = match the_same(seen) {
+pub fn evaluate(seen: &Seen<'_>) -> Approval {
+    let target = match resolve_target(seen) {
         Ok(target) => target,
-        Err(held) => return Consideration::Hold(held),
+        Err(held) => return Approval::BlockReason(held),
     };
     let causes = match live(seen.request, target, seen.policy, seen.ran_elsewhere, seen.now) {
         Ok(causes) => causes,
-        Err(held) if held.hold == Hold::EvidenceExpired => {
-            return Consideration::Hold(for_the_outage(seen, target).unwrap_or(held));
+        Err(held) if held.hold == BlockReason::EvidenceExpired => {
+            return Approval::BlockReason(for_the_outage(seen, target).unwrap_or(held));
         }
-        Err(held) => return Consideration::Hold(held),
+        Err(held) => return Approval::BlockReason(held),
     };
     let unheard = Policy {
         uid: String::new(),
@@ -289,13 +293,13 @@ pub fn consider(seen: &Seen<'_>) -> Consideration {
             || "it would be compared with nodes that work, and replaced if they pass".to_owned(),
             |held| format!("it would be held: {}: {}", held.hold.as_str(), held.message),
         );
-        return Consideration::Hold(Held::new(Hold::DryRun, format!("{policy}; {would}")));
+        return Approval::BlockReason(Blocked::new(BlockReason::DryRun, format!("{policy}; {would}")));
     }
     if let Some(held) = held {
-        return Consideration::Hold(held);
+        return Approval::BlockReason(held);
     }
-    if let Some(consideration) = comparison(policy, &target.zone, &causes, seen.compared) {
-        return consideration;
+    if let Some(approval) = comparison(policy, &target.zone, &causes, seen.compared) {
+        return approval;
     }
     let mut status = policy.status.clone();
     fuse::burn(&mut status.fuses, &policy.spec.fuse, &check_names(&causes), target, seen.now);
@@ -307,52 +311,55 @@ pub fn consider(seen: &Seen<'_>) -> Consideration {
         at: seen.now,
         ended: None,
     });
-    Consideration::Approve(Box::new(status))
+    Approval::Approve(Box::new(status))
 }
 
 /// What keeps every act from being approved now, whatever it is about: found out without asking the server anything.
 #[must_use]
-pub fn standstill(
+pub fn cluster_block(
     policy: Option<&Policy>,
-    requests: &[&Request],
-    survey: &Survey,
+    requests: &[&Remediation],
+    group_stats: &GroupStats,
     now: Timestamp,
-) -> Option<Held> {
+) -> Option<Blocked> {
     let policy = policy.filter(|policy| policy.spec.enforcement == ActEnforcement::Enforce)?;
-    cluster(policy, survey, now).and_then(|()| budget::cluster(policy, requests, now)).err()
+    cluster(policy, group_stats, now).and_then(|()| budget::cluster(policy, requests, now)).err()
 }
 
 /// The brakes that hold for the whole cluster.
-fn cluster(policy: &Policy, survey: &Survey, now: Timestamp) -> Result<(), Held> {
+fn cluster(policy: &Policy, group_stats: &GroupStats, now: Timestamp) -> Result<(), Blocked> {
     if let Some(why) = policy.paused(now) {
         let until = policy.spec.pause.as_ref().map_or(now, |pause| pause.until);
-        return Err(Held::new(Hold::Paused, why).until(until, now));
+        return Err(Blocked::new(BlockReason::Paused, why).until(until, now));
     }
-    if let Some(until) = policy.status.quiet_until.filter(|until| now < *until) {
+    if let Some(until) = policy.status.cooldown_until.filter(|until| now < *until) {
         let message = format!(
             "something that all nodes share has just recovered: nothing destructive is done before {} (`spec.controlGroup.recoverySeconds` of the policy)",
-            told(until)
+            format_time(until)
         );
-        return Err(Held::new(Hold::Recovering, message).until(until, now));
+        return Err(Blocked::new(BlockReason::Recovering, message).until(until, now));
     }
-    breaker::check(&policy.spec.breaker, &policy.status.breaker, survey.verdicts)
+    breaker::check(&policy.spec.breaker, &policy.status.breaker, group_stats.verdicts)
 }
 
 /// The node in the life that was asked for, and nobody is removing it.
-fn the_same<'a>(seen: &Seen<'a>) -> Result<&'a Target, Held> {
+fn resolve_target<'a>(seen: &Seen<'a>) -> Result<&'a Target, Blocked> {
     let wanted = &seen.request.spec.node;
     let Some(target) = seen.target.filter(|target| target.identity.uid == wanted.uid) else {
         let message = format!("there is no node {} with this uid any more", wanted.name);
-        return Err(Held::new(Hold::NodeGone, message));
+        return Err(Blocked::new(BlockReason::NodeGone, message));
     };
     if !wanted.boot_id.is_empty() && wanted.boot_id != target.identity.boot_id {
-        return Err(Held::new(Hold::OtherBoot, "the node was booted since this was asked for"));
+        return Err(Blocked::new(BlockReason::OtherBoot, "the node was booted since this was asked for"));
     }
     if !wanted.provider_id.is_empty() && wanted.provider_id != target.identity.provider_id {
-        return Err(Held::new(Hold::NodeGone, "the Node stands for another machine now"));
+        return Err(Blocked::new(BlockReason::NodeGone, "the Node stands for another machine now"));
     }
-    if target.leaving {
-        return Err(Held::new(Hold::BeingRemoved, "somebody else is removing the node: it is left to them"));
+    if target.terminating {
+        return Err(Blocked::new(
+            BlockReason::BeingRemoved,
+            "somebody else is removing the node: it is left to them",
+        ));
     }
     Ok(target)
 }
@@ -363,30 +370,30 @@ fn brakes(
     policy: &Policy,
     target: &Target,
     causes: &[&RemediationCause],
-) -> Result<(), Held> {
+) -> Result<(), Blocked> {
     let now = seen.now;
-    cluster(policy, seen.survey, now)?;
+    cluster(policy, seen.group_stats, now)?;
     opted_out(target, seen.pods)?;
     if target.control_plane && !policy.spec.control_plane_nodes.contains(&target.identity.name) {
         let message =
             "control-plane nodes are never touched; name it in `spec.controlPlaneNodes` of the policy";
-        return Err(Held::new(Hold::ControlPlane, message));
+        return Err(Blocked::new(BlockReason::ControlPlane, message));
     }
-    provider::check(seen.machine, target)?;
-    if let Drainage::Refused(_, message) = drain::plan(seen.pods, &policy.spec.drain, now, now) {
-        return Err(Held::new(Hold::PodNotEvictable, message));
+    provider::check(seen.replacement, target)?;
+    if let DrainPlan::Refused(_, message) = drain::plan(seen.pods, &policy.spec.drain, now, now) {
+        return Err(Blocked::new(BlockReason::PodNotEvictable, message));
     }
     let for_gate = causes.iter().any(|cause| cause.source == CauseSource::Gate);
     window::check(&policy.spec.windows, now).or_else(|held| if for_gate { Ok(()) } else { Err(held) })?;
-    control::known_down(&policy.status.down, causes, &target.zone)?;
-    fuse::check(policy, &check_names(causes), target, seen.survey, now)?;
-    budget::check(policy, seen.requests, target, seen.survey, now)
+    control::known_outage(&policy.status.down, causes, &target.zone)?;
+    fuse::check(policy, &check_names(causes), target, seen.group_stats, now)?;
+    budget::check(policy, seen.requests, target, seen.group_stats, now)
 }
 
-fn opted_out(target: &Target, pods: &[drain::PodView]) -> Result<(), Held> {
+fn opted_out(target: &Target, pods: &[drain::PodView]) -> Result<(), Blocked> {
     if let Some(key) = target.opted_out {
         let message = format!("the node bears the annotation {key}: remove it to have the node replaced");
-        return Err(Held::new(Hold::OptedOut, message));
+        return Err(Blocked::new(BlockReason::OptedOut, message));
     }
     match pods.iter().find_map(|pod| Some((pod, pod.opted_out?))) {
         Some((pod, key)) => {
@@ -394,7 +401,7 @@ fn opted_out(target: &Target, pods: &[drain::PodView]) -> Result<(), Held> {
                 "its pod {}/{} bears the annotation {key}: remove it, or the pod, to have the node replaced",
                 pod.namespace, pod.name
             );
-            Err(Held::new(Hold::OptedOut, message))
+            Err(Blocked::new(BlockReason::OptedOut, message))
         }
         None => Ok(()),
     }
@@ -412,14 +419,19 @@ fn check_names<'a>(causes: &[&'a RemediationCause]) -> Vec<&'a str> {
 
 /// Why a request that waits for a comparison goes on waiting: found out without asking the server anything.
 #[must_use]
-pub fn uncompared(policy: &Policy, request: &Request, zone: &str, compared: &Compared) -> Option<Held> {
+pub fn control_group_block(
+    policy: &Policy,
+    request: &Remediation,
+    zone: &str,
+    compared: &Compared,
+) -> Option<Blocked> {
     let causes: Vec<&RemediationCause> = request.spec.causes.iter().collect();
-    if let Err(held) = control::known_down(&policy.status.down, &causes, zone) {
+    if let Err(held) = control::known_outage(&policy.status.down, &causes, zone) {
         return Some(held);
     }
     match comparison(policy, zone, &causes, compared)? {
-        Consideration::Hold(held) | Consideration::Compare(held) => Some(held),
-        Consideration::Approve(_) => None,
+        Approval::BlockReason(held) | Approval::Compare(held) => Some(held),
+        Approval::Approve(_) => None,
     }
 }
 
@@ -429,30 +441,30 @@ fn comparison(
     zone: &str,
     causes: &[&RemediationCause],
     compared: &Compared,
-) -> Option<Consideration> {
+) -> Option<Approval> {
     let by_gate = |cause: &&&RemediationCause| cause.source == CauseSource::Gate && !cause.checks.is_empty();
     let RemediationCause { name: gate, checks, .. } = causes.iter().find(by_gate)?;
     let size = usize::try_from(policy.spec.control_group.size).unwrap_or_default();
     let place = if zone.is_empty() { String::new() } else { format!(" of zone {zone}") };
-    let held = |hold, message| Held { again_in: Some(control::SHARED), ..Held::new(hold, message) };
+    let held = |hold, message| Blocked { again_in: Some(control::SHARED), ..Blocked::new(hold, message) };
     match compared.judge(size, checks) {
         Comparison::NodeIsWorse => None,
         Comparison::Due => {
             let message =
                 format!("{size} verified nodes{place} are looked at with the checks of gate {gate}");
-            Some(Consideration::Compare(held(Hold::Comparing, message)))
+            Some(Approval::Compare(held(BlockReason::Comparing, message)))
         }
         Comparison::Running => {
             let message =
                 format!("{size} verified nodes{place} are being looked at with the checks of gate {gate}");
-            Some(Consideration::Hold(held(Hold::Comparing, message)))
+            Some(Approval::BlockReason(held(BlockReason::Comparing, message)))
         }
-        Comparison::Shared(what) => Some(Consideration::Hold(held(
-            Hold::SharedDependencyDown,
+        Comparison::Shared(what) => Some(Approval::BlockReason(held(
+            BlockReason::SharedDependencyDown,
             format!("verified nodes{place} fail alike: {what}. It is not the node"),
         ))),
-        Comparison::TooFew(there) => Some(Consideration::Hold(held(
-            Hold::SharedDependencyDown,
+        Comparison::TooFew(there) => Some(Approval::BlockReason(held(
+            BlockReason::SharedDependencyDown,
             format!(
                 "{there} verified nodes{place} could be compared with, and {size} are needed (`spec.controlGroup.size` of the policy): it may not be the node"
             ),

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::checks::Subject;
+use crate::checks::WorkerIdentity;
 
 /// The only version there is.
 const VERSION: u32 = 1;
@@ -225,7 +225,7 @@ pub struct Report {
     pub v: u32,
     /// For whom it worked.
     #[serde(rename = "s")]
-    pub subject: Subject,
+    pub identity: WorkerIdentity,
     /// What it comes to.
     pub verdict: Verdict,
     /// How long all of it took, in milliseconds.
@@ -274,10 +274,10 @@ impl Report {
     /// Comes to a verdict: one failure is enough to fail; something that could not be found out, or nothing at all,
     /// is inconclusive. A node is not blamed for cluster DNS that does not run.
     #[must_use]
-    pub fn judge(subject: Subject, mut results: Vec<CheckResult>, ms: u64) -> Self {
+    pub fn judge(identity: WorkerIdentity, mut results: Vec<CheckResult>, ms: u64) -> Self {
         excuse(&mut results);
         let verdict = Verdict::of(&results);
-        Self { v: VERSION, subject, verdict, ms, checks: results, left_out: 0 }
+        Self { v: VERSION, identity, verdict, ms, checks: results, left_out: 0 }
     }
 
     /// What a worker that has this to say exits with.
@@ -293,7 +293,7 @@ impl Report {
     }
 
     /// Compact JSON of at most `limit` bytes. What passed loses its detail first, then messages get shorter, then the
-    /// least grave results go; verdict and subject never do. Where not even they fit it is empty: no report is
+    /// least grave results go; verdict and identity never do. Where not even they fit it is empty: no report is
     /// inconclusive, half of one would be worse.
     #[must_use]
     pub fn to_message(&self, limit: usize) -> String {

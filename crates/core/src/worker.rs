@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::checks::Subject;
+use crate::checks::WorkerIdentity;
 use crate::node::NodeView;
-use crate::record::Cause;
+use crate::record::InconclusiveReason;
 use crate::report::Report;
 
 pub use pod::{Allowed, Forbidden, NoPod, Template, control_pod, pod};
@@ -58,20 +58,20 @@ pub enum Progress {
     /// The scheduler finds that it cannot run there; why.
     Unscheduled(String),
     /// It has not started; why, where the kubelet says so.
-    Waiting(Cause, String),
+    Waiting(InconclusiveReason, String),
     /// It looks.
     Running,
     /// It ended with a report that is its own.
     Reported(Report),
     /// It ended and cannot tell anything; why.
-    Silent(Cause, String),
+    Inconclusive(InconclusiveReason, String),
 }
 
 impl Progress {
     /// Whether there is no more to come.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        matches!(self, Self::Reported(_) | Self::Silent(..))
+        matches!(self, Self::Reported(_) | Self::Inconclusive(..))
     }
 }
 
@@ -91,7 +91,7 @@ pub struct WorkerView {
     /// Name of the node.
     pub node_name: String,
     /// For whom it works.
-    pub subject: Subject,
+    pub identity: WorkerIdentity,
     /// How far it is.
     pub progress: Progress,
 }
@@ -112,15 +112,15 @@ impl WorkerView {
     fn read(pod: &Pod, role: Role) -> Option<Self> {
         let metadata = &pod.metadata;
         let annotations = metadata.annotations.as_ref()?;
-        let subject: Subject = serde_json::from_str(annotations.get(SUBJECT)?).ok()?;
+        let identity: WorkerIdentity = serde_json::from_str(annotations.get(SUBJECT)?).ok()?;
         let node_name = annotations.get(NODE_NAME)?.clone();
         // The name is what reserves the number: a pod under another is not the one that was made.
         let pod_name =
-            metadata.name.clone().filter(|is| *is == role.name(&subject.node_uid, subject.number))?;
+            metadata.name.clone().filter(|is| *is == role.name(&identity.node_uid, identity.number))?;
         let runs_on = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
         let progress = match runs_on.filter(|node| **node != node_name) {
-            Some(other) => Progress::Silent(Cause::Other, format!("it ran on {other}")),
-            None => outcome::progress(pod, &subject),
+            Some(other) => Progress::Inconclusive(InconclusiveReason::Other, format!("it ran on {other}")),
+            None => outcome::progress(pod, &identity),
         };
         Some(Self {
             name: pod_name,
@@ -129,24 +129,27 @@ impl WorkerView {
             first_seen: Duration::ZERO,
             deleting: metadata.deletion_timestamp.is_some(),
             node_name,
-            subject,
+            identity,
             progress,
         })
     }
 
     /// A pod that has a worker's name and cannot be read as one: its number is used up.
     #[must_use]
-    pub fn unreadable(pod: &Pod, node: &NodeView, subject: &Subject) -> Self {
+    pub fn unreadable(pod: &Pod, node: &NodeView, identity: &WorkerIdentity) -> Self {
         let metadata = &pod.metadata;
         Self {
-            name: name(&subject.node_uid, subject.number),
+            name: name(&identity.node_uid, identity.number),
             uid: metadata.uid.clone().unwrap_or_default(),
             resource_version: metadata.resource_version.clone().unwrap_or_default(),
             first_seen: Duration::ZERO,
             deleting: metadata.deletion_timestamp.is_some(),
             node_name: node.name.to_string(),
-            subject: subject.clone(),
-            progress: Progress::Silent(Cause::Other, "there is a pod of its name that is no worker".into()),
+            identity: identity.clone(),
+            progress: Progress::Inconclusive(
+                InconclusiveReason::Other,
+                "there is a pod of its name that is no worker".into(),
+            ),
         }
     }
 

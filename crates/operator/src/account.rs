@@ -42,7 +42,7 @@ impl Account<'_> {
         match (effect, result) {
             (Effect::StartWorker(_), Ok(())) => metrics.worker_created(node, self.gate, self.last_word()),
             (Effect::StartWorker(_), Err(trouble)) => metrics.worker_not_created(node, word(trouble)),
-            (Effect::Open(record), _) => {
+            (Effect::RemoveTaint(record), _) => {
                 // A node that works and passed again loses no taint.
                 if self.held {
                     metrics.taint_removed(node, done, self.took);
@@ -51,18 +51,20 @@ impl Account<'_> {
                     self.ended(metrics, record);
                 }
                 // One that was tainted again came long ago.
-                if done && self.held && !self.before().regated {
+                if done && self.held && !self.before().retainted {
                     metrics.opened(self.gate, self.since_it_came());
                 }
             }
-            (Effect::Remember(record), Ok(())) => self.ended(metrics, record),
-            (Effect::Regate(record), Ok(())) => {
+            (Effect::PatchRecord(record), Ok(())) => self.ended(metrics, record),
+            (Effect::Retaint(record), Ok(())) => {
                 self.ended(metrics, record);
                 metrics.taint_added(true);
             }
-            (Effect::Regate(_), Err(_)) => metrics.taint_added(false),
-            (Effect::Remember(_) | Effect::Publish(_), Err(_)) => metrics.failed(node, Failure::WriteNode),
-            (Effect::Tell(notice), _) if notice.reason == "NodeVerificationFailed" => {
+            (Effect::Retaint(_), Err(_)) => metrics.taint_added(false),
+            (Effect::PatchRecord(_) | Effect::SetNodeCondition(_), Err(_)) => {
+                metrics.failed(node, Failure::WriteNode)
+            }
+            (Effect::EmitEvent(event), _) if event.reason == "NodeVerificationFailed" => {
                 metrics.gave_up(node, self.gate, self.since_it_came());
             }
             _ => {}
@@ -76,7 +78,7 @@ impl Account<'_> {
     /// What the worker before said; none if this is the first.
     fn last_word(&self) -> Option<&'static str> {
         let before = self.before();
-        let failed = before.silent == 0 && before.verdict == Some(Verdict::Failed);
+        let failed = before.inconclusive_streak == 0 && before.verdict == Some(Verdict::Failed);
         (before.workers > 0).then_some(if failed { "failed" } else { "inconclusive" })
     }
 
@@ -92,7 +94,7 @@ impl Account<'_> {
         }
         let counted = record.attempts > if record.round == before.round { before.attempts } else { 0 };
         let verdict = record.verdict.filter(|_| counted).unwrap_or(Verdict::Inconclusive);
-        let worker = self.workers.iter().find(|worker| worker.subject.number == record.number);
+        let worker = self.workers.iter().find(|worker| worker.identity.number == record.number);
         let took = worker.map_or(Duration::ZERO, |worker| self.elapsed.saturating_sub(worker.first_seen));
         let checks = match worker.map(|worker| &worker.progress) {
             Some(Progress::Reported(report)) => report.checks.as_slice(),

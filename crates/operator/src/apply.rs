@@ -14,8 +14,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client, Error};
 use nodekeeper_core::api::{GateTaint, NodeGate, NodeGateSpec, NodeGateStatus, VerifiedLabel};
-use nodekeeper_core::checks::Subject;
-use nodekeeper_core::gate::{Effect, GateView, Notice, Publication};
+use nodekeeper_core::checks::WorkerIdentity;
+use nodekeeper_core::gate::{ConditionUpdate, Effect, EventSpec, GateView};
 use nodekeeper_core::lease::Candidate;
 use nodekeeper_core::node::{CONDITION, NodeView, VERIFY};
 use nodekeeper_core::record::{self, Record};
@@ -88,25 +88,25 @@ impl Writer {
     ) -> Result<(), Trouble> {
         self.permitted()?;
         match (effect, gate) {
-            (Effect::StartWorker(subject), Some(gate)) => self.start(node, gate, subject).await,
-            (Effect::Open(record), Some(gate)) => self.open(node, gate, record).await,
-            (Effect::Regate(record), Some(gate)) => self.regate(node, gate, record).await,
-            (Effect::Publish(publication), _) => self.publish(node, publication).await,
-            (Effect::Remember(record), _) => self.patch(node, remember(node, record)).await,
+            (Effect::StartWorker(identity), Some(gate)) => self.start(node, gate, identity).await,
+            (Effect::RemoveTaint(record), Some(gate)) => self.open(node, gate, record).await,
+            (Effect::Retaint(record), Some(gate)) => self.regate(node, gate, record).await,
+            (Effect::SetNodeCondition(update), _) => self.publish(node, update).await,
+            (Effect::PatchRecord(record), _) => self.patch(node, remember(node, record)).await,
             (Effect::RemoveWorker { name, uid }, _) => self.remove(name, uid).await,
-            (Effect::Ask(cause), _) => self.ask(node, cause).await,
-            (Effect::Tell(notice), _) => {
+            (Effect::RequestRemediation(cause), _) => self.ask(node, cause).await,
+            (Effect::EmitEvent(event), _) => {
                 // What an Event says stands in the record too: it is not worth a second try.
-                match self.tell(&node.name, &node.uid, notice).await {
-                    Err(error) if notice.once.is_none() => {
-                        warn!(node = &*node.name, reason = notice.reason, %error, "no Event");
+                match self.tell(&node.name, &node.uid, event).await {
+                    Err(error) if event.dedup_key.is_none() => {
+                        warn!(node = &*node.name, reason = event.reason, %error, "no Event");
                         Ok(())
                     }
                     // It stands nowhere else.
                     told => told,
                 }
             }
-            (Effect::StartWorker(_) | Effect::Open(_) | Effect::Regate(_), None) => {
+            (Effect::StartWorker(_) | Effect::RemoveTaint(_) | Effect::Retaint(_), None) => {
                 Err(Trouble::Conflict("the gate is gone".into()))
             }
         }
@@ -125,15 +125,20 @@ impl Writer {
         Api::namespaced(self.client.clone(), &self.template.namespace)
     }
 
-    async fn start(&self, node: &NodeView, gate: &GateView, subject: &Subject) -> Result<(), Trouble> {
-        let pod = worker::pod(&self.template, node, &gate.spec, subject)
+    async fn start(
+        &self,
+        node: &NodeView,
+        gate: &GateView,
+        identity: &WorkerIdentity,
+    ) -> Result<(), Trouble> {
+        let pod = worker::pod(&self.template, node, &gate.spec, identity)
             .map_err(|error| Trouble::Refused(error.to_string()))?;
-        let name = worker::name(&subject.node_uid, subject.number);
+        let name = worker::name(&identity.node_uid, identity.number);
         info!(
             node = &*node.name,
             pod = name,
             gate = gate.name,
-            worker = subject.number,
+            worker = identity.number,
             "Creating worker pod"
         );
         match asked(self.pods().create(&PostParams::default(), &pod)).await {
@@ -143,7 +148,7 @@ impl Writer {
                 }
                 Ok(())
             }
-            Err(Trouble::Conflict(why)) => match self.recognise(node, subject).await {
+            Err(Trouble::Conflict(why)) => match self.recognise(node, identity).await {
                 // Its name is free, so the pod itself is what the server does not want.
                 Err(Trouble::Gone(_)) => Err(Trouble::Refused(why.replace(&name, "worker"))),
                 recognised => recognised,
@@ -158,10 +163,10 @@ impl Writer {
 
     /// The name of a worker is taken: by ourselves, and the watch is behind or does not show it; or by something that
     /// cannot be read as a worker.
-    async fn recognise(&self, node: &NodeView, subject: &Subject) -> Result<(), Trouble> {
-        let name = worker::name(&subject.node_uid, subject.number);
+    async fn recognise(&self, node: &NodeView, identity: &WorkerIdentity) -> Result<(), Trouble> {
+        let name = worker::name(&identity.node_uid, identity.number);
         let pod = asked(self.pods().get(&name)).await?;
-        let view = WorkerView::new(&pod).unwrap_or_else(|| WorkerView::unreadable(&pod, node, subject));
+        let view = WorkerView::new(&pod).unwrap_or_else(|| WorkerView::unreadable(&pod, node, identity));
         let mut views = self.views();
         views.workers.insist(view, self.clock.elapsed());
         views.unwatched.insert(name);
@@ -215,8 +220,8 @@ impl Writer {
     }
 
     /// A kubelet writes its own conditions by their types, and leaves this one alone.
-    async fn publish(&self, node: &NodeView, publication: &Publication) -> Result<(), Trouble> {
-        let Publication { status, reason, message } = publication;
+    async fn publish(&self, node: &NodeView, update: &ConditionUpdate) -> Result<(), Trouble> {
+        let ConditionUpdate { status, reason, message } = update;
         let now = Time(self.clock.now());
         let condition = json!({
             "type": CONDITION, "status": status, "reason": reason, "message": message,
@@ -287,18 +292,18 @@ impl Writer {
         Ok(())
     }
 
-    async fn tell(&self, node: &str, uid: &str, notice: &Notice) -> Result<(), Trouble> {
+    async fn tell(&self, node: &str, uid: &str, spec: &EventSpec) -> Result<(), Trouble> {
         let event = Event {
             metadata: ObjectMeta {
-                name: Some(self.event_name(node, uid, notice)),
+                name: Some(self.event_name(node, uid, spec)),
                 namespace: Some("default".into()),
                 ..ObjectMeta::default()
             },
             event_time: Some(self.clock.micros()),
-            type_: Some(if notice.warning { "Warning" } else { "Normal" }.into()),
-            reason: Some(notice.reason.into()),
-            action: Some(clean(&notice.action, 128)),
-            note: Some(clean(&notice.note, 1024)),
+            type_: Some(if spec.warning { "Warning" } else { "Normal" }.into()),
+            reason: Some(spec.reason.into()),
+            action: Some(clean(&spec.action, 128)),
+            note: Some(clean(&spec.note, 1024)),
             regarding: Some(ObjectReference {
                 api_version: Some("v1".into()),
                 kind: Some("Node".into()),
@@ -313,19 +318,19 @@ impl Writer {
         let events: Api<Event> = Api::namespaced(self.client.clone(), "default");
         match asked(events.create(&PostParams::default(), &event)).await {
             // Who led before us told it.
-            Err(Trouble::Conflict(_)) if notice.once.is_some() => Ok(()),
+            Err(Trouble::Conflict(_)) if spec.dedup_key.is_some() => Ok(()),
             told => told.map(drop),
         }
     }
 
     /// Begins with the node's name and goes on with the time, as Events of other components do: kubectl lists those
     /// without a `lastTimestamp`, which this API does not have, by name. What is told once has one name for ever.
-    fn event_name(&self, node: &str, uid: &str, notice: &Notice) -> String {
+    fn event_name(&self, node: &str, uid: &str, event: &EventSpec) -> String {
         let name: String = node.chars().take(150).collect();
         let name = name.trim_end_matches(['.', '-']);
-        if let Some(number) = notice.once {
+        if let Some(number) = event.dedup_key {
             let uid: String = uid.chars().take(36).collect();
-            return format!("{name}.{uid}.{}.{number}", notice.reason.to_lowercase());
+            return format!("{name}.{uid}.{}.{number}", event.reason.to_lowercase());
         }
         let count = self.events.fetch_add(1, Ordering::Relaxed) % 0x1000;
         format!("{name}.{:x}{count:03x}", self.clock.now().as_microsecond())

@@ -9,11 +9,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client};
-use nodekeeper_core::api::{CauseSource, Fate};
+use nodekeeper_core::api::{CauseSource, FailureAction};
 use nodekeeper_core::autoscaler::Autoscalers;
-use nodekeeper_core::fleet::{Census, Standing};
+use nodekeeper_core::fleet::{FleetIndex, NodeStatus};
 use nodekeeper_core::gate::{
-    DaemonPod, Decision, Effect, Fleet, GateView, Observed, Served, State, decide, serving,
+    DaemonPod, Decision, Effect, Fleet, GateView, Observed, Ownership, State, decide, ownership,
 };
 use nodekeeper_core::node::NodeView;
 use nodekeeper_core::record::Record;
@@ -63,7 +63,7 @@ pub struct Gate {
     views: Arc<Mutex<Views>>,
     writer: Arc<Writer>,
     line: Mutex<Line>,
-    census: Arc<Mutex<Census>>,
+    fleet: Arc<Mutex<FleetIndex>>,
     metrics: Arc<Metrics>,
     /// Gates whose figures changed since somebody asked.
     touched: Mutex<BTreeSet<Arc<str>>>,
@@ -89,7 +89,7 @@ impl Gate {
             views,
             writer,
             line: Mutex::new(Line::new(most_workers)),
-            census: metrics.census(),
+            fleet: metrics.fleet(),
             metrics,
             touched: Mutex::default(),
             told: Mutex::default(),
@@ -171,7 +171,7 @@ impl Gate {
     fn decide(&self, name: &str, in_earnest: bool) -> Option<Look> {
         let mut views = self.views();
         let node = views.nodes.get(name)?.clone();
-        let served = serving(views.gates.all(), &node);
+        let served = ownership(views.gates.all(), &node);
         let at = served.gate().map_or("", |gate| gate.name.as_str());
         let workers = views.workers_of(&node.uid);
         let daemons: Option<Vec<DaemonPod>> = views.daemons_of(name);
@@ -186,7 +186,7 @@ impl Gate {
             slots: line.free(at, views.workers.all(), elapsed),
             fleet: Fleet {
                 ran_elsewhere: self.ran_elsewhere(&views, served, &node),
-                ..locked(&self.census).fleet(at, refused)
+                ..locked(&self.fleet).fleet(at, refused)
             },
             down: views.the_policy().map_or(&[], |policy| &policy.status.down),
             asked: asked(&views, at, &node),
@@ -198,11 +198,11 @@ impl Gate {
         }
         self.leave_out_what_was_told(&node, &mut decision);
         if locked(&self.unpublished).get(at).is_some_and(|until| elapsed < *until) {
-            decision.effects.retain(|effect| !matches!(effect, Effect::Publish(_)));
+            decision.effects.retain(|effect| !matches!(effect, Effect::SetNodeCondition(_)));
         }
         self.count(&node, served, &views, &decision);
         let gate = served.gate().filter(|_| in_earnest).cloned();
-        let held = matches!(served, Served::Held(_));
+        let held = matches!(served, Ownership::Gated(_));
         // A glance may find that they are needed. That they are no longer, only whoever acts on them may say.
         if in_earnest || decision.wants_pods {
             views.want_pods(name, decision.wants_pods, elapsed);
@@ -211,37 +211,39 @@ impl Gate {
     }
 
     /// Whether a worker of the gate told something about another node lately. Asked only where something depends on it.
-    fn ran_elsewhere(&self, views: &Views, served: Served<'_>, node: &NodeView) -> bool {
-        let Served::Held(gate) = served else { return false };
+    fn ran_elsewhere(&self, views: &Views, served: Ownership<'_>, node: &NodeView) -> bool {
+        let Ownership::Gated(gate) = served else { return false };
         let lately = evidence_lasts(views.the_policy());
-        gate.spec.on_stuck == Fate::Replace && told_elsewhere(views, gate, &node.uid, &self.clock, lately)
+        gate.spec.on_stuck == FailureAction::Replace
+            && told_elsewhere(views, gate, &node.uid, &self.clock, lately)
     }
 
     /// Remembers where a node stands.
-    fn count(&self, node: &NodeView, served: Served<'_>, views: &Views, decision: &Decision) {
+    fn count(&self, node: &NodeView, served: Ownership<'_>, views: &Views, decision: &Decision) {
         let record = Record::read(node.record.as_deref(), &node.uid).unwrap_or_default();
-        let mut census = locked(&self.census);
-        let standing = Standing {
-            at: census.name(match served {
-                Served::Held(gate) | Served::Open(gate) => &gate.name,
-                Served::Orphan(taint, _) => taint,
-                Served::Released | Served::Nobody => "",
+        let mut fleet = locked(&self.fleet);
+        let status = NodeStatus {
+            at: fleet.name(match served {
+                Ownership::Gated(gate) | Ownership::Verified(gate) => &gate.name,
+                Ownership::Unserved(taint, _) => taint,
+                Ownership::Released | Ownership::Unmanaged => "",
             }),
             state: decision.state,
             // A node that nothing can be looked at on says nothing about others.
             cause: record
                 .cause
-                .filter(|_| matches!(served, Served::Held(_)) && decision.state != State::Waiting),
+                .filter(|_| matches!(served, Ownership::Gated(_)) && decision.state != State::Waiting),
             // Those that are tainted in this moment count already: others are decided meanwhile.
-            regated: record.regated || decision.effects.iter().any(|one| matches!(one, Effect::Regate(_))),
-            came: node.created.as_second(),
+            retainted: record.retainted
+                || decision.effects.iter().any(|one| matches!(one, Effect::Retaint(_))),
+            created_at: node.created.as_second(),
             retries: record.attempts.saturating_sub(1),
             took: None,
         };
-        if matches!(served, Served::Held(_)) && is_new(census.get(&node.name)) {
+        if matches!(served, Ownership::Gated(_)) && is_new(fleet.get(&node.name)) {
             info!(node = &*node.name, state = state_word(decision.state), "Node added to queue");
         }
-        let mut touched = census.set(&node.name, Some(standing));
+        let mut touched = fleet.set(&node.name, Some(status));
         if !touched.is_empty() {
             // What one gate does or does not serve concerns the others.
             touched.extend(views.gates.all().map(|gate| Arc::from(gate.name.as_str())));
@@ -254,16 +256,17 @@ impl Gate {
 
     /// The node is gone.
     fn forget(&self, name: &str) {
-        let touched = locked(&self.census).set(&name.into(), None);
+        let touched = locked(&self.fleet).set(&name.into(), None);
         locked(&self.touched).extend(touched);
         locked(&self.told).remove(name);
         self.metrics.forget_node(name);
         self.views().want_pods(name, false, self.clock.elapsed());
     }
 
-    /// What goes with no other write is decided again and again, and told once.
+    /// What goes with no other write is decided again and again, and told dedup_key.
     fn leave_out_what_was_told(&self, node: &NodeView, decision: &mut Decision) {
-        let is_repeated = |effect: &Effect| matches!(effect, Effect::Tell(notice) if notice.once.is_some());
+        let is_repeated =
+            |effect: &Effect| matches!(effect, Effect::EmitEvent(event) if event.dedup_key.is_some());
         let mut all = locked(&self.told);
         if !decision.effects.iter().any(is_repeated) {
             all.remove(&*node.name);
@@ -271,22 +274,22 @@ impl Gate {
         }
         let Some(told) = all.get(&*node.name).filter(|told| *told.uid == *node.uid) else { return };
         decision.effects.retain(|effect| match effect {
-            Effect::Tell(notice) => {
-                notice.once.is_none_or(|number| !told.notices.contains(&(notice.reason, number)))
+            Effect::EmitEvent(event) => {
+                event.dedup_key.is_none_or(|number| !told.notices.contains(&(event.reason, number)))
             }
             _ => true,
         });
     }
 
     fn has_told(&self, node: &NodeView, effect: &Effect) {
-        let Effect::Tell(notice) = effect else { return };
-        let Some(number) = notice.once else { return };
+        let Effect::EmitEvent(event) = effect else { return };
+        let Some(number) = event.dedup_key else { return };
         let mut all = locked(&self.told);
         let told = all.entry(node.name.to_string()).or_default();
         if *told.uid != *node.uid {
             *told = Told { uid: node.uid.to_string(), notices: BTreeSet::new() };
         }
-        told.notices.insert((notice.reason, number));
+        told.notices.insert((event.reason, number));
     }
 
     async fn apply(&self, look: &Look) -> Result<(), Trouble> {
@@ -304,10 +307,10 @@ impl Gate {
                 effect,
                 &result,
             );
-            if let Effect::StartWorker(subject) = effect {
-                self.started(at, subject.number, &result);
+            if let Effect::StartWorker(identity) = effect {
+                self.started(at, identity.number, &result);
             }
-            if let (Effect::Publish(_), Err(Trouble::Refused(why))) = (effect, &result) {
+            if let (Effect::SetNodeCondition(_), Err(Trouble::Refused(why))) = (effect, &result) {
                 // A courtesy to others: it holds up nothing.
                 warn!(gate = at, why, "no condition on nodes: the chart allows it with rbac.nodeConditions");
                 locked(&self.unpublished).insert(at.to_owned(), elapsed + UNPUBLISHED);
@@ -316,7 +319,7 @@ impl Gate {
             match (effect, result) {
                 (_, Ok(())) => self.has_told(node, effect),
                 // What is done and said beside it does not wait for a word that nobody heard.
-                (Effect::Tell(_), Err(trouble)) => untold = Err(trouble),
+                (Effect::EmitEvent(_), Err(trouble)) => untold = Err(trouble),
                 (_, Err(trouble)) => return Err(trouble),
             }
         }
@@ -346,7 +349,7 @@ impl Gate {
                 gate: gate.name.clone(),
             });
         }
-        // Never at once: whoever decides the same again would do nothing else.
+        // Never at dedup_key: whoever decides the same again would do nothing else.
         decision.recheck_in.map_or(Outcome::Settled, |wait| Outcome::Again(wait.max(SOON)))
     }
 
@@ -417,13 +420,13 @@ fn asked(views: &Views, gate: &str, node: &NodeView) -> Option<Timestamp> {
 /// The number of the worker that a decision starts.
 fn starts(decision: &Decision) -> Option<u32> {
     decision.effects.iter().find_map(|effect| match effect {
-        Effect::StartWorker(subject) => Some(subject.number),
+        Effect::StartWorker(identity) => Some(identity.number),
         _ => None,
     })
 }
 
 /// Whether no gate had the node so far. One may come before its gate, which the chart makes last.
-fn is_new(was: Option<&Standing>) -> bool {
+fn is_new(was: Option<&NodeStatus>) -> bool {
     was.is_none_or(|was| matches!(was.state, State::Ungated | State::Unserved))
 }
 
@@ -433,12 +436,12 @@ mod tests {
 
     #[test]
     fn a_node_that_comes_before_its_gate_is_new_to_it() {
-        let was = |state| Standing {
+        let was = |state| NodeStatus {
             at: "default".into(),
             state,
             cause: None,
-            regated: false,
-            came: 0,
+            retainted: false,
+            created_at: 0,
             retries: 0,
             took: None,
         };

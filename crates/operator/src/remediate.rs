@@ -12,17 +12,18 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::ListParams;
 use kube::{Api, Client, Error};
 use nodekeeper_core::api::{CauseSource, CauseVerdict, RemediationPolicySpec, RemediationPolicyStatus};
-use nodekeeper_core::gate::{GateView, Notice};
+use nodekeeper_core::gate::{EventSpec, GateView};
 use nodekeeper_core::node::NodeView;
 use nodekeeper_core::record::Record;
 use nodekeeper_core::remediate::control::{Compared, candidates};
 use nodekeeper_core::remediate::drain::PodView;
-use nodekeeper_core::remediate::provider::{Claims, Machine, find};
+use nodekeeper_core::remediate::provider::{Claims, Replacement, find};
 use nodekeeper_core::remediate::{
-    Consideration, Held, Hold, Policy, Request, Seen, Survey, Target, consider, evidence_lasts, standstill,
-    uncompared, zone,
+    Approval, BlockReason, Blocked, GroupStats, Policy, Remediation, Seen, Target, cluster_block,
+    control_group_block, evaluate, evidence_lasts,
 };
 use nodekeeper_core::report::Verdict;
+use nodekeeper_core::topology::zone;
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
@@ -46,7 +47,7 @@ const FIRST_PAUSE: Duration = Duration::from_secs(5);
 struct Around {
     target: Option<Target>,
     pods: Vec<PodView>,
-    machine: Machine,
+    replacement: Replacement,
 }
 
 /// Looks after all requests, one at a time each.
@@ -61,7 +62,7 @@ pub struct Remediator {
     /// By request: how often evictions were refused in a row, and what the server said last.
     refused: Mutex<BTreeMap<String, (u32, String)>>,
     /// All nodes, counted, and when: many requests are looked at in the same moment.
-    surveyed: Mutex<Option<(Duration, Arc<Survey>)>>,
+    surveyed: Mutex<Option<(Duration, Arc<GroupStats>)>>,
 }
 
 impl Remediator {
@@ -117,60 +118,60 @@ impl Remediator {
         };
         match reserved {
             Some(reservation) => self.act(&request, policy.as_ref(), &reservation, &around).await,
-            None => self.consider(&request, policy.as_ref(), &around).await,
+            None => self.evaluate(&request, policy.as_ref(), &around).await,
         }
     }
 
     /// What holds it, as far as that is known without asking the server: where many nodes fail, that is most of it.
-    fn held_unread(&self, request: &Request, policy: Option<&Policy>) -> Option<Held> {
-        let survey = self.survey(policy);
+    fn held_unread(&self, request: &Remediation, policy: Option<&Policy>) -> Option<Blocked> {
+        let group_stats = self.group_stats(policy);
         let views = self.views();
-        let requests: Vec<&Request> = views.requests.all().collect();
-        if let Some(held) = standstill(policy, &requests, &survey, self.clock.now()) {
+        let requests: Vec<&Remediation> = views.requests.all().collect();
+        if let Some(held) = cluster_block(policy, &requests, &group_stats, self.clock.now()) {
             return Some(held);
         }
-        let compares = [Hold::Comparing.as_str(), Hold::SharedDependencyDown.as_str()];
+        let compares = [BlockReason::Comparing.as_str(), BlockReason::SharedDependencyDown.as_str()];
         let is_waiting =
             request.condition("Approved").is_some_and(|now| compares.contains(&now.reason.as_str()));
         let (policy, node) = (policy.filter(|_| is_waiting)?, views.nodes.get(&request.spec.node.name)?);
-        let gate = views.gates.get(request.blamed_by()?.0)?;
+        let gate = views.gates.get(request.gate_cause()?.0)?;
         let compared = Compared {
             since_failure: self.since_failure(node),
             ..compared_in(&views, gate, zone(node), &self.clock)
         };
         // One that was let in, or that is another node, is found out by reading it.
-        let same = *node.uid == *request.spec.node.uid && !node.leaving && node.blamed_in().is_some();
-        uncompared(policy, request, zone(node), &compared).filter(|_| same)
+        let same = *node.uid == *request.spec.node.uid && !node.terminating && node.failing_scope().is_some();
+        control_group_block(policy, request, zone(node), &compared).filter(|_| same)
     }
 
     /// For how long the node has failed. What others showed meanwhile counts, though it fails again and again.
     fn since_failure(&self, node: &NodeView) -> Duration {
-        self.clock.elapsed().saturating_sub(node.blamed_since)
+        self.clock.elapsed().saturating_sub(node.failing_since)
     }
 
     /// Counts all nodes.
-    fn survey(&self, policy: Option<&Policy>) -> Arc<Survey> {
+    fn group_stats(&self, policy: Option<&Policy>) -> Arc<GroupStats> {
         let elapsed = self.clock.elapsed();
         let mut last = locked(&self.surveyed);
-        if let Some((_, survey)) = last.as_ref().filter(|(at, _)| elapsed < *at + SURVEY) {
-            return survey.clone();
+        if let Some((_, group_stats)) = last.as_ref().filter(|(at, _)| elapsed < *at + SURVEY) {
+            return group_stats.clone();
         }
         let default = RemediationPolicySpec::default();
         let spec = policy.map_or(&default, |policy| &policy.spec);
         let window = SignedDuration::from_secs(spec.breaker.window_seconds.into());
         let views = self.views();
         let gates: Vec<&GateView> = views.gates.all().collect();
-        let survey = Arc::new(Survey::new(views.nodes.all(), &gates, self.clock.now() - window));
-        *last = Some((elapsed, survey.clone()));
-        survey
+        let group_stats = Arc::new(GroupStats::new(views.nodes.all(), &gates, self.clock.now() - window));
+        *last = Some((elapsed, group_stats.clone()));
+        group_stats
     }
 
     /// Reads the node, its pods and who would replace it from the server, past every cache.
-    async fn read(&self, request: &Request, policy: Option<&Policy>) -> Result<Around, Trouble> {
+    async fn read(&self, request: &Remediation, policy: Option<&Policy>) -> Result<Around, Trouble> {
         let name = &request.spec.node.name;
         let nodes: Api<Node> = Api::all(self.client.clone());
         let node = answered(timeout(READ, nodes.get_opt(name)).await)?;
-        let gone = Around { target: None, pods: Vec::new(), machine: Machine::Nobody };
+        let gone = Around { target: None, pods: Vec::new(), replacement: Replacement::Nobody };
         let Some(node) = node else { return Ok(gone) };
         let target = Target::new(&node);
         if target.identity.uid != request.spec.node.uid {
@@ -184,39 +185,39 @@ impl Remediator {
             warn!(node = name, why, "nothing is deleted");
         }
         let deletes = policy.is_some_and(|policy| policy.deletes_node_object_for(request));
-        let machine = find(&target, &claims, deletes);
-        Ok(Around { target: Some(target), pods: pods.items.iter().map(PodView::new).collect(), machine })
+        let replacement = find(&target, &claims, deletes);
+        Ok(Around { target: Some(target), pods: pods.items.iter().map(PodView::new).collect(), replacement })
     }
 
-    async fn consider(&self, request: &Request, policy: Option<&Policy>, around: &Around) -> Outcome {
-        let survey = self.survey(policy);
-        let consideration = {
+    async fn evaluate(&self, request: &Remediation, policy: Option<&Policy>, around: &Around) -> Outcome {
+        let group_stats = self.group_stats(policy);
+        let approval = {
             let views = self.views();
-            let requests: Vec<&Request> = views.requests.all().collect();
+            let requests: Vec<&Remediation> = views.requests.all().collect();
             let compared = self.compared(&views, request, around.target.as_ref());
-            consider(&Seen {
+            evaluate(&Seen {
                 request,
                 policy,
                 target: around.target.as_ref(),
                 pods: &around.pods,
-                machine: &around.machine,
-                survey: &survey,
+                replacement: &around.replacement,
+                group_stats: &group_stats,
                 requests: &requests,
                 compared: &compared,
                 ran_elsewhere: ran_elsewhere(&views, request, policy, &self.clock),
                 now: self.clock.now(),
             })
         };
-        match (consideration, policy) {
-            (Consideration::Hold(held) | Consideration::Compare(held), _) => self.hold(request, &held).await,
-            (Consideration::Approve(status), Some(policy)) => self.approve(request, policy, &status).await,
-            (Consideration::Approve(_), None) => Outcome::Failed,
+        match (approval, policy) {
+            (Approval::BlockReason(held) | Approval::Compare(held), _) => self.hold(request, &held).await,
+            (Approval::Approve(status), Some(policy)) => self.approve(request, policy, &status).await,
+            (Approval::Approve(_), None) => Outcome::Failed,
         }
     }
 
     /// How nodes that work fare with the checks of the gate that asks.
-    fn compared(&self, views: &Views, request: &Request, target: Option<&Target>) -> Compared {
-        let gate = request.blamed_by().and_then(|(gate, _)| views.gates.get(gate));
+    fn compared(&self, views: &Views, request: &Remediation, target: Option<&Target>) -> Compared {
+        let gate = request.gate_cause().and_then(|(gate, _)| views.gates.get(gate));
         let (Some(gate), Some(target)) = (gate, target) else { return Compared::default() };
         let node = views.nodes.get(&target.identity.name).filter(|node| *node.uid == *target.identity.uid);
         let since_failure = node.map_or(Duration::ZERO, |node| self.since_failure(node));
@@ -224,13 +225,18 @@ impl Remediator {
     }
 
     /// Reserves the act. Only whoever wrote that goes on.
-    async fn approve(&self, request: &Request, policy: &Policy, status: &RemediationPolicyStatus) -> Outcome {
+    async fn approve(
+        &self,
+        request: &Remediation,
+        policy: &Policy,
+        status: &RemediationPolicyStatus,
+    ) -> Outcome {
         let node = &request.spec.node;
         match self.writer.report_policy(policy, status).await {
             Ok(()) => {
                 info!(node = node.name, "Remediation approved");
                 let note = format!("its replacement was approved: {}", why(request));
-                self.tell(request, &Notice::new(false, "RemediationApproved", "Approve", note)).await;
+                self.tell(request, &EventSpec::new(false, "RemediationApproved", "Approve", note)).await;
                 Outcome::Again(SOON)
             }
             Err(Trouble::Conflict(why) | Trouble::Gone(why)) => {
@@ -245,13 +251,13 @@ impl Remediator {
     }
 
     /// Says why nothing is done.
-    async fn hold(&self, request: &Request, held: &Held) -> Outcome {
+    async fn hold(&self, request: &Remediation, held: &Blocked) -> Outcome {
         let before = request.condition("Approved").map(|condition| condition.reason.clone());
         let is_news = before.as_deref() != Some(held.hold.as_str());
         if is_news {
             let node = &request.spec.node.name;
             info!(node, reason = held.hold.as_str(), why = held.message, "Remediation held");
-            let gate = request.blamed_by().map_or("", |(gate, _)| gate);
+            let gate = request.gate_cause().map_or("", |(gate, _)| gate);
             self.metrics.remediation_blocked(gate, held.hold.as_str());
         }
         // Figures in a message are no reason to write it anew.
@@ -263,9 +269,9 @@ impl Remediator {
                 return Self::unwritten(request, &trouble);
             }
         }
-        if is_news && !held.hold.is_end() && held.hold != Hold::Comparing {
+        if is_news && !held.hold.is_end() && held.hold != BlockReason::Comparing {
             let note = format!("it is not replaced: {}", held.message);
-            self.tell(request, &Notice::new(true, "RemediationBlocked", held.hold.as_str(), note)).await;
+            self.tell(request, &EventSpec::new(true, "RemediationBlocked", held.hold.as_str(), note)).await;
         }
         if held.hold.is_end() {
             return Outcome::Settled;
@@ -273,7 +279,7 @@ impl Remediator {
         Outcome::Again(held.again_in.unwrap_or(HELD).clamp(SOON, HELD))
     }
 
-    fn unwritten(request: &Request, trouble: &Trouble) -> Outcome {
+    fn unwritten(request: &Remediation, trouble: &Trouble) -> Outcome {
         match trouble {
             // The watch says what it is now.
             Trouble::Conflict(_) | Trouble::Gone(_) => Outcome::Again(FIRST_PAUSE),
@@ -285,14 +291,14 @@ impl Remediator {
     }
 
     /// What an Event says stands in a condition too: it is not worth a second try.
-    async fn tell(&self, request: &Request, notice: &Notice) {
-        if let Err(trouble) = self.writer.tell_of(&request.spec.node, notice).await {
-            warn!(node = request.spec.node.name, reason = notice.reason, %trouble, "no Event");
+    async fn tell(&self, request: &Remediation, event: &EventSpec) {
+        if let Err(trouble) = self.writer.tell_of(&request.spec.node, event).await {
+            warn!(node = request.spec.node.name, reason = event.reason, %trouble, "no Event");
         }
     }
 }
 
-fn why(request: &Request) -> String {
+fn why(request: &Remediation) -> String {
     request.spec.causes.first().map(|cause| cause.message.clone()).unwrap_or_default()
 }
 
@@ -311,7 +317,7 @@ fn minute(clock: &Clock) -> u32 {
 }
 
 /// Whether a worker of the gate that asks told something about another node while evidence is fresh.
-fn ran_elsewhere(views: &Views, request: &Request, policy: Option<&Policy>, clock: &Clock) -> bool {
+fn ran_elsewhere(views: &Views, request: &Remediation, policy: Option<&Policy>, clock: &Clock) -> bool {
     let is_stuck = |cause: &&nodekeeper_core::api::RemediationCause| {
         cause.source == CauseSource::Gate && cause.verdict == CauseVerdict::Stuck
     };

@@ -98,7 +98,7 @@ impl Line {
     fn room<'a>(&self, workers: impl Iterator<Item = &'a WorkerView>, now: Duration) -> Busy {
         let mut busy = self.starting;
         for worker in workers.filter(|worker| takes_slot(worker, now)) {
-            busy.add(worker.subject.number, 1);
+            busy.add(worker.identity.number, 1);
         }
         let left = self.most.saturating_sub(busy.first + busy.another);
         Busy { first: left, another: left.min((self.most / 2).max(1).saturating_sub(busy.another)) }
@@ -220,13 +220,13 @@ fn takes_slot(worker: &WorkerView, now: Duration) -> bool {
         Progress::Waiting(..) | Progress::Unscheduled(_) => {
             !worker.deleting && now.saturating_sub(worker.first_seen) < STARTING
         }
-        Progress::Reported(_) | Progress::Silent(..) => false,
+        Progress::Reported(_) | Progress::Inconclusive(..) => false,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use nodekeeper_core::checks::Subject;
+    use nodekeeper_core::checks::WorkerIdentity;
 
     use super::*;
 
@@ -238,7 +238,7 @@ mod tests {
             first_seen: Duration::ZERO,
             deleting: false,
             node_name: String::new(),
-            subject: Subject { number, ..Subject::default() },
+            identity: WorkerIdentity { number, ..WorkerIdentity::default() },
             progress,
         }
     }

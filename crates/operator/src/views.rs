@@ -8,7 +8,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use nodekeeper_core::gate::{DaemonPod, GateView};
 use nodekeeper_core::node::NodeView;
-use nodekeeper_core::remediate::{Policy, Request};
+use nodekeeper_core::remediate::{Policy, Remediation};
 use nodekeeper_core::worker::{self, WorkerView};
 
 use crate::watch::Event;
@@ -41,14 +41,14 @@ impl View for NodeView {
     }
 
     fn born(&mut self, now: Duration) {
-        (self.record_seen, self.blamed_since) = (now, now);
+        (self.record_seen_at, self.failing_since) = (now, now);
     }
 
     fn age_with(&mut self, known: &Self, now: Duration) {
         let is_the_same = self.record == known.record;
-        self.record_seen = if is_the_same { known.record_seen } else { now };
-        let goes_on = || self.blamed_in().is_some_and(|round| known.blamed_in() == Some(round));
-        self.blamed_since = if is_the_same || goes_on() { known.blamed_since } else { now };
+        self.record_seen_at = if is_the_same { known.record_seen_at } else { now };
+        let goes_on = || self.failing_scope().is_some_and(|round| known.failing_scope() == Some(round));
+        self.failing_since = if is_the_same || goes_on() { known.failing_since } else { now };
     }
 }
 
@@ -89,7 +89,7 @@ impl View for GateView {
     }
 }
 
-impl View for Request {
+impl View for Remediation {
     fn key(&self) -> Arc<str> {
         self.name.as_str().into()
     }
@@ -297,7 +297,7 @@ pub struct Views {
     /// Workers that only compare, by the name of their pod.
     pub controls: Store<WorkerView>,
     /// By name, which is the uid of their node.
-    pub requests: Store<Request>,
+    pub requests: Store<Remediation>,
     /// None or one.
     pub policy: Store<Policy>,
     /// The labels that are kept of nodes.
@@ -450,7 +450,7 @@ mod tests {
             version += 1;
             let record = Some(Record { uid: "a".into(), ..record }.to_annotation().into());
             store.take(Event::Is(NodeView { record, ..node(version, "a") }), Duration::from_secs(at));
-            store.get("n").map(|node| (node.blamed_since.as_secs(), node.record_seen.as_secs()))
+            store.get("n").map(|node| (node.failing_since.as_secs(), node.record_seen_at.as_secs()))
         };
         let failed = |number| Record { number, verdict: Some(Verdict::Failed), ..Record::default() };
         assert_eq!(since(failed(1), 10), Some((10, 10)));

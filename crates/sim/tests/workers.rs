@@ -64,7 +64,7 @@ impl Bench {
 
 fn standard() -> String {
     let mut assignment = Assignment::default();
-    assignment.subject.node_uid = "a-uid".into();
+    assignment.identity.node_uid = "a-uid".into();
     serde_json::to_string(&assignment).expect("it is JSON")
 }
 
@@ -72,7 +72,7 @@ fn standard() -> String {
 async fn a_node_whose_network_works_passes() {
     let (code, report) = Bench::new().standard("w", "n1").await;
     assert_eq!((code, report.verdict), (0, Verdict::Passed), "{report:?}");
-    assert_eq!((report.checks.len(), report.subject.node_uid.as_str()), (7, "a-uid"));
+    assert_eq!((report.checks.len(), report.identity.node_uid.as_str()), (7, "a-uid"));
     assert_eq!(report.checks[0].message, "10.96.0.1");
     assert_eq!(report.checks[1].message, "system:serviceaccount:default:default");
 }
@@ -121,7 +121,7 @@ async fn nobody_is_blamed_for_cluster_dns_that_does_not_run() {
 async fn f23_each_fault_of_a_network_fails_its_own_check_on_its_own_node() {
     let bench = Bench::new();
     let mut assignment = Assignment::default();
-    assignment.subject.node_uid = "a-uid".into();
+    assignment.identity.node_uid = "a-uid".into();
     assignment.checks =
         Checks { mtu: Some(Mtu::default()), clock: Some(Clock::default()), ..Checks::standard() };
     let text = serde_json::to_string(&assignment).expect("it is JSON");

@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::ResourceQuota;
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, ResourceExt as _};
-use nodekeeper_core::record::Cause;
+use nodekeeper_core::record::InconclusiveReason;
 use serde_json::json;
 
 use crate::eye::Eye;
@@ -66,7 +66,10 @@ pub async fn an_image_that_cannot_be_had_blames_nobody(world: impl World) -> Res
     let given_up = node_is(&world, "pulling", "recorded", |node| record(node).is_some()).await?;
     let lost = record(&given_up).unwrap_or_default();
     ensure!(is_gated(&given_up) && lost.attempts == 0, "blamed or let in: {lost:?}");
-    ensure!(lost.cause == Some(Cause::ImagePull) && lost.why.contains("ImagePullBackOff"), "{lost:?}");
+    ensure!(
+        lost.cause == Some(InconclusiveReason::ImagePull) && lost.why.contains("ImagePullBackOff"),
+        "{lost:?}"
+    );
     tells(&world, "pulling", "NodeVerificationInconclusive", "ImagePullBackOff").await?;
     edit_gate(&world, "default", json!({"worker": {"image": IMAGE}})).await?;
     let record = opens(&world, "pulling").await?;

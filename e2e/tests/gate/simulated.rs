@@ -84,7 +84,7 @@ impl Runner for Fated {
 
 fn number(container: &Value) -> u32 {
     let assignment = assignment(container).and_then(|text| serde_json::from_str::<Assignment>(text).ok());
-    assignment.map(|assignment| assignment.subject.number).unwrap_or_default()
+    assignment.map(|assignment| assignment.identity.number).unwrap_or_default()
 }
 
 impl World for Simulated {

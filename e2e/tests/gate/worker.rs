@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, ResourceExt as _};
-use nodekeeper_core::checks::{Assignment, Subject};
+use nodekeeper_core::checks::{Assignment, WorkerIdentity};
 use nodekeeper_core::report::{CheckResult, MESSAGE_LIMIT, Outcome, Report, reason};
 use nodekeeper_core::worker::CONTAINER;
 use serde_json::{Value, json};
@@ -72,11 +72,11 @@ fn report(pod: &Pod, passed: bool) -> Result<Report> {
 }
 
 /// For whom a worker works.
-pub fn subject(pod: &Pod) -> Result<Subject> {
+pub fn subject(pod: &Pod) -> Result<WorkerIdentity> {
     subject_of(&assignment(pod)?)
 }
 
-fn subject_of(assignment: &Value) -> Result<Subject> {
+fn subject_of(assignment: &Value) -> Result<WorkerIdentity> {
     Ok(serde_json::from_value(assignment["subject"].clone())?)
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, ensure};
-use nodekeeper_core::api::{Deadlines, Fate, NodeGateSpec, Retry};
+use nodekeeper_core::api::{Deadlines, FailureAction, NodeGateSpec, Retry};
 use nodekeeper_core::node::CORDONED;
 use nodekeeper_core::report::Verdict;
 use nodekeeper_e2e::nodes::TOOL_IMAGE;
@@ -19,7 +19,7 @@ pub fn gate() -> NodeGateSpec {
     NodeGateSpec {
         retry: Retry { max_retries: 1, recheck_seconds: 10, ..Retry::default() },
         deadlines: Deadlines { check_seconds: 2, worker_seconds: 60, ..Deadlines::default() },
-        on_failure: Fate::Replace,
+        on_failure: FailureAction::Replace,
         ..NodeGateSpec::default()
     }
 }

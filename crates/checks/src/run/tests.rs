@@ -99,7 +99,7 @@ async fn a_laptop_that_knows_a_cluster_does_not_look_for_its_pods() {
 #[tokio::test(start_paused = true)]
 async fn a_node_does_not_pass_by_names_alone() {
     let mut assignment = Assignment::default();
-    assignment.subject.node_uid = "a-uid".into();
+    assignment.identity.node_uid = "a-uid".into();
     let report = run(&Fake::outside(), &assignment).await;
     assert_eq!(report.verdict, Verdict::Inconclusive);
     let told = report.checks[1..6].iter().map(|c| (c.outcome, c.reason.as_str()));
@@ -109,7 +109,7 @@ async fn a_node_does_not_pass_by_names_alone() {
 #[tokio::test(start_paused = true)]
 async fn f22_what_is_optional_is_told_and_hardly_waited_for() {
     let mut assignment = dns(&["fast."]);
-    assignment.subject.node_uid = "a-uid".into();
+    assignment.identity.node_uid = "a-uid".into();
     let names = assignment.checks.dns.as_mut().expect("it is there");
     names.optional = vec!["slow.".into(), "missing.".into(), "there.".into()];
     let report = run(&good(), &assignment).await;

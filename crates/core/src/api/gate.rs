@@ -4,8 +4,8 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::policy::{
-    Continuous, Deadlines, Enforcement, Fate, Mode, NodeCondition, OnReboot, Retry, WaitFor,
+use super::gate_types::{
+    Continuous, Deadlines, Enforcement, FailureAction, Mode, NodeCondition, OnReboot, Retry, WaitFor,
 };
 use super::selector::NodeSelector;
 use super::status::NodeGateStatus;
@@ -119,11 +119,11 @@ pub struct NodeGateSpec {
     /// What becomes of a node all of whose attempts failed. `Replace` asks for it with a NodeRemediation: the
     /// RemediationPolicy says whether and how fast.
     #[serde(default)]
-    pub on_failure: Fate,
+    pub on_failure: FailureAction,
     /// What becomes of a node that no worker could tell anything about until the gate's deadline. `Replace` asks for it
     /// only if workers with the same image told something about other nodes lately.
     #[serde(default)]
-    pub on_stuck: Fate,
+    pub on_stuck: FailureAction,
     /// What a boot means to a node that was verified before it.
     #[serde(default)]
     pub on_reboot: OnReboot,
@@ -153,8 +153,8 @@ impl Default for NodeGateSpec {
             retry: Retry::default(),
             deadlines: Deadlines::default(),
             continuous: Continuous::default(),
-            on_failure: Fate::default(),
-            on_stuck: Fate::default(),
+            on_failure: FailureAction::default(),
+            on_stuck: FailureAction::default(),
             on_reboot: OnReboot::default(),
             node_condition: NodeCondition::default(),
         }

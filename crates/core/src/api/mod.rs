@@ -3,27 +3,27 @@
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt as _;
 
-mod brakes;
 mod gate;
-mod policy;
+mod gate_types;
 mod remediation;
+mod remediation_policy;
 mod selector;
 mod status;
 mod worker;
 
-pub use brakes::{
-    ActEnforcement, Breaker, BreakerState, Budget, ControlGroup, Day, Down, Drain, Evictable, Fuse,
-    FuseState, History, Pause, RemediationPolicy, RemediationPolicySpec, RemediationPolicyStatus,
-    Reservation, Window,
-};
 pub use gate::{GateTaint, NodeGate, NodeGateSpec, TaintEffect, VerifiedLabel};
-pub use policy::{
-    Awaited, Backoff, Continuous, DaemonSetRef, Deadlines, Enforcement, Fate, Mode, NodeCondition, OnReboot,
-    Retry, WaitFor,
+pub use gate_types::{
+    Awaited, Backoff, Continuous, DaemonSetRef, Deadlines, Enforcement, FailureAction, Mode, NodeCondition,
+    OnReboot, Retry, WaitFor,
 };
 pub use remediation::{
     CauseSource, CauseVerdict, FailedCheck, NodeIdentity, NodeRemediation, NodeRemediationSpec,
     NodeRemediationStatus, RemediationAction, RemediationCause,
+};
+pub use remediation_policy::{
+    ActEnforcement, Breaker, BreakerState, Budget, ControlGroup, Day, Drain, Evictable, Fuse, FuseState,
+    History, Pause, RemediationPolicy, RemediationPolicySpec, RemediationPolicyStatus, Reservation,
+    SharedOutage, Window,
 };
 pub use selector::{NodeSelector, Operator, Requirement};
 pub use status::{Condition, NodeCounts, NodeGateStatus};

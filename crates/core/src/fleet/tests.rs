@@ -4,8 +4,8 @@ use super::*;
 use crate::api::Condition;
 use crate::api::NodeGateSpec;
 
-fn standing(state: State, cause: Option<Cause>) -> Standing {
-    Standing { at: "g".into(), state, cause, regated: false, came: 0, retries: 0, took: None }
+fn node_status(state: State, cause: Option<InconclusiveReason>) -> NodeStatus {
+    NodeStatus { at: "g".into(), state, cause, retainted: false, created_at: 0, retries: 0, took: None }
 }
 
 fn gate() -> GateView {
@@ -20,9 +20,9 @@ fn gate() -> GateView {
     }
 }
 
-fn seen<'a>(gate: &'a GateView, tally: &'a Tally) -> Seen<'a> {
+fn seen<'a>(gate: &'a GateView, counts: &'a GateCounts) -> Seen<'a> {
     let autoscalers = Finding::new("AutoscalerCompatible", "True", "NoAutoscaler", "");
-    Seen { gate, tally, refused: None, shadowed_by: None, unserved: None, autoscalers }
+    Seen { gate, counts, refused: None, shadowed_by: None, unserved: None, autoscalers }
 }
 
 fn condition<'a>(status: &'a NodeGateStatus, type_: &str) -> &'a Condition {
@@ -31,32 +31,32 @@ fn condition<'a>(status: &'a NodeGateStatus, type_: &str) -> &'a Condition {
 
 #[test]
 fn every_node_is_counted_once_wherever_it_goes() {
-    let mut census = Census::default();
+    let mut fleet = FleetIndex::default();
     for name in ["a", "b", "c"] {
-        assert_eq!(census.set(&name.into(), Some(standing(State::InProgress, None))), ["g".into()]);
+        assert_eq!(fleet.set(&name.into(), Some(node_status(State::InProgress, None))), ["g".into()]);
     }
-    assert!(census.set(&"a".into(), Some(standing(State::InProgress, None))).is_empty(), "nothing changed");
-    census.set(&"a".into(), Some(standing(State::Verified, None)));
-    census.set(&"b".into(), Some(standing(State::Failed, None)));
-    let counts = census.tally("g").counts();
+    assert!(fleet.set(&"a".into(), Some(node_status(State::InProgress, None))).is_empty(), "nothing changed");
+    fleet.set(&"a".into(), Some(node_status(State::Verified, None)));
+    fleet.set(&"b".into(), Some(node_status(State::Failed, None)));
+    let counts = fleet.counts("g").counts();
     assert_eq!((counts.gated, counts.verifying, counts.verified, counts.failed), (2, 1, 1, 1));
     for name in ["a", "b", "c"] {
-        census.set(&name.into(), None);
+        fleet.set(&name.into(), None);
     }
-    assert_eq!(census.tally("g"), Tally::default());
-    assert!(census.tallies.is_empty() && census.nodes.is_empty(), "nothing stays of a gate without nodes");
+    assert_eq!(fleet.counts("g"), GateCounts::default());
+    assert!(fleet.by_gate.is_empty() && fleet.nodes.is_empty(), "nothing stays of a gate without nodes");
 }
 
 #[test]
 fn three_nodes_that_cannot_run_alike_blame_nobody() {
-    let mut census = Census::default();
-    census.set(&"a".into(), Some(standing(State::Inconclusive, Some(Cause::ImagePull))));
-    census.set(&"b".into(), Some(standing(State::Inconclusive, Some(Cause::ImagePull))));
-    census.set(&"c".into(), Some(standing(State::Inconclusive, Some(Cause::OutOfMemory))));
-    assert!(!census.fleet("g", false).cannot_run, "two and one are no three alike");
-    census.set(&"c".into(), Some(standing(State::Inconclusive, Some(Cause::ImagePull))));
-    assert!(census.fleet("g", false).cannot_run);
-    let status = status(&seen(&gate(), &census.tally("g")), &NodeGateStatus::default(), "now");
+    let mut fleet = FleetIndex::default();
+    fleet.set(&"a".into(), Some(node_status(State::Inconclusive, Some(InconclusiveReason::ImagePull))));
+    fleet.set(&"b".into(), Some(node_status(State::Inconclusive, Some(InconclusiveReason::ImagePull))));
+    fleet.set(&"c".into(), Some(node_status(State::Inconclusive, Some(InconclusiveReason::OutOfMemory))));
+    assert!(!fleet.fleet("g", false).cannot_run, "two and one are no three alike");
+    fleet.set(&"c".into(), Some(node_status(State::Inconclusive, Some(InconclusiveReason::ImagePull))));
+    assert!(fleet.fleet("g", false).cannot_run);
+    let status = status(&seen(&gate(), &fleet.counts("g")), &NodeGateStatus::default(), "now");
     let found = condition(&status, "WorkersCannotRun");
     assert!(found.status == "True" && found.message.contains("image"), "{found:?}");
     assert_eq!(condition(&status, "Ready").status, "False");
@@ -64,9 +64,9 @@ fn three_nodes_that_cannot_run_alike_blame_nobody() {
 
 #[test]
 fn a_dns_that_does_not_run_is_named_with_the_fix() {
-    let mut census = Census::default();
-    census.set(&"a".into(), Some(standing(State::Inconclusive, Some(Cause::ClusterDns))));
-    let status = status(&seen(&gate(), &census.tally("g")), &NodeGateStatus::default(), "now");
+    let mut fleet = FleetIndex::default();
+    fleet.set(&"a".into(), Some(node_status(State::Inconclusive, Some(InconclusiveReason::ClusterDns))));
+    let status = status(&seen(&gate(), &fleet.counts("g")), &NodeGateStatus::default(), "now");
     let found = condition(&status, "ClusterDNSNotRunning");
     assert!(
         found.status == "True" && found.message.contains("must tolerate the taint node-ready/unverified")
@@ -75,11 +75,11 @@ fn a_dns_that_does_not_run_is_named_with_the_fix() {
 
 #[test]
 fn a_condition_keeps_its_time_until_its_status_changes() {
-    let (gate, tally) = (gate(), Tally::default());
-    let first = status(&seen(&gate, &tally), &NodeGateStatus::default(), "t1");
-    let again = status(&seen(&gate, &tally), &first, "t2");
+    let (gate, counts) = (gate(), GateCounts::default());
+    let first = status(&seen(&gate, &counts), &NodeGateStatus::default(), "t1");
+    let again = status(&seen(&gate, &counts), &first, "t2");
     assert_eq!(again, first);
-    let refused = Seen { refused: Some("quota"), ..seen(&gate, &tally) };
+    let refused = Seen { refused: Some("quota"), ..seen(&gate, &counts) };
     let then = status(&refused, &first, "t3");
     assert_eq!(condition(&then, "WorkersCannotRun").last_transition_time, "t3");
     assert_eq!(condition(&then, "Shadowed").last_transition_time, "t1");
@@ -88,8 +88,8 @@ fn a_condition_keeps_its_time_until_its_status_changes() {
 
 #[test]
 fn a_gate_that_another_shadows_says_which() {
-    let (gate, tally) = (gate(), Tally::default());
-    let shadowed = Seen { shadowed_by: Some(("first", 2)), ..seen(&gate, &tally) };
+    let (gate, counts) = (gate(), GateCounts::default());
+    let shadowed = Seen { shadowed_by: Some(("first", 2)), ..seen(&gate, &counts) };
     let found = status(&shadowed, &NodeGateStatus::default(), "now");
     let found = condition(&found, "Shadowed");
     assert!(found.status == "True" && found.message.contains("gate first"), "{found:?}");
@@ -97,9 +97,9 @@ fn a_gate_that_another_shadows_says_which() {
 
 #[test]
 fn at_most_a_tenth_is_tainted_again_and_always_one() {
-    let fleet = |open, regated| Fleet { open, regated, ..Fleet::default() };
-    assert!(fleet(1, 0).may_regate() && !fleet(8, 1).may_regate());
-    assert!(fleet(99, 9).may_regate() && !fleet(90, 10).may_regate());
+    let fleet = |open, retainted| Fleet { open, retainted, ..Fleet::default() };
+    assert!(fleet(1, 0).may_retaint() && !fleet(8, 1).may_retaint());
+    assert!(fleet(99, 9).may_retaint() && !fleet(90, 10).may_retaint());
 }
 
 #[test]
@@ -123,13 +123,13 @@ fn a_gate_is_shadowed_by_one_that_goes_before_it() {
 
 #[test]
 fn a_few_chronic_nodes_among_many_that_run_stop_no_clock() {
-    let mut census = Census::default();
+    let mut fleet = FleetIndex::default();
     for name in ["a", "b", "c"] {
-        census.set(&name.into(), Some(standing(State::Inconclusive, Some(Cause::ImagePull))));
+        fleet.set(&name.into(), Some(node_status(State::Inconclusive, Some(InconclusiveReason::ImagePull))));
     }
-    assert!(census.fleet("g", false).cannot_run);
+    assert!(fleet.fleet("g", false).cannot_run);
     for name in ["d", "e", "f"] {
-        census.set(&name.into(), Some(standing(State::InProgress, None)));
+        fleet.set(&name.into(), Some(node_status(State::InProgress, None)));
     }
-    assert!(!census.fleet("g", false).cannot_run, "three of six are not most");
+    assert!(!fleet.fleet("g", false).cannot_run, "three of six are not most");
 }

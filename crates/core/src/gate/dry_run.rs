@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 
-use super::wait::{Unmet, unmet};
-use super::{Decision, Effect, GateView, Notice, Observed, State, remove, round, round_of, subject};
+use super::prerequisites::{Unmet, unmet};
+use super::{Decision, Effect, EventSpec, GateView, Observed, State, identity, remove, round, round_of};
 use crate::record::Record;
 use crate::report::Verdict;
 use crate::worker::{Progress, WorkerView};
 
 pub(super) fn decide(seen: &Observed<'_>, gate: &GateView, record: &Record) -> Decision {
-    let newest = seen.workers.iter().max_by_key(|worker| worker.subject.number);
+    let newest = seen.workers.iter().max_by_key(|worker| worker.identity.number);
     match newest {
         None => start(seen, gate, record.number),
         Some(worker) if !worker.has_ended() => {
@@ -30,9 +30,9 @@ pub(super) fn decide(seen: &Observed<'_>, gate: &GateView, record: &Record) -> D
             }
         }
         // A newer one may have been recorded and be gone: no number is used twice.
-        Some(worker) if record.number > worker.subject.number => start(seen, gate, record.number),
-        Some(worker) if round_of(&worker.subject) != round(seen.node, gate) => {
-            start(seen, gate, worker.subject.number)
+        Some(worker) if record.number > worker.identity.number => start(seen, gate, record.number),
+        Some(worker) if round_of(&worker.identity) != round(seen.node, gate) => {
+            start(seen, gate, worker.identity.number)
         }
         Some(worker) => ended(seen, gate, worker),
     }
@@ -47,22 +47,22 @@ fn ended(seen: &Observed<'_>, gate: &GateView, worker: &WorkerView) -> Decision 
                 (State::Inconclusive, false, format!("could not tell: {}", report.summary()))
             }
         },
-        Progress::Silent(_, why) => (State::Inconclusive, false, format!("could not tell: {why}")),
+        Progress::Inconclusive(_, why) => (State::Inconclusive, false, format!("could not tell: {why}")),
         _ => (State::InProgress, false, "looks".to_owned()),
     };
-    let note = format!("dry run of gate {}, worker {}: {what}", gate.name, worker.subject.number);
-    let told = Notice {
-        once: Some(worker.subject.number),
-        ..Notice::new(!passed, "NodeGateDryRun", "Check", note.clone())
+    let note = format!("dry run of gate {}, worker {}: {what}", gate.name, worker.identity.number);
+    let told = EventSpec {
+        dedup_key: Some(worker.identity.number),
+        ..EventSpec::new(!passed, "NodeGateDryRun", "Check", note.clone())
     };
-    let told = Effect::Tell(told);
+    let told = Effect::EmitEvent(told);
     if passed {
         return Decision::new(state, note).with([told]);
     }
     let pause = Duration::from_secs(gate.spec.retry.recheck_seconds.unsigned_abs().into());
     match pause.checked_sub(seen.elapsed.saturating_sub(worker.first_seen)).filter(|left| !left.is_zero()) {
         Some(left) => Decision { recheck_in: Some(left), ..Decision::new(state, note).with([told]) },
-        None => start(seen, gate, worker.subject.number),
+        None => start(seen, gate, worker.identity.number),
     }
 }
 
@@ -86,6 +86,6 @@ fn start(seen: &Observed<'_>, gate: &GateView, last: u32) -> Decision {
     }
     let number = last.saturating_add(1);
     Decision::new(State::Pending, format!("dry run: worker {number} starts"))
-        .with([Effect::StartWorker(subject(node, gate, number))])
+        .with([Effect::StartWorker(identity(node, gate, number))])
         .with(remove(seen.workers))
 }

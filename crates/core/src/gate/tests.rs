@@ -1,10 +1,10 @@
 use proptest::prelude::*;
 
-use super::pace::pause;
+use super::backoff::pause;
 use super::*;
 use crate::api::{Backoff, GateTaint, NodeGateSpec, NodeGateStatus, Retry};
 use crate::node::{Labels, Taint};
-use crate::record::{Cause, Ending};
+use crate::record::{InconclusiveReason, WorkerResult};
 use crate::report::{CheckResult, Outcome, Report, Verdict};
 use crate::worker::Progress;
 
@@ -41,8 +41,8 @@ fn gate() -> GateView {
     }
 }
 
-fn subject(number: u32) -> Subject {
-    Subject {
+fn identity(number: u32) -> WorkerIdentity {
+    WorkerIdentity {
         node_uid: "uid-1".into(),
         boot_id: BOOT.into(),
         gate_uid: "gate-1".into(),
@@ -59,14 +59,14 @@ fn worker(number: u32, progress: Progress) -> WorkerView {
         first_seen: Duration::ZERO,
         deleting: false,
         node_name: "n1".into(),
-        subject: subject(number),
+        identity: identity(number),
         progress,
     }
 }
 
 fn reported(number: u32, outcome: Outcome) -> WorkerView {
     let result = CheckResult::new("dns", "kubernetes.", outcome, "Timeout", "no answer");
-    worker(number, Progress::Reported(Report::judge(subject(number), vec![result], 5)))
+    worker(number, Progress::Reported(Report::judge(identity(number), vec![result], 5)))
 }
 
 fn remembered(node: &mut NodeView, record: &Record) {
@@ -74,7 +74,7 @@ fn remembered(node: &mut NodeView, record: &Record) {
 }
 
 fn record(number: u32, verdict: Verdict, at: Timestamp) -> Record {
-    let round = Round { boot_id: BOOT.into(), gate_uid: "gate-1".into(), gate_generation: 3 };
+    let round = VerificationScope { boot_id: BOOT.into(), gate_uid: "gate-1".into(), gate_generation: 3 };
     let mut record = Record::default();
     for n in 1..=number {
         record = record.after(ending(n, round.clone(), verdict, at));
@@ -82,9 +82,9 @@ fn record(number: u32, verdict: Verdict, at: Timestamp) -> Record {
     record
 }
 
-fn ending(number: u32, round: Round, verdict: Verdict, at: Timestamp) -> Ending<'static> {
+fn ending(number: u32, round: VerificationScope, verdict: Verdict, at: Timestamp) -> WorkerResult<'static> {
     let why = "dns: Timeout";
-    Ending {
+    WorkerResult {
         uid: "uid-1",
         round,
         number,
@@ -92,13 +92,13 @@ fn ending(number: u32, round: Round, verdict: Verdict, at: Timestamp) -> Ending<
         why,
         failed: Vec::new(),
         cause: None,
-        spent: 0,
+        elapsed_seconds: 0,
         anew: false,
         at,
     }
 }
 
-fn observed<'a>(node: &'a NodeView, served: Served<'a>, workers: &'a [WorkerView]) -> Observed<'a> {
+fn observed<'a>(node: &'a NodeView, served: Ownership<'a>, workers: &'a [WorkerView]) -> Observed<'a> {
     Observed {
         node,
         served,
@@ -120,23 +120,23 @@ fn decided(node: &NodeView, workers: &[WorkerView]) -> Decision {
 fn decided_at(node: &NodeView, workers: &[WorkerView], now: Timestamp) -> Decision {
     let gate = gate();
     let elapsed = Duration::try_from(now.duration_since(self::now())).unwrap_or_default();
-    decide(&Observed { now, elapsed, ..observed(node, serving([&gate], node), workers) })
+    decide(&Observed { now, elapsed, ..observed(node, ownership([&gate], node), workers) })
 }
 
 fn opens(decision: &Decision) -> bool {
-    decision.effects.iter().any(|effect| matches!(effect, Effect::Open(_)))
+    decision.effects.iter().any(|effect| matches!(effect, Effect::RemoveTaint(_)))
 }
 
 fn starts(decision: &Decision) -> Option<u32> {
     decision.effects.iter().find_map(|effect| match effect {
-        Effect::StartWorker(subject) => Some(subject.number),
+        Effect::StartWorker(identity) => Some(identity.number),
         _ => None,
     })
 }
 
 fn remembers(decision: &Decision) -> Option<&Record> {
     decision.effects.iter().find_map(|effect| match effect {
-        Effect::Remember(record) | Effect::Open(record) => Some(record),
+        Effect::PatchRecord(record) | Effect::RemoveTaint(record) => Some(record),
         _ => None,
     })
 }
@@ -197,7 +197,7 @@ fn nothing_starts_on_a_node_that_is_not_ready_for_it() {
 fn without_a_free_slot_a_node_waits_for_one() {
     let (node, gate) = (node(), gate());
     let slots = Slots { first: false, another: true, periodic: true };
-    let decision = decide(&Observed { slots, ..observed(&node, Served::Held(&gate), &[]) });
+    let decision = decide(&Observed { slots, ..observed(&node, Ownership::Gated(&gate), &[]) });
     assert!(decision.wants_slot == Some(0) && decision.effects.is_empty(), "{decision:?}");
 }
 
@@ -205,7 +205,7 @@ fn without_a_free_slot_a_node_waits_for_one() {
 fn a_worker_at_work_is_left_to_it() {
     for (progress, state) in [
         (Progress::Running, State::InProgress),
-        (Progress::Waiting(Cause::NotStarted, String::new()), State::Pending),
+        (Progress::Waiting(InconclusiveReason::NotStarted, String::new()), State::Pending),
     ] {
         let decision = decided(&node(), &[worker(1, progress)]);
         assert_eq!((decision.state, decision.effects), (state, vec![]));
@@ -220,18 +220,21 @@ fn a_passed_worker_opens_the_gate_and_goes() {
     assert_eq!(removed(&decision), ["pod-1"]);
     let record = remembers(&decision).expect("it is recorded");
     assert_eq!((record.number, record.attempts, record.verdict), (1, 1, Some(Verdict::Passed)));
-    assert!(matches!(decision.effects[0], Effect::Open(_)), "the record is written before the pod goes");
+    assert!(
+        matches!(decision.effects[0], Effect::RemoveTaint(_)),
+        "the record is written before the pod goes"
+    );
 }
 
 #[test]
 fn a_verdict_about_something_else_opens_nothing() {
     for change in [
-        (|subject: &mut Subject| subject.boot_id = "boot-0".into()) as fn(&mut Subject),
-        |subject| subject.gate_uid = "gate-0".into(),
-        |subject| subject.gate_generation = 2,
+        (|identity: &mut WorkerIdentity| identity.boot_id = "boot-0".into()) as fn(&mut WorkerIdentity),
+        |identity| identity.gate_uid = "gate-0".into(),
+        |identity| identity.gate_generation = 2,
     ] {
         let mut passed = reported(1, Outcome::Passed);
-        change(&mut passed.subject);
+        change(&mut passed.identity);
         let decision = decided(&node(), &[passed]);
         let record = remembers(&decision).expect("it is recorded");
         assert_eq!((opens(&decision), record.verdict), (false, Some(Verdict::Inconclusive)));
@@ -262,7 +265,7 @@ fn a_failure_is_recorded_and_its_worker_kept_for_its_logs() {
     assert_eq!((record.attempts, record.verdict), (1, Some(Verdict::Failed)));
     assert!(record.why.contains("dns") && record.why.contains("Timeout"), "{}", record.why);
     assert!(removed(&decision).is_empty());
-    assert!(decision.effects.iter().any(|effect| matches!(effect, Effect::Tell(told) if told.warning)));
+    assert!(decision.effects.iter().any(|effect| matches!(effect, Effect::EmitEvent(told) if told.warning)));
 }
 
 #[test]
@@ -308,7 +311,7 @@ fn a_node_that_used_up_its_attempts_is_looked_at_rarely_but_for_ever() {
         .effects
         .iter()
         .filter_map(|effect| match effect {
-            Effect::Tell(told) => Some(told.reason),
+            Effect::EmitEvent(told) => Some(told.reason),
             _ => None,
         })
         .collect();
@@ -326,7 +329,7 @@ fn a_node_that_used_up_its_attempts_is_looked_at_rarely_but_for_ever() {
 fn a_worker_that_cannot_tell_costs_no_attempt() {
     let mut deleted = worker(1, Progress::Running);
     deleted.deleting = true;
-    let silent = worker(1, Progress::Silent(Cause::OutOfMemory, "OOMKilled".into()));
+    let silent = worker(1, Progress::Inconclusive(InconclusiveReason::OutOfMemory, "OOMKilled".into()));
     for one in [deleted, silent, reported(1, Outcome::Inconclusive)] {
         let decision = decided(&node(), &[one]);
         let record = remembers(&decision).expect("its number is used up");
@@ -338,7 +341,7 @@ fn a_worker_that_cannot_tell_costs_no_attempt() {
 #[test]
 fn an_overdue_worker_is_given_up_and_gone_before_the_next() {
     let late = now() + SignedDuration::from_mins(4);
-    let stuck = worker(1, Progress::Waiting(Cause::ImagePull, "ErrImagePull".into()));
+    let stuck = worker(1, Progress::Waiting(InconclusiveReason::ImagePull, "ErrImagePull".into()));
     let decision = decided_at(&node(), std::slice::from_ref(&stuck), late);
     let record = remembers(&decision).expect("its number is used up").clone();
     assert!(record.why.contains("ErrImagePull"), "{}", record.why);
@@ -369,7 +372,7 @@ fn a_wrong_time_of_day_makes_no_worker_overdue() {
     let (node, gate) = (node(), gate());
     let workers = [worker(1, Progress::Running)];
     let now = now() + SignedDuration::from_hours(5);
-    let seen = Observed { now, ..observed(&node, Served::Held(&gate), &workers) };
+    let seen = Observed { now, ..observed(&node, Ownership::Gated(&gate), &workers) };
     assert_eq!(decide(&seen).state, State::InProgress);
 }
 
@@ -377,10 +380,10 @@ fn a_wrong_time_of_day_makes_no_worker_overdue() {
 fn a_record_from_a_clock_that_is_ahead_delays_by_no_more_than_the_pause() {
     let (mut node, gate) = (node(), gate());
     remembered(&mut node, &record(1, Verdict::Failed, now() + SignedDuration::from_mins(10)));
-    node.record_seen = Duration::from_secs(100);
+    node.record_seen_at = Duration::from_secs(100);
     let at = |elapsed| {
         let elapsed = Duration::from_secs(elapsed);
-        decide(&Observed { elapsed, ..observed(&node, Served::Held(&gate), &[]) })
+        decide(&Observed { elapsed, ..observed(&node, Ownership::Gated(&gate), &[]) })
     };
     assert_eq!(starts(&at(100)), None);
     assert_eq!(starts(&at(102)), Some(2));
@@ -403,11 +406,11 @@ fn workers_that_cannot_tell_do_not_make_failures_rarer() {
 fn a_node_whose_gate_is_gone_says_so() {
     let mut node = node();
     remembered(&mut node, &record(1, Verdict::Failed, now()));
-    let decision = decide(&observed(&node, serving([], &node), &[]));
+    let decision = decide(&observed(&node, ownership([], &node), &[]));
     assert_eq!(decision.state, State::Unserved);
-    let Some(Effect::Tell(told)) = decision.effects.first() else { panic!("{decision:?}") };
+    let Some(Effect::EmitEvent(told)) = decision.effects.first() else { panic!("{decision:?}") };
     assert!(told.note.contains("kubectl taint node n1 node-ready/unverified-"), "{}", told.note);
-    assert_eq!(told.once, Some(0), "it would be told for ever");
+    assert_eq!(told.dedup_key, Some(0), "it would be told for ever");
 }
 
 #[test]
@@ -424,9 +427,9 @@ fn another_boot_begins_another_round() {
     remembered(&mut node, &record(6, Verdict::Failed, now()));
     node.boot_id = "boot-2".into();
     let decision = decided(&node, &[]);
-    assert_eq!(starts(&decision), Some(7), "at once, and numbers go on");
+    assert_eq!(starts(&decision), Some(7), "at dedup_key, and numbers go on");
     let mut passed = reported(7, Outcome::Failed);
-    passed.subject.boot_id = "boot-2".into();
+    passed.identity.boot_id = "boot-2".into();
     let decision = decided(&node, &[passed]);
     assert_eq!(remembers(&decision).map(|record| record.attempts), Some(1));
 }
@@ -443,9 +446,9 @@ fn a_record_of_another_node_counts_for_nothing() {
 #[test]
 fn a_node_that_leaves_takes_its_workers_along() {
     let mut node = node();
-    node.leaving = true;
+    node.terminating = true;
     let decision = decided(&node, &[worker(1, Progress::Running)]);
-    assert_eq!((decision.state, removed(&decision)), (State::Leaving, vec!["pod-1"]));
+    assert_eq!((decision.state, removed(&decision)), (State::Terminating, vec!["pod-1"]));
     assert_eq!(decision.effects.len(), 1);
 }
 
@@ -465,7 +468,7 @@ fn the_older_gate_serves_and_only_those_it_selects() {
     younger.name = "a".into();
     let node = node();
     let name =
-        |gates: &[&GateView]| serving(gates.iter().copied(), &node).gate().map(|gate| gate.name.clone());
+        |gates: &[&GateView]| ownership(gates.iter().copied(), &node).gate().map(|gate| gate.name.clone());
     assert_eq!(name(&[&younger, &older]).as_deref(), Some("default"));
     younger.spec.priority = 1;
     assert_eq!(name(&[&younger, &older]).as_deref(), Some("a"), "priority goes before age");
@@ -512,7 +515,7 @@ proptest! {
                 let mut worker = outcome.map_or_else(|| worker(number, Progress::Running), |outcome| reported(number, outcome));
                 worker.deleting = deleting;
                 if !this_boot {
-                    worker.subject.boot_id = "boot-0".into();
+                    worker.identity.boot_id = "boot-0".into();
                 }
                 worker
             })
@@ -520,15 +523,15 @@ proptest! {
         let gate = gate();
         let now = now() + SignedDuration::from_secs(later);
         let slots = Slots { first: slot_free, another: slot_free, periodic: slot_free };
-        let decision = decide(&Observed { slots, now, ..observed(&node, Served::Held(&gate), &workers) });
+        let decision = decide(&Observed { slots, now, ..observed(&node, Ownership::Gated(&gate), &workers) });
         if opens(&decision) {
-            let newest = workers.iter().max_by_key(|worker| worker.subject.number).expect("somebody passed");
-            prop_assert!(newest.subject.number > recorded && newest.subject.boot_id == BOOT && ready);
+            let newest = workers.iter().max_by_key(|worker| worker.identity.number).expect("somebody passed");
+            prop_assert!(newest.identity.number > recorded && newest.identity.boot_id == BOOT && ready);
             let passed = matches!(&newest.progress, Progress::Reported(report) if report.verdict == Verdict::Passed);
             prop_assert!(passed);
         }
         if let Some(number) = starts(&decision) {
-            prop_assert!(number > recorded && workers.iter().all(|worker| worker.subject.number < number));
+            prop_assert!(number > recorded && workers.iter().all(|worker| worker.identity.number < number));
             prop_assert!(workers.iter().all(WorkerView::has_ended) && slot_free && ready);
         }
         if let Some(record) = remembers(&decision) {
@@ -537,6 +540,6 @@ proptest! {
     }
 }
 
-mod open;
-mod shared;
-mod told;
+mod events;
+mod outage;
+mod verified;

@@ -2,44 +2,44 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Held, Hold, Verdicts};
+use super::{BlockReason, Blocked, VerdictCounts};
 use crate::api::{Breaker, BreakerState};
 
-fn is_over(verdicts: Verdicts, percent: i32) -> bool {
+fn is_over(verdicts: VerdictCounts, percent: i32) -> bool {
     u64::from(verdicts.failed) * 100 > u64::from(percent.unsigned_abs()) * u64::from(verdicts.all)
 }
 
-fn opens(spec: &Breaker, verdicts: Verdicts) -> bool {
-    verdicts.all >= spec.least_verdicts.unsigned_abs() && is_over(verdicts, spec.open_percent)
+fn opens(spec: &Breaker, verdicts: VerdictCounts) -> bool {
+    verdicts.all >= spec.min_verdicts.unsigned_abs() && is_over(verdicts, spec.open_percent)
 }
 
 /// Where it stands now.
 pub(super) fn state(
     spec: &Breaker,
     before: &BreakerState,
-    verdicts: Verdicts,
+    verdicts: VerdictCounts,
     now: Timestamp,
 ) -> BreakerState {
     if opens(spec, verdicts) {
-        return BreakerState { open: true, calm_since: None };
+        return BreakerState { open: true, below_threshold_since: None };
     }
     if !before.open {
         return BreakerState::default();
     }
     if is_over(verdicts, spec.close_percent) {
-        return BreakerState { open: true, calm_since: None };
+        return BreakerState { open: true, below_threshold_since: None };
     }
-    let since = before.calm_since.unwrap_or(now);
+    let since = before.below_threshold_since.unwrap_or(now);
     let needed = SignedDuration::from_secs(spec.close_after_seconds.into());
     if now.duration_since(since) >= needed {
         return BreakerState::default();
     }
-    BreakerState { open: true, calm_since: Some(since) }
+    BreakerState { open: true, below_threshold_since: Some(since) }
 }
 
 /// Whether it is closed: by what was written, and by what is seen now.
-pub(super) fn check(spec: &Breaker, state: &BreakerState, verdicts: Verdicts) -> Result<(), Held> {
-    let Verdicts { all, failed } = verdicts;
+pub(super) fn check(spec: &Breaker, state: &BreakerState, verdicts: VerdictCounts) -> Result<(), Blocked> {
+    let VerdictCounts { all, failed } = verdicts;
     if opens(spec, verdicts) || state.open {
         let seen = match all {
             0 => "too many nodes failed lately".to_owned(),
@@ -49,7 +49,7 @@ pub(super) fn check(spec: &Breaker, state: &BreakerState, verdicts: Verdicts) ->
             "{seen}: nothing destructive is done until it has been no more than {} % for {} s (`spec.breaker` of the policy)",
             spec.close_percent, spec.close_after_seconds
         );
-        return Err(Held::new(Hold::BreakerOpen, message));
+        return Err(Blocked::new(BlockReason::BreakerOpen, message));
     }
     Ok(())
 }

@@ -2,12 +2,15 @@
 
 use jiff::Timestamp;
 
-use super::{GroupFacts, HOUR, Held, Hold, LONGEST_ACT, Policy, Request, Survey, Target, told};
+use super::{
+    BlockReason, Blocked, GroupCounts, GroupStats, HOUR, LONGEST_ACT, Policy, Remediation, Target,
+    format_time,
+};
 use crate::api::Reservation;
 
 /// What was approved, as the policy remembers it and as the requests do: whoever makes the policy anew, or loses its
 /// status, gets no second budget by it. Where a request remembers, nobody knows the group: it may be any.
-pub(super) fn reserved(policy: &Policy, requests: &[&Request], now: Timestamp) -> Vec<Reservation> {
+pub(super) fn reserved(policy: &Policy, requests: &[&Remediation], now: Timestamp) -> Vec<Reservation> {
     let mut all = policy.status.reservations.clone();
     for request in requests {
         let Some(at) = request.approved() else { continue };
@@ -22,7 +25,7 @@ pub(super) fn reserved(policy: &Policy, requests: &[&Request], now: Timestamp) -
 }
 
 /// Whether one more act is within the budget of the cluster.
-pub(super) fn cluster(policy: &Policy, requests: &[&Request], now: Timestamp) -> Result<(), Held> {
+pub(super) fn cluster(policy: &Policy, requests: &[&Remediation], now: Timestamp) -> Result<(), Blocked> {
     let (budget, reservations) = (&policy.spec.budget, &reserved(policy, requests, now));
     let in_flight = reservations.iter().filter(|one| one.ended.is_none()).count();
     spent(in_flight, budget.in_flight, "nodes are being replaced", "inFlight")?;
@@ -31,22 +34,22 @@ pub(super) fn cluster(policy: &Policy, requests: &[&Request], now: Timestamp) ->
         .map_err(|held| held.until(lately().min().unwrap_or(now) + HOUR, now))
 }
 
-fn spent(count: usize, most: i32, what: &str, field: &str) -> Result<(), Held> {
+fn spent(count: usize, most: i32, what: &str, field: &str) -> Result<(), Blocked> {
     if count < usize::try_from(most).unwrap_or_default() {
         return Ok(());
     }
     let message = format!("{count} {what}, and `spec.budget.{field}` of the policy is {most}");
-    Err(Held::new(Hold::BudgetSpent, message))
+    Err(Blocked::new(BlockReason::BudgetSpent, message))
 }
 
 /// Whether one more act is within the budget.
 pub(super) fn check(
     policy: &Policy,
-    requests: &[&Request],
+    requests: &[&Remediation],
     target: &Target,
-    survey: &Survey,
+    group_stats: &GroupStats,
     now: Timestamp,
-) -> Result<(), Held> {
+) -> Result<(), Blocked> {
     let budget = &policy.spec.budget;
     let reservations = &reserved(policy, requests, now);
     let in_flight = |fits: &dyn Fn(&Reservation) -> bool| {
@@ -59,9 +62,9 @@ pub(super) fn check(
     let (group, zone) = (&target.group, &target.zone);
     let is_own = |one: &&Reservation| one.ended.is_none() && one.remediation == target.identity.uid;
     if let Some(own) = reservations.iter().find(is_own) {
-        return Err(Held::new(
-            Hold::BudgetSpent,
-            format!("it is being replaced already, since {}", told(own.at)),
+        return Err(Blocked::new(
+            BlockReason::BudgetSpent,
+            format!("it is being replaced already, since {}", format_time(own.at)),
         ));
     }
     cluster(policy, requests, now)?;
@@ -72,7 +75,7 @@ pub(super) fn check(
     let same_zone = in_flight(&|one| one.group.is_empty() || one.zone == *zone);
     let what = format!("nodes of zone '{zone}' are being replaced");
     spent(same_zone, budget.in_flight_per_zone, &what, "inFlightPerZone")?;
-    let facts = survey.group(group);
+    let facts = group_stats.group(group);
     let share =
         (facts.size * budget.group_percent.unsigned_abs() / 100).max(u32::from(budget.group_percent > 0));
     let of_group = lately(&is_of_group);
@@ -81,13 +84,13 @@ pub(super) fn check(
             "{of_group} of the {} nodes of group {group} were replaced in the last hour, and `spec.budget.groupPercent` of the policy is {} %",
             facts.size, budget.group_percent
         );
-        return Err(Held::new(Hold::BudgetSpent, message));
+        return Err(Blocked::new(BlockReason::BudgetSpent, message));
     }
     last_open(target, &facts, same_group)
 }
 
 /// A group keeps at least one node that can be scheduled to. Those that are being replaced may not be cordoned yet.
-fn last_open(target: &Target, facts: &GroupFacts, going: usize) -> Result<(), Held> {
+fn last_open(target: &Target, facts: &GroupCounts, going: usize) -> Result<(), Blocked> {
     let held = target.record.as_ref().is_some_and(|record| !record.is_open());
     let is_open = !target.unschedulable && !held;
     if is_open && usize::try_from(facts.open).unwrap_or(usize::MAX) <= 1 + going {
@@ -95,7 +98,7 @@ fn last_open(target: &Target, facts: &GroupFacts, going: usize) -> Result<(), He
             "it may be the last open node of group {}: add another one, or wait for those that are being replaced",
             target.group
         );
-        return Err(Held::new(Hold::LastOpenNode, message));
+        return Err(Blocked::new(BlockReason::LastOpenNode, message));
     }
     Ok(())
 }

@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use super::{Held, Hold, told, zone};
-use crate::api::{CauseSource, Down, FailedCheck, RemediationCause};
-use crate::checks::Subject;
-use crate::gate::{GateView, scatter};
+use super::{BlockReason, Blocked, format_time};
+use crate::api::{CauseSource, FailedCheck, RemediationCause, SharedOutage};
+use crate::checks::WorkerIdentity;
+use crate::gate::GateView;
+use crate::jitter::stable_hash;
 use crate::node::NodeView;
+use crate::outage::{brief, matches_outage};
 use crate::record::Record;
 use crate::report::{CheckResult, Outcome, Report, Verdict};
-use crate::text::clean;
+use crate::topology::zone;
 use crate::worker::{Progress, WorkerView};
 
 /// One run for a gate and a zone serves all who ask within this.
@@ -77,13 +79,13 @@ impl Compared {
         minute: u32,
     ) -> Self {
         let is_ours = |control: &&WorkerView| {
-            let Subject { gate_uid, gate_generation, .. } = &control.subject;
+            let WorkerIdentity { gate_uid, gate_generation, .. } = &control.identity;
             *gate_uid == gate.uid && *gate_generation == gate.generation && in_zone(&control.node_name)
         };
         let ours: Vec<&WorkerView> = controls.into_iter().filter(is_ours).collect();
-        let newest = ours.iter().map(|control| control.subject.number).max();
+        let newest = ours.iter().map(|control| control.identity.number).max();
         let run: Vec<&&WorkerView> =
-            ours.iter().filter(|control| Some(control.subject.number) == newest).collect();
+            ours.iter().filter(|control| Some(control.identity.number) == newest).collect();
         let began = run.iter().map(|control| control.first_seen).min();
         // The minute in which it began may have been all but over.
         let least = minute.saturating_sub(newest.unwrap_or_default()).saturating_sub(1);
@@ -142,15 +144,6 @@ impl Compared {
     }
 }
 
-/// What is remembered of a check that failed: short enough for a record and for every schema.
-pub(crate) fn brief(result: &CheckResult) -> FailedCheck {
-    FailedCheck {
-        name: clean(&result.name, 64),
-        target: clean(&result.target, 128),
-        reason: clean(&result.reason, 64),
-    }
-}
-
 fn same(result: &CheckResult, check: &FailedCheck) -> bool {
     let result = brief(result);
     result.name == check.name && (result.target == check.target || check.target.is_empty())
@@ -185,13 +178,13 @@ pub fn candidates<'a>(
         zone(node) == in_zone
             && node.ready
             && !node.unschedulable
-            && !node.leaving
+            && !node.terminating
             && node.positions(&gate.spec.taints).is_empty()
             && Record::read(node.record.as_deref(), &node.uid)
                 .is_some_and(|record| record.is_open() && record.round.gate_uid == gate.uid)
     };
     let mut fitting: Vec<&NodeView> = nodes.into_iter().filter(fits).collect();
-    fitting.sort_by_cached_key(|node| scatter(&node.uid, number));
+    fitting.sort_by_cached_key(|node| stable_hash(&node.uid, number));
     fitting
 }
 
@@ -202,9 +195,9 @@ pub fn spent<'a>(
     zone_of: impl Fn(&str) -> Option<String>,
     elapsed: Duration,
 ) -> Vec<&'a WorkerView> {
-    let place = |control: &WorkerView| (control.subject.gate_uid.clone(), zone_of(&control.node_name));
+    let place = |control: &WorkerView| (control.identity.gate_uid.clone(), zone_of(&control.node_name));
     let is_followed = |control: &WorkerView| {
-        let is_newer = |other: &WorkerView| other.subject.number > control.subject.number;
+        let is_newer = |other: &WorkerView| other.identity.number > control.identity.number;
         controls.iter().any(|other| is_newer(other) && place(other) == place(control))
     };
     let is_stale = |control: &WorkerView| elapsed.saturating_sub(control.first_seen) >= STALE;
@@ -216,11 +209,15 @@ pub fn spent<'a>(
 
 /// Whether what the node fails is known not to work on others. What a recycler counted there may come from anything
 /// that is down.
-pub(super) fn known_down(down: &[Down], causes: &[&RemediationCause], zone: &str) -> Result<(), Held> {
-    let is_shared = |down: &&Down| {
+pub(super) fn known_outage(
+    down: &[SharedOutage],
+    causes: &[&RemediationCause],
+    zone: &str,
+) -> Result<(), Blocked> {
+    let is_shared = |down: &&SharedOutage| {
         let is_from = |cause: &&RemediationCause| {
             cause.source == CauseSource::Recycler
-                || cause.checks.iter().any(|check| is_down(down, &check.name, &check.target))
+                || cause.checks.iter().any(|check| matches_outage(down, &check.name, &check.target))
         };
         down.zone == zone && causes.iter().any(is_from)
     };
@@ -228,20 +225,17 @@ pub(super) fn known_down(down: &[Down], causes: &[&RemediationCause], zone: &str
         Some(down) => {
             let message = format!(
                 "verified nodes fail alike since {}: {} {}. It is not the node",
-                told(down.since),
+                format_time(down.since),
                 down.check,
                 down.target
             );
-            Err(Held { again_in: Some(SHARED), ..Held::new(Hold::SharedDependencyDown, message) })
+            Err(Blocked {
+                again_in: Some(SHARED),
+                ..Blocked::new(BlockReason::SharedDependencyDown, message)
+            })
         }
         None => Ok(()),
     }
-}
-
-/// Whether this is that check of that target.
-#[must_use]
-pub fn is_down(down: &Down, check: &str, target: &str) -> bool {
-    down.check == check && (down.target == target || target.is_empty() || down.target.is_empty())
 }
 
 /// What the reports of a run say about what is or may be down in a zone: failing checks, and whether all else of them
@@ -265,7 +259,7 @@ pub fn failing(run: &Run) -> Vec<FailedCheck> {
 /// Whether a check works again: a node passed it, and so many did or had nothing to try. On the node that has the only
 /// server of a kind nobody ever tries it, and what is down must not stay so for that.
 #[must_use]
-pub fn has_recovered(run: &Run, size: usize, down: &Down) -> bool {
+pub fn has_recovered(run: &Run, size: usize, down: &SharedOutage) -> bool {
     let check = FailedCheck { name: down.check.clone(), target: down.target.clone(), reason: String::new() };
     let count = |so: &dyn Fn(&Report) -> bool| {
         let so = |(_, progress): &&(String, Progress)| match progress {

@@ -69,7 +69,7 @@ impl PodView {
 
 /// What is next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Drainage {
+pub enum DrainPlan {
     /// Nothing is left that has to go.
     Done,
     /// These have to be evicted. Those of them whose budget does not allow it are asked for again later.
@@ -82,10 +82,10 @@ pub enum Drainage {
 
 /// What is next, since it began then.
 #[must_use]
-pub fn plan(pods: &[PodView], spec: &Drain, began: Timestamp, now: Timestamp) -> Drainage {
+pub fn plan(pods: &[PodView], spec: &Drain, began: Timestamp, now: Timestamp) -> DrainPlan {
     let leaves: Vec<&PodView> = pods.iter().filter(|pod| !pod.stays).collect();
     if leaves.is_empty() {
-        return Drainage::Done;
+        return DrainPlan::Done;
     }
     let going = |pod: &&&PodView| pod.gone_at.is_some();
     let to_evict: Vec<&&PodView> = leaves.iter().filter(|pod| pod.gone_at.is_none()).collect();
@@ -100,7 +100,7 @@ pub fn plan(pods: &[PodView], spec: &Drain, began: Timestamp, now: Timestamp) ->
             "pod {} {what}: delete it, or set `spec.drain.{field}` of the policy to 'Evict'",
             pod.title()
         );
-        return Drainage::Refused("PodNotEvictable", message);
+        return DrainPlan::Refused("PodNotEvictable", message);
     }
     let total = SignedDuration::from_secs(spec.total_seconds.into());
     if now.duration_since(began) >= total {
@@ -111,7 +111,7 @@ pub fn plan(pods: &[PodView], spec: &Drain, began: Timestamp, now: Timestamp) ->
             spec.total_seconds,
             names.join(", ")
         );
-        return Drainage::Refused("DrainTimedOut", message);
+        return DrainPlan::Refused("DrainTimedOut", message);
     }
     let patience = SignedDuration::from_secs(spec.pod_seconds.into());
     let stuck = |pod: &&&PodView| pod.gone_at.is_some_and(|at| now.duration_since(at) >= patience);
@@ -121,11 +121,11 @@ pub fn plan(pods: &[PodView], spec: &Drain, began: Timestamp, now: Timestamp) ->
             pod.title(),
             spec.pod_seconds
         );
-        return Drainage::Refused("PodStuck", message);
+        return DrainPlan::Refused("PodStuck", message);
     }
     if to_evict.is_empty() {
         let count = leaves.iter().filter(going).count();
-        return Drainage::Waiting(format!("{count} pods are going, {} among them", leaves[0].title()));
+        return DrainPlan::Waiting(format!("{count} pods are going, {} among them", leaves[0].title()));
     }
-    Drainage::Evict(to_evict.into_iter().take(AT_ONCE).map(|pod| (**pod).clone()).collect())
+    DrainPlan::Evict(to_evict.into_iter().take(AT_ONCE).map(|pod| (**pod).clone()).collect())
 }

@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Held, Hold, Policy, Request, Target, told};
+use super::{BlockReason, Blocked, Policy, Remediation, Target, format_time};
 use crate::api::{CauseSource, CauseVerdict, RemediationCause, RemediationPolicySpec};
 use crate::report::Verdict;
 
@@ -21,23 +21,23 @@ pub fn evidence_lasts(policy: Option<&Policy>) -> SignedDuration {
 /// # Errors
 /// Says why none is.
 pub fn evidence(
-    request: &Request,
+    request: &Remediation,
     target: &Target,
     policy: Option<&Policy>,
     ran_elsewhere: bool,
     now: Timestamp,
-) -> Result<(), Held> {
+) -> Result<(), Blocked> {
     live(request, target, policy, ran_elsewhere, now).map(drop)
 }
 
 /// The causes that are fresh: nothing may be decided by the others.
 pub(super) fn live<'a>(
-    request: &'a Request,
+    request: &'a Remediation,
     target: &Target,
     policy: Option<&Policy>,
     ran_elsewhere: bool,
     now: Timestamp,
-) -> Result<Vec<&'a RemediationCause>, Held> {
+) -> Result<Vec<&'a RemediationCause>, Blocked> {
     let allowed = evidence_lasts(policy);
     let (mut fresh, mut why) = (Vec::new(), None);
     for cause in &request.spec.causes {
@@ -49,17 +49,17 @@ pub(super) fn live<'a>(
     if !fresh.is_empty() {
         return Ok(fresh);
     }
-    Err(why.unwrap_or_else(|| Held::new(Hold::EvidenceExpired, "nobody asks for it")))
+    Err(why.unwrap_or_else(|| Blocked::new(BlockReason::EvidenceExpired, "nobody asks for it")))
 }
 
 fn supports(
-    request: &Request,
+    request: &Remediation,
     cause: &RemediationCause,
     target: &Target,
     allowed: SignedDuration,
     ran_elsewhere: bool,
     now: Timestamp,
-) -> Result<(), Held> {
+) -> Result<(), Blocked> {
     let seen = match cause.source {
         CauseSource::Gate => gate_says(cause, target, ran_elsewhere)?,
         CauseSource::Recycler | CauseSource::Person => cause.observed_at.unwrap_or(request.created),
@@ -67,7 +67,7 @@ fn supports(
     // After an end, the same evidence is not acted on again.
     if request.finished().is_some_and(|ended| seen <= ended) {
         let message = "it came to an end, and nothing new was seen since";
-        return Err(Held::new(Hold::EvidenceExpired, message));
+        return Err(Blocked::new(BlockReason::EvidenceExpired, message));
     }
     let source = match cause.source {
         CauseSource::Gate => "gate",
@@ -80,30 +80,30 @@ fn supports(
         format!(
             "what {source} {} saw is of {}, which is to come: correct its clock, or `observedAt`",
             cause.name,
-            told(seen)
+            format_time(seen)
         )
     } else if age > allowed {
         format!(
             "what {source} {} saw is of {}, more than {} s ago (`spec.evidenceSeconds` of the policy): it has to be seen again",
             cause.name,
-            told(seen),
+            format_time(seen),
             allowed.as_secs()
         )
     } else {
         return Ok(());
     };
-    Err(Held::new(Hold::EvidenceExpired, message))
+    Err(Blocked::new(BlockReason::EvidenceExpired, message))
 }
 
 /// When the gate's verdict on this boot was recorded on the node itself.
-fn gate_says(cause: &RemediationCause, target: &Target, ran_elsewhere: bool) -> Result<Timestamp, Held> {
-    let expired = |message: &str| Held::new(Hold::EvidenceExpired, message);
+fn gate_says(cause: &RemediationCause, target: &Target, ran_elsewhere: bool) -> Result<Timestamp, Blocked> {
+    let expired = |message: &str| Blocked::new(BlockReason::EvidenceExpired, message);
     let record = target.record.as_ref().ok_or_else(|| expired("the node has no record of any verdict"))?;
     if record.is_open() {
-        return Err(Held::new(Hold::NodeRecovered, "the node passed since, and was let in"));
+        return Err(Blocked::new(BlockReason::NodeRecovered, "the node passed since, and was let in"));
     }
     if record.round.boot_id != target.identity.boot_id {
-        return Err(Held::new(Hold::OtherBoot, "the node was booted since its last verdict"));
+        return Err(Blocked::new(BlockReason::OtherBoot, "the node was booted since its last verdict"));
     }
     let at = record.at.ok_or_else(|| expired("the node's record has no time"))?;
     // A verdict that it did not ask for may be the first of a new round, or about other checks.

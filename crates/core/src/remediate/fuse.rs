@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{GroupFacts, Held, Hold, Policy, Survey, Target};
+use super::{BlockReason, Blocked, GroupCounts, GroupStats, Policy, Target};
 use crate::api::{Fuse, FuseState};
 
 /// What happened longer ago is no loop.
@@ -42,25 +42,25 @@ pub(super) fn check(
     policy: &Policy,
     checks: &[&str],
     target: &Target,
-    survey: &Survey,
+    group_stats: &GroupStats,
     now: Timestamp,
-) -> Result<(), Held> {
+) -> Result<(), Blocked> {
     let spec = &policy.spec.fuse;
     let most = usize::try_from(spec.generations).unwrap_or(usize::MAX);
-    let group = survey.group(&target.group);
+    let group = group_stats.group(&target.group);
     for check in checks {
         let known = policy.status.fuses.iter().find(|fuse| is_of(fuse, &target.group, check));
         let Some(fuse) = known.map(|fuse| since_reset(fuse, spec, now)) else { continue };
         let generation = generation(&fuse, target.created);
         if generation >= most && !is_of_other_template(&fuse, target) && !group_is_well(&fuse, &group) {
-            return Err(Held::new(Hold::FuseBlown, describe(&fuse, target, generation)));
+            return Err(Blocked::new(BlockReason::FuseBlown, describe(&fuse, target, generation)));
         }
     }
     Ok(())
 }
 
 /// Most of the nodes that came since the last generation began passed: no loop, but single bad machines.
-fn group_is_well(fuse: &FuseState, group: &GroupFacts) -> bool {
+fn group_is_well(fuse: &FuseState, group: &GroupCounts) -> bool {
     let Some(last) = fuse.generations.last() else { return true };
     let newer = || group.judged.iter().filter(|(created, _)| created > last);
     let passed = newer().filter(|(_, passed)| *passed).count();
@@ -124,10 +124,10 @@ fn in_common(one: &BTreeMap<String, String>, other: &BTreeMap<String, String>) -
 }
 
 /// Forgets what no longer means anything.
-pub(super) fn settle(fuses: &mut Vec<FuseState>, spec: &Fuse, survey: &Survey, now: Timestamp) {
+pub(super) fn settle(fuses: &mut Vec<FuseState>, spec: &Fuse, group_stats: &GroupStats, now: Timestamp) {
     fuses.retain_mut(|fuse| {
         *fuse = since_reset(fuse, spec, now);
         let is_young = |last: &Timestamp| now.duration_since(*last) < MEMORY;
-        fuse.generations.last().is_some_and(is_young) && !group_is_well(fuse, &survey.group(&fuse.group))
+        fuse.generations.last().is_some_and(is_young) && !group_is_well(fuse, &group_stats.group(&fuse.group))
     });
 }

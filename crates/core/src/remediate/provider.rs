@@ -1,6 +1,6 @@
-//! Who replaces a machine.
+//! Who replaces a replacement.
 
-use super::{Held, Hold, Target};
+use super::{BlockReason, Blocked, Target};
 
 /// A `NodeClaim` of Karpenter, as far as anything is decided by it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -9,7 +9,7 @@ pub struct ClaimView {
     pub name: String,
     /// Its uid.
     pub uid: String,
-    /// What it says that its cloud calls the machine.
+    /// What it says that its cloud calls the replacement.
     pub provider_id: String,
     /// The node that it says it is.
     pub node_name: String,
@@ -28,9 +28,9 @@ pub enum Claims {
     Known(Vec<ClaimView>),
 }
 
-/// Who replaces a machine.
+/// Who replaces a replacement.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Machine {
+pub enum Replacement {
     /// Karpenter, by this claim.
     Claim(ClaimView),
     /// Nobody; its Node object is deleted, because the policy says so.
@@ -43,7 +43,7 @@ pub enum Machine {
     Unreadable(String),
 }
 
-impl Machine {
+impl Replacement {
     /// As metrics and status say it.
     #[must_use]
     pub fn provider(&self) -> &'static str {
@@ -55,14 +55,14 @@ impl Machine {
     }
 }
 
-/// Finds out who replaces a node: by the node's owner, then by what the cloud calls the machine, then by the name that
+/// Finds out who replaces a node: by the node's owner, then by what the cloud calls the replacement, then by the name that
 /// a claim gives. What cannot be read is never a reason to do something else.
 #[must_use]
-pub fn find(target: &Target, claims: &Claims, deletes_node_objects: bool) -> Machine {
+pub fn find(target: &Target, claims: &Claims, deletes_node_objects: bool) -> Replacement {
     let claims = match claims {
-        Claims::Unreadable(why) => return Machine::Unreadable(why.clone()),
+        Claims::Unreadable(why) => return Replacement::Unreadable(why.clone()),
         Claims::NotServed if target.is_karpenters => {
-            return Machine::Unreadable(
+            return Replacement::Unreadable(
                 "the node is Karpenter's, and the server knows no NodeClaims of karpenter.sh/v1".into(),
             );
         }
@@ -86,37 +86,37 @@ pub fn find(target: &Target, claims: &Claims, deletes_node_objects: bool) -> Mac
         found = all(&by_name);
     }
     match found[..] {
-        [claim] => Machine::Claim(claim.clone()),
-        [one, other, ..] => Machine::Unreadable(format!(
+        [claim] => Replacement::Claim(claim.clone()),
+        [one, other, ..] => Replacement::Unreadable(format!(
             "the NodeClaims {} and {} both say that they are this node: delete the wrong one",
             one.name, other.name
         )),
-        [] if target.is_karpenters => Machine::ClaimMissing,
-        [] if deletes_node_objects => Machine::NodeObject,
-        [] => Machine::Nobody,
+        [] if target.is_karpenters => Replacement::ClaimMissing,
+        [] if deletes_node_objects => Replacement::NodeObject,
+        [] => Replacement::Nobody,
     }
 }
 
 /// Whether somebody would replace it.
-pub(super) fn check(machine: &Machine, target: &Target) -> Result<(), Held> {
-    let held = |hold, message: &str| Err(Held::new(hold, message));
-    match machine {
+pub(super) fn check(replacement: &Replacement, target: &Target) -> Result<(), Blocked> {
+    let held = |hold, message: &str| Err(Blocked::new(hold, message));
+    match replacement {
         // Its claim is found by what the registration tells: until then it may seem to have none.
-        Machine::Claim(_) | Machine::ClaimMissing if !target.registered => {
-            held(Hold::NotRegistered, "Karpenter has not registered the node yet")
+        Replacement::Claim(_) | Replacement::ClaimMissing if !target.registered => {
+            held(BlockReason::NotRegistered, "Karpenter has not registered the node yet")
         }
-        Machine::Claim(claim) if claim.deleting => {
-            held(Hold::BeingRemoved, "somebody deleted its NodeClaim: it is left to Karpenter")
+        Replacement::Claim(claim) if claim.deleting => {
+            held(BlockReason::BeingRemoved, "somebody deleted its NodeClaim: it is left to Karpenter")
         }
-        Machine::Claim(_) | Machine::NodeObject => Ok(()),
-        Machine::ClaimMissing => held(
-            Hold::ProviderUnreadable,
+        Replacement::Claim(_) | Replacement::NodeObject => Ok(()),
+        Replacement::ClaimMissing => held(
+            BlockReason::ProviderUnreadable,
             "the node is Karpenter's, and there is no NodeClaim for it: nothing else is deleted in its place",
         ),
-        Machine::Unreadable(why) => held(Hold::ProviderUnreadable, why),
-        Machine::Nobody => held(
-            Hold::NoProvider,
-            "nobody would replace the machine: it has no NodeClaim of Karpenter, and the policy's `spec.deleteNodeObjectFor` does not name who asks",
+        Replacement::Unreadable(why) => held(BlockReason::ProviderUnreadable, why),
+        Replacement::Nobody => held(
+            BlockReason::NoProvider,
+            "nobody would replace the replacement: it has no NodeClaim of Karpenter, and the policy's `spec.deleteNodeObjectFor` does not name who asks",
         ),
     }
 }

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 
-use super::survey::{self, GROUPS, ZONE};
 use crate::api::NodeIdentity;
 use crate::node::{CORDONED, NodeView};
 use crate::record::{self, Record};
+use crate::topology::{self, GROUPS};
 
 /// Whoever puts one of these on a node or a pod, with `true`, keeps it from being disrupted.
 pub(super) const OPT_OUT: [&str; 2] = ["nodekeeper.dev/do-not-disrupt", "karpenter.sh/do-not-disrupt"];
@@ -23,9 +23,6 @@ const IMAGES: [&str; 3] = [
 /// What says from which version of its pool's template a machine was made.
 const TEMPLATES: [&str; 2] = ["karpenter.sh/nodepool-hash", "eks.amazonaws.com/sourceLaunchTemplateVersion"];
 
-/// The labels by which groups and zones are told: every node's are kept.
-pub const WANTED_LABELS: [&str; 6] = [GROUPS[0], GROUPS[1], GROUPS[2], GROUPS[3], GROUPS[4], ZONE];
-
 /// A node, as it is now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own, as Kubernetes has them")]
@@ -37,7 +34,7 @@ pub struct Target {
     /// When it was made.
     pub created: Timestamp,
     /// Somebody deleted it, or an autoscaler is about to.
-    pub leaving: bool,
+    pub terminating: bool,
     /// Cordoned.
     pub unschedulable: bool,
     /// By us, for this `NodeRemediation`.
@@ -79,7 +76,7 @@ impl Target {
         let either = |key: &str| annotation(key).or_else(|| label(key)).cloned();
         let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
         let image = IMAGES.into_iter().find_map(either).or_else(|| info.map(|info| info.os_image.clone()));
-        let zone = survey::zone(&view).to_owned();
+        let zone = topology::zone(&view).to_owned();
         let known = [("image", image), ("type", label(TYPE).cloned()), ("zone", Some(zone.clone()))];
         let known = known.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
         let owner = metadata.owner_references.iter().flatten().find(|owner| {
@@ -87,7 +84,7 @@ impl Target {
         });
         let is_karpenters = owner.is_some()
             || label(GROUPS[0]).is_some()
-            || view.bears("karpenter.sh/unregistered")
+            || view.has_taint("karpenter.sh/unregistered")
             || metadata.finalizers.iter().flatten().any(|one| one == "karpenter.sh/termination");
         Self {
             identity: NodeIdentity {
@@ -98,12 +95,12 @@ impl Target {
             },
             resource_version: metadata.resource_version.clone().unwrap_or_default(),
             created: view.created,
-            leaving: view.leaving,
+            terminating: view.terminating,
             unschedulable: view.unschedulable,
             cordoned_for: annotation(CORDONED).cloned(),
             opted_out: opts_out(|key| annotation(key).map(String::as_str)),
-            control_plane: CONTROL_PLANE.into_iter().any(|key| label(key).is_some() || view.bears(key)),
-            group: survey::group(&view).to_owned(),
+            control_plane: CONTROL_PLANE.into_iter().any(|key| label(key).is_some() || view.has_taint(key)),
+            group: topology::group(&view).to_owned(),
             template: TEMPLATES.into_iter().find_map(either).unwrap_or_default(),
             attributes: known.filter(|(_, value)| !value.is_empty()).collect(),
             record: Record::read(view.record.as_deref(), &view.uid),
@@ -111,7 +108,7 @@ impl Target {
             owner: owner.map(|owner| (owner.name.clone(), owner.uid.clone())),
             is_karpenters,
             registered: label("karpenter.sh/registered").is_some_and(|value| value == "true")
-                && !view.bears("karpenter.sh/unregistered"),
+                && !view.has_taint("karpenter.sh/unregistered"),
             has_annotations: view.has_annotations,
             zone,
         }

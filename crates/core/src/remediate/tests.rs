@@ -4,7 +4,7 @@ mod budget;
 mod control;
 mod evidence;
 mod fuse;
-mod keep;
+mod policy;
 mod provider;
 mod window;
 
@@ -14,9 +14,9 @@ use super::provider::ClaimView;
 use std::time::Duration;
 
 use super::*;
-use crate::api::{Down, NodeIdentity, Pause};
-use crate::checks::Subject;
-use crate::record::{Record, Round};
+use crate::api::{NodeIdentity, Pause, SharedOutage};
+use crate::checks::WorkerIdentity;
+use crate::record::{Record, VerificationScope};
 use crate::report::{CheckResult, Outcome, Report, Verdict};
 use crate::worker::Progress;
 
@@ -40,14 +40,14 @@ fn cause(source: CauseSource, observed_at: Timestamp) -> RemediationCause {
     RemediationCause { source, name, verdict, checks, message, observed_at: Some(observed_at) }
 }
 
-fn request(uid: &str, causes: Vec<RemediationCause>) -> Request {
+fn request(uid: &str, causes: Vec<RemediationCause>) -> Remediation {
     let node = NodeIdentity {
         name: format!("node-{uid}"),
         uid: uid.into(),
         provider_id: String::new(),
         boot_id: "boot-1".into(),
     };
-    Request {
+    Remediation {
         name: uid.into(),
         uid: format!("request-{uid}"),
         resource_version: "1".into(),
@@ -63,7 +63,7 @@ fn failed_record(uid: &str, recorded: Timestamp) -> Record {
     Record {
         uid: uid.into(),
         number: 6,
-        round: Round { boot_id: "boot-1".into(), gate_uid: "gate-1".into(), gate_generation: 1 },
+        round: VerificationScope { boot_id: "boot-1".into(), gate_uid: "gate-1".into(), gate_generation: 1 },
         attempts: 6,
         verdict: Some(Verdict::Failed),
         failed: vec![check("dns", "kubernetes.")],
@@ -106,7 +106,7 @@ fn pod(name: &str) -> PodView {
 }
 
 fn report(results: &[(&str, &str, Outcome)]) -> Progress {
-    let subject = Subject {
+    let identity = WorkerIdentity {
         node_uid: "control".into(),
         boot_id: "b".into(),
         gate_uid: "gate-1".into(),
@@ -116,7 +116,7 @@ fn report(results: &[(&str, &str, Outcome)]) -> Progress {
     let result = |(name, target, outcome): &(&str, &str, Outcome)| {
         CheckResult::new(name, target, *outcome, "Timeout", "")
     };
-    Progress::Reported(Report::judge(subject, results.iter().map(result).collect(), 1))
+    Progress::Reported(Report::judge(identity, results.iter().map(result).collect(), 1))
 }
 
 fn dns(outcome: Outcome) -> Progress {
@@ -129,9 +129,9 @@ fn compared(age: u64, controls: Vec<Progress>) -> Compared {
     Compared { candidates: 9, run: Some(Run { age: Duration::from_secs(age), controls }), since_failure }
 }
 
-fn group(size: u32, open: u32) -> Survey {
-    let facts = GroupFacts { size, open, judged: vec![] };
-    Survey { groups: [("pool".to_owned(), facts)].into(), verdicts: Verdicts::default() }
+fn group(size: u32, open: u32) -> GroupStats {
+    let facts = GroupCounts { size, open, judged: vec![] };
+    GroupStats { groups: [("pool".to_owned(), facts)].into(), verdicts: VerdictCounts::default() }
 }
 
 fn reservation(uid: &str, approved: Timestamp) -> Reservation {
@@ -145,8 +145,8 @@ fn reservation(uid: &str, approved: Timestamp) -> Reservation {
     }
 }
 
-fn down(zone: &str, check: &str, target: &str) -> Down {
-    Down {
+fn down(zone: &str, check: &str, target: &str) -> SharedOutage {
+    SharedOutage {
         gate: "default".into(),
         zone: zone.into(),
         check: check.into(),
@@ -157,13 +157,13 @@ fn down(zone: &str, check: &str, target: &str) -> Down {
 
 /// All that is considered. As it is made, the act goes ahead.
 struct World {
-    request: Request,
+    request: Remediation,
     policy: Option<Policy>,
     target: Option<Target>,
     pods: Vec<PodView>,
-    machine: Machine,
-    survey: Survey,
-    others: Vec<Request>,
+    replacement: Replacement,
+    group_stats: GroupStats,
+    others: Vec<Remediation>,
     compared: Compared,
     ran_elsewhere: bool,
     now: Timestamp,
@@ -176,8 +176,8 @@ impl World {
             policy: Some(policy()),
             target: Some(target("n1")),
             pods: vec![],
-            machine: Machine::Claim(claim("c1")),
-            survey: group(20, 12),
+            replacement: Replacement::Claim(claim("c1")),
+            group_stats: group(20, 12),
             others: vec![],
             compared: compared(10, vec![dns(Outcome::Passed), dns(Outcome::Passed)]),
             ran_elsewhere: true,
@@ -207,15 +207,15 @@ impl World {
         })
     }
 
-    fn consider(&self) -> Consideration {
-        let requests: Vec<&Request> = self.others.iter().chain([&self.request]).collect();
-        consider(&Seen {
+    fn evaluate(&self) -> Approval {
+        let requests: Vec<&Remediation> = self.others.iter().chain([&self.request]).collect();
+        evaluate(&Seen {
             request: &self.request,
             policy: self.policy.as_ref(),
             target: self.target.as_ref(),
             pods: &self.pods,
-            machine: &self.machine,
-            survey: &self.survey,
+            replacement: &self.replacement,
+            group_stats: &self.group_stats,
             requests: &requests,
             compared: &self.compared,
             ran_elsewhere: self.ran_elsewhere,
@@ -223,23 +223,23 @@ impl World {
         })
     }
 
-    fn held(&self) -> Held {
-        match self.consider() {
-            Consideration::Hold(held) | Consideration::Compare(held) => held,
-            Consideration::Approve(status) => panic!("approved: {status:?}"),
+    fn held(&self) -> Blocked {
+        match self.evaluate() {
+            Approval::BlockReason(held) | Approval::Compare(held) => held,
+            Approval::Approve(status) => panic!("approved: {status:?}"),
         }
     }
 
-    fn hold(&self) -> Option<Hold> {
-        match self.consider() {
-            Consideration::Hold(held) | Consideration::Compare(held) => Some(held.hold),
-            Consideration::Approve(_) => None,
+    fn hold(&self) -> Option<BlockReason> {
+        match self.evaluate() {
+            Approval::BlockReason(held) | Approval::Compare(held) => Some(held.hold),
+            Approval::Approve(_) => None,
         }
     }
 
     fn approved(&self) -> RemediationPolicyStatus {
-        match self.consider() {
-            Consideration::Approve(status) => *status,
+        match self.evaluate() {
+            Approval::Approve(status) => *status,
             other => panic!("{other:?}"),
         }
     }
@@ -257,41 +257,53 @@ fn what_nothing_holds_is_approved_and_reserved() {
 type Change = fn(&mut World);
 
 /// What leads to each hold, and what its message has to say: the field and the fix.
-const HOLDS: [(Hold, Change, &[&str]); 20] = [
-    (Hold::NodeGone, |world| world.target = None, &["no node node-n1"]),
-    (Hold::BeingRemoved, |world| world.target().leaving = true, &["left to them"]),
-    (Hold::OtherBoot, |world| world.target().identity.boot_id = "boot-2".into(), &["booted since"]),
+const HOLDS: [(BlockReason, Change, &[&str]); 20] = [
+    (BlockReason::NodeGone, |world| world.target = None, &["no node node-n1"]),
+    (BlockReason::BeingRemoved, |world| world.target().terminating = true, &["left to them"]),
+    (BlockReason::OtherBoot, |world| world.target().identity.boot_id = "boot-2".into(), &["booted since"]),
     (
-        Hold::NodeRecovered,
+        BlockReason::NodeRecovered,
         |world| world.target().record = Some(failed_record("n1", at(0)).opened("label")),
         &["passed since"],
     ),
-    (Hold::EvidenceExpired, |world| world.now = at(11), &["gate default", "600 s", "seen again"]),
+    (BlockReason::EvidenceExpired, |world| world.now = at(11), &["gate default", "600 s", "seen again"]),
     (
-        Hold::Paused,
+        BlockReason::Paused,
         |world| world.policy().spec.pause = Some(Pause { reason: "sale".into(), until: at(60) }),
         &["`spec.pause`", "sale", "13:00"],
     ),
     (
-        Hold::OptedOut,
+        BlockReason::OptedOut,
         |world| world.target().opted_out = Some("nodekeeper.dev/do-not-disrupt"),
         &["nodekeeper.dev/do-not-disrupt", "remove it"],
     ),
     (
-        Hold::ControlPlane,
+        BlockReason::ControlPlane,
         |world| world.target().control_plane = true,
         &["`spec.controlPlaneNodes`", "name it"],
     ),
-    (Hold::NotRegistered, |world| world.target().registered = false, &["Karpenter has not registered"]),
-    (Hold::NoProvider, |world| world.machine = Machine::Nobody, &["`spec.deleteNodeObjectFor`"]),
-    (Hold::ProviderUnreadable, |world| world.machine = Machine::Unreadable("403".into()), &["403"]),
     (
-        Hold::PodNotEvictable,
+        BlockReason::NotRegistered,
+        |world| world.target().registered = false,
+        &["Karpenter has not registered"],
+    ),
+    (
+        BlockReason::NoProvider,
+        |world| world.replacement = Replacement::Nobody,
+        &["`spec.deleteNodeObjectFor`"],
+    ),
+    (
+        BlockReason::ProviderUnreadable,
+        |world| world.replacement = Replacement::Unreadable("403".into()),
+        &["403"],
+    ),
+    (
+        BlockReason::PodNotEvictable,
         |world| world.pods = vec![PodView { managed: false, ..pod("p") }],
         &["shop/p", "`spec.drain.unmanaged`", "'Evict'"],
     ),
     (
-        Hold::OutsideWindow,
+        BlockReason::OutsideWindow,
         |world| {
             *world = World::by_person();
             world.policy().spec.windows = vec![window::between("22:00", "23:00")];
@@ -299,31 +311,39 @@ const HOLDS: [(Hold, Change, &[&str]); 20] = [
         &["`spec.windows`"],
     ),
     (
-        Hold::Recovering,
-        |world| world.policy().status.quiet_until = Some(at(5)),
+        BlockReason::Recovering,
+        |world| world.policy().status.cooldown_until = Some(at(5)),
         &["12:05", "`spec.controlGroup.recoverySeconds`"],
     ),
     (
-        Hold::SharedDependencyDown,
+        BlockReason::SharedDependencyDown,
         |world| world.policy().status.down = vec![down("a", "dns", "kubernetes.")],
         &["dns kubernetes.", "not the node"],
     ),
     (
-        Hold::BreakerOpen,
-        |world| world.survey.verdicts = Verdicts { all: 10, failed: 4 },
+        BlockReason::BreakerOpen,
+        |world| world.group_stats.verdicts = VerdictCounts { all: 10, failed: 4 },
         &["4 of 10", "10 %", "600 s", "`spec.breaker`"],
     ),
-    (Hold::FuseBlown, fuse::blow, &["group pool", "check dns", "`spec.fuse.resetAt`"]),
-    (Hold::BudgetSpent, |world| world.policy().spec.budget.per_hour = 0, &["`spec.budget.perHour`", "is 0"]),
+    (BlockReason::FuseBlown, fuse::blow, &["group pool", "check dns", "`spec.fuse.resetAt`"]),
     (
-        Hold::LastOpenNode,
+        BlockReason::BudgetSpent,
+        |world| world.policy().spec.budget.per_hour = 0,
+        &["`spec.budget.perHour`", "is 0"],
+    ),
+    (
+        BlockReason::LastOpenNode,
         |world| {
             *world = World::by_person();
-            world.survey = group(20, 1);
+            world.group_stats = group(20, 1);
         },
         &["last open node of group pool", "add another"],
     ),
-    (Hold::Comparing, |world| world.compared.run = None, &["2 verified nodes of zone a", "gate default"]),
+    (
+        BlockReason::Comparing,
+        |world| world.compared.run = None,
+        &["2 verified nodes of zone a", "gate default"],
+    ),
 ];
 
 #[test]
@@ -337,7 +357,8 @@ fn every_hold_has_its_reason_and_says_what_to_do() {
         let [approved, succeeded] = &held.findings()[..] else { panic!("two findings") };
         assert_eq!((approved.type_, approved.status, approved.reason), ("Approved", "False", hold.as_str()));
         assert_eq!(hold.as_str(), format!("{hold:?}"));
-        let ends = matches!(hold, Hold::NodeGone | Hold::OtherBoot | Hold::NodeRecovered);
+        let ends =
+            matches!(hold, BlockReason::NodeGone | BlockReason::OtherBoot | BlockReason::NodeRecovered);
         assert_eq!(
             (succeeded.type_, succeeded.status),
             ("Succeeded", if ends { "False" } else { "Unknown" })
@@ -352,15 +373,15 @@ fn a_dry_run_says_what_would_happen_and_a_missing_policy_is_one() {
     for (change, words) in [(dry, "`spec.enforcement`"), (missing, "there is no RemediationPolicy 'default'")]
     {
         let held = World::with(change).held();
-        assert_eq!(held.hold, Hold::DryRun);
+        assert_eq!(held.hold, BlockReason::DryRun);
         assert!(held.message.contains(words), "{}", held.message);
         assert!(held.message.contains("replaced if they pass"), "{}", held.message);
         let held = World::with(|world| {
             change(world);
-            world.machine = Machine::Nobody;
+            world.replacement = Replacement::Nobody;
         })
         .held();
-        assert_eq!(held.hold, Hold::DryRun);
+        assert_eq!(held.hold, BlockReason::DryRun);
         assert!(held.message.contains("it would be held: NoProvider"), "{}", held.message);
     }
 }
@@ -374,19 +395,19 @@ fn a_dry_run_is_held_by_nothing_else_but_what_voids_the_wish() {
         });
         let voids = matches!(
             hold,
-            Hold::NodeGone
-                | Hold::BeingRemoved
-                | Hold::OtherBoot
-                | Hold::NodeRecovered
-                | Hold::EvidenceExpired
+            BlockReason::NodeGone
+                | BlockReason::BeingRemoved
+                | BlockReason::OtherBoot
+                | BlockReason::NodeRecovered
+                | BlockReason::EvidenceExpired
         );
-        assert_eq!(world.hold(), Some(if voids { hold } else { Hold::DryRun }));
+        assert_eq!(world.hold(), Some(if voids { hold } else { BlockReason::DryRun }));
     }
 }
 
 #[test]
 fn a_node_is_the_same_by_uid_and_machine_and_not_by_name() {
-    let gone = |change: Change| assert_eq!(World::with(change).hold(), Some(Hold::NodeGone));
+    let gone = |change: Change| assert_eq!(World::with(change).hold(), Some(BlockReason::NodeGone));
     gone(|world| world.target().identity.uid = "n2".into());
     gone(|world| world.request.spec.node.provider_id = "cloud://other".into());
     let same = World::with(|world| world.request.spec.node.provider_id = "cloud://n1".into());
@@ -403,14 +424,14 @@ fn a_pause_ends_at_its_time_and_holds_a_person_too() {
         world.now = at(now);
         world.hold()
     };
-    assert_eq!((paused(4), paused(5)), (Some(Hold::Paused), None));
+    assert_eq!((paused(4), paused(5)), (Some(BlockReason::Paused), None));
 }
 
 #[test]
 fn a_pod_that_is_not_to_be_disrupted_keeps_its_node_and_a_named_control_plane_node_may_go() {
     let opted = PodView { opted_out: Some("karpenter.sh/do-not-disrupt"), ..pod("p") };
     let held = World::with(|world| world.pods = vec![pod("q"), opted]).held();
-    assert_eq!(held.hold, Hold::OptedOut);
+    assert_eq!(held.hold, BlockReason::OptedOut);
     assert!(held.message.contains("shop/p") && held.message.contains("karpenter.sh/do-not-disrupt"));
     let named = World::with(|world| {
         world.target().control_plane = true;
@@ -422,15 +443,15 @@ fn a_pod_that_is_not_to_be_disrupted_keeps_its_node_and_a_named_control_plane_no
 #[test]
 fn what_stands_still_for_all_is_found_without_the_node() {
     let still = |policy: &Policy, verdicts| {
-        let survey = Survey { verdicts, ..Survey::default() };
-        standstill(Some(policy), &[], &survey, at(1)).map(|held| held.hold)
+        let group_stats = GroupStats { verdicts, ..GroupStats::default() };
+        cluster_block(Some(policy), &[], &group_stats, at(1)).map(|held| held.hold)
     };
-    let calm = Verdicts::default();
+    let calm = VerdictCounts::default();
     assert_eq!(still(&policy(), calm), None);
-    assert_eq!(still(&policy(), Verdicts { all: 5, failed: 5 }), Some(Hold::BreakerOpen));
+    assert_eq!(still(&policy(), VerdictCounts { all: 5, failed: 5 }), Some(BlockReason::BreakerOpen));
     let mut spent = policy();
     spent.status.reservations = vec![reservation("x", at(0)), reservation("y", at(0))];
-    assert_eq!(still(&spent, calm), Some(Hold::BudgetSpent));
+    assert_eq!(still(&spent, calm), Some(BlockReason::BudgetSpent));
     spent.spec.enforcement = ActEnforcement::DryRun;
     assert_eq!(still(&spent, calm), None, "a dry run says what would happen to each");
 }

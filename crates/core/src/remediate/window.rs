@@ -4,11 +4,11 @@ use jiff::civil::{Time, Weekday};
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan as _};
 
-use super::{Held, Hold};
+use super::{BlockReason, Blocked};
 use crate::api::{Day, Window};
 
 /// Whether now is within one of them, or there are none.
-pub(super) fn check(windows: &[Window], now: Timestamp) -> Result<(), Held> {
+pub(super) fn check(windows: &[Window], now: Timestamp) -> Result<(), Blocked> {
     if windows.is_empty() || windows.iter().any(|window| contains(window, now).unwrap_or_default()) {
         return Ok(());
     }
@@ -16,7 +16,7 @@ pub(super) fn check(windows: &[Window], now: Timestamp) -> Result<(), Held> {
         Some(problem) => problem,
         None => "it is outside of all `spec.windows` of the policy".into(),
     };
-    let mut held = Held::new(Hold::OutsideWindow, message);
+    let mut held = Blocked::new(BlockReason::OutsideWindow, message);
     held.again_in = Some(std::time::Duration::from_mins(1));
     Err(held)
 }

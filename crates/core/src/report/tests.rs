@@ -6,7 +6,7 @@ fn result(name: &str, target: &str, outcome: Outcome, reason: &str) -> CheckResu
 }
 
 fn judged(results: Vec<CheckResult>) -> Report {
-    Report::judge(Subject::default(), results, 7)
+    Report::judge(WorkerIdentity::default(), results, 7)
 }
 
 #[test]
@@ -177,10 +177,13 @@ fn cluster_dns_by_another_name_is_none_of_the_nodes_business() {
     assert_eq!((resolves.verdict, resolves.checks[1].outcome), (Verdict::Passed, Outcome::Skipped));
     let fails = judged(vec![result("dns", "a.", Outcome::Failed, reason::TIMEOUT), missing()]);
     assert_eq!(fails.verdict, Verdict::Inconclusive);
-    let alone = Report::judge(Subject::default(), vec![missing()], 1);
+    let alone = Report::judge(WorkerIdentity::default(), vec![missing()], 1);
     assert_eq!(alone.verdict, Verdict::Inconclusive, "no name was asked for, so nobody knows");
     let api = result("api", "", Outcome::Passed, "");
-    assert_eq!(Report::judge(Subject::default(), vec![api, missing()], 1).verdict, Verdict::Inconclusive);
+    assert_eq!(
+        Report::judge(WorkerIdentity::default(), vec![api, missing()], 1).verdict,
+        Verdict::Inconclusive
+    );
 }
 
 #[test]
@@ -248,9 +251,9 @@ fn results() -> impl Strategy<Value = Vec<CheckResult>> {
     proptest::collection::vec(one, 0..60)
 }
 
-fn subjects() -> impl Strategy<Value = Subject> {
+fn subjects() -> impl Strategy<Value = WorkerIdentity> {
     (".{0,40}", ".{0,40}", "[0-9a-f-]{36}", any::<i64>(), any::<u32>()).prop_map(
-        |(node_uid, boot_id, gate_uid, gate_generation, number)| Subject {
+        |(node_uid, boot_id, gate_uid, gate_generation, number)| WorkerIdentity {
             node_uid,
             boot_id,
             gate_uid,
@@ -263,14 +266,14 @@ fn subjects() -> impl Strategy<Value = Subject> {
 proptest! {
     #[test]
     fn a_message_fits_and_keeps_verdict_and_subject(
-        subject in subjects(), results in results(), limit in 1536_usize..=MESSAGE_LIMIT
+        identity in subjects(), results in results(), limit in 1536_usize..=MESSAGE_LIMIT
     ) {
-        let report = Report::judge(subject, results, 1);
+        let report = Report::judge(identity, results, 1);
         let message = report.to_message(limit);
         prop_assert!(message.len() <= limit);
         let back = parse(&message).expect("what we write we can read");
         prop_assert_eq!(back.verdict, report.verdict);
-        prop_assert_eq!(&back.subject, &report.subject);
+        prop_assert_eq!(&back.identity, &report.identity);
         prop_assert_eq!(back.checks.len() + back.left_out as usize, report.checks.len());
     }
 

@@ -3,8 +3,8 @@
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
 
 use super::{CHECK_PREFIX, CONTAINER, Progress};
-use crate::checks::Subject;
-use crate::record::Cause;
+use crate::checks::WorkerIdentity;
+use crate::record::InconclusiveReason;
 use crate::report::{self, CheckResult, Outcome, Report, Verdict};
 use crate::text::clean;
 
@@ -19,16 +19,16 @@ const UNKNOWN: &str = "ContainerStatusUnknown";
 const DEADLINE: &str = "DeadlineExceeded";
 
 /// Read from the containers by their names, never from the phase alone.
-pub(super) fn progress(pod: &Pod, subject: &Subject) -> Progress {
+pub(super) fn progress(pod: &Pod, identity: &WorkerIdentity) -> Progress {
     let Some(status) = pod.status.as_ref() else {
-        return Progress::Waiting(Cause::NotStarted, String::new());
+        return Progress::Waiting(InconclusiveReason::NotStarted, String::new());
     };
-    if let Some(refused) = refused_by_init(status, subject) {
+    if let Some(refused) = refused_by_init(status, identity) {
         return refused;
     }
     let worker = status_of(status, CONTAINER);
     if let Some(terminated) = worker.and_then(ended) {
-        return with_checks(outcome(terminated, subject), pod, status);
+        return with_checks(outcome(terminated, identity), pod, status);
     }
     let is_running = worker.and_then(|one| one.state.as_ref()).is_some_and(|state| state.running.is_some());
     if is_over(status) {
@@ -41,7 +41,11 @@ pub(super) fn progress(pod: &Pod, subject: &Subject) -> Progress {
     if let Some(refused) = conditions.find(|one| one.type_ == "PodScheduled" && one.status == "False") {
         return Progress::Unscheduled(refused.message.clone().unwrap_or_default());
     }
-    if is_running { Progress::Running } else { Progress::Waiting(Cause::NotStarted, String::new()) }
+    if is_running {
+        Progress::Running
+    } else {
+        Progress::Waiting(InconclusiveReason::NotStarted, String::new())
+    }
 }
 
 fn status_of<'a>(status: &'a PodStatus, name: &str) -> Option<&'a ContainerStatus> {
@@ -54,22 +58,26 @@ fn ended_early(pod: &Pod, status: &PodStatus, is_running: bool) -> Progress {
         // A deadline is only how the waiting ended: what it was for is what somebody can mend.
         Some(DEADLINE) if !is_running => {
             let (cause, why) = held_up(pod, status).unwrap_or_else(never_started);
-            Progress::Silent(cause, why)
+            Progress::Inconclusive(cause, why)
         }
         reason => {
-            let cause = if reason == Some("Evicted") { Cause::Evicted } else { Cause::NoReport };
+            let cause = if reason == Some("Evicted") {
+                InconclusiveReason::Evicted
+            } else {
+                InconclusiveReason::NoReport
+            };
             let reason = reason.unwrap_or("no reason given");
-            Progress::Silent(cause, format!("the pod ended before its worker did: {reason}"))
+            Progress::Inconclusive(cause, format!("the pod ended before its worker did: {reason}"))
         }
     }
 }
 
-fn never_started() -> (Cause, String) {
-    (Cause::NotStarted, format!("{DEADLINE} before it started"))
+fn never_started() -> (InconclusiveReason, String) {
+    (InconclusiveReason::NotStarted, format!("{DEADLINE} before it started"))
 }
 
 /// What keeps the first container that has not started.
-fn held_up(pod: &Pod, status: &PodStatus) -> Option<(Cause, String)> {
+fn held_up(pod: &Pod, status: &PodStatus) -> Option<(InconclusiveReason, String)> {
     let init = status.init_container_statuses.iter().flatten();
     let ours = init.chain(status_of(status, CONTAINER)).filter_map(waiting);
     let beside =
@@ -87,7 +95,7 @@ fn is_over(status: &PodStatus) -> bool {
     matches!(status.phase.as_deref(), Some("Failed" | "Succeeded"))
 }
 
-fn waiting(container: &ContainerStatus) -> Option<(Cause, String)> {
+fn waiting(container: &ContainerStatus) -> Option<(InconclusiveReason, String)> {
     let waiting = container.state.as_ref()?.waiting.as_ref()?;
     let reason = waiting.reason.clone().unwrap_or_default();
     let image = reason.contains("Image");
@@ -95,24 +103,24 @@ fn waiting(container: &ContainerStatus) -> Option<(Cause, String)> {
         Some(message) if !message.is_empty() => format!("{reason}: {message}"),
         _ => reason,
     };
-    Some((if image { Cause::ImagePull } else { Cause::NotStarted }, why))
+    Some((if image { InconclusiveReason::ImagePull } else { InconclusiveReason::NotStarted }, why))
 }
 
-fn image_trouble(name: &str, container: &ContainerStatus) -> Option<(Cause, String)> {
-    let (cause, why) = waiting(container).filter(|(cause, _)| *cause == Cause::ImagePull)?;
+fn image_trouble(name: &str, container: &ContainerStatus) -> Option<(InconclusiveReason, String)> {
+    let (cause, why) = waiting(container).filter(|(cause, _)| *cause == InconclusiveReason::ImagePull)?;
     Some((cause, format!("check {name}: {why}")))
 }
 
 /// An init container that says no is a failed check of its name. One that could not say anything blames nobody.
-fn refused_by_init(status: &PodStatus, subject: &Subject) -> Option<Progress> {
+fn refused_by_init(status: &PodStatus, identity: &WorkerIdentity) -> Option<Progress> {
     let (name, end) = status
         .init_container_statuses
         .iter()
         .flatten()
         .find_map(|one| Some((&one.name, ended(one).filter(|end| end.exit_code != 0)?)))?;
     Some(match said_no(name, end) {
-        Ok(result) => Progress::Reported(Report::judge(subject.clone(), vec![result], 0)),
-        Err((cause, why)) => Progress::Silent(cause, why),
+        Ok(result) => Progress::Reported(Report::judge(identity.clone(), vec![result], 0)),
+        Err((cause, why)) => Progress::Inconclusive(cause, why),
     })
 }
 
@@ -120,7 +128,7 @@ fn refused_by_init(status: &PodStatus, subject: &Subject) -> Option<Progress> {
 /// takes nothing back of what the others say.
 fn with_checks(worker: Progress, pod: &Pod, status: &PodStatus) -> Progress {
     let Progress::Reported(report) = worker else { return worker };
-    let Report { subject, verdict, checks: mut results, ms, left_out, .. } = report;
+    let Report { identity, verdict, checks: mut results, ms, left_out, .. } = report;
     let mut unsure = None;
     for (name, container) in checks(pod) {
         let container = status_of(status, container);
@@ -139,23 +147,29 @@ fn with_checks(worker: Progress, pod: &Pod, status: &PodStatus) -> Progress {
             result
         }));
     }
-    let judged = Report { left_out, ..Report::judge(subject, results, ms) };
+    let judged = Report { left_out, ..Report::judge(identity, results, ms) };
     match unsure.filter(|_| judged.verdict == Verdict::Inconclusive) {
-        Some((Cause::ImagePull, why)) if !is_over(status) => Progress::Waiting(Cause::ImagePull, why),
+        Some((InconclusiveReason::ImagePull, why)) if !is_over(status) => {
+            Progress::Waiting(InconclusiveReason::ImagePull, why)
+        }
         // Nothing else leaves it open, so that what kept the check is why.
-        Some((cause, why)) if verdict != Verdict::Inconclusive => Progress::Silent(cause, why),
+        Some((cause, why)) if verdict != Verdict::Inconclusive => Progress::Inconclusive(cause, why),
         _ => Progress::Reported(judged),
     }
 }
 
-fn did_not_end(name: &str, container: Option<&ContainerStatus>, status: &PodStatus) -> (Cause, String) {
+fn did_not_end(
+    name: &str,
+    container: Option<&ContainerStatus>,
+    status: &PodStatus,
+) -> (InconclusiveReason, String) {
     let state = container.and_then(|one| one.state.as_ref());
     let is_running = state.is_some_and(|state| state.running.is_some());
     if status.reason.as_deref() == Some(DEADLINE) && !is_running {
         let (cause, why) = never_started();
         return (cause, format!("check {name}: {why}"));
     }
-    (Cause::NoReport, format!("check {name} did not end"))
+    (InconclusiveReason::NoReport, format!("check {name} did not end"))
 }
 
 /// How a container ended that ran.
@@ -165,7 +179,7 @@ fn ended(container: &ContainerStatus) -> Option<&ContainerStateTerminated> {
 }
 
 /// A container of the user's that did not end well: a failed check, or one that could not tell.
-fn said_no(name: &str, end: &ContainerStateTerminated) -> Result<CheckResult, (Cause, String)> {
+fn said_no(name: &str, end: &ContainerStateTerminated) -> Result<CheckResult, (InconclusiveReason, String)> {
     let code = end.exit_code;
     let words = clean(end.message.as_deref().unwrap_or_default().trim(), WORDS);
     if SAYS_NO.contains(&code) {
@@ -178,31 +192,31 @@ fn said_no(name: &str, end: &ContainerStateTerminated) -> Result<CheckResult, (C
 }
 
 /// For the result of a check.
-fn reason_of(cause: Cause) -> &'static str {
+fn reason_of(cause: InconclusiveReason) -> &'static str {
     match cause {
-        Cause::OutOfMemory => "OutOfMemory",
-        Cause::ImagePull => "ImagePull",
-        Cause::NotStarted => "NotStarted",
+        InconclusiveReason::OutOfMemory => "OutOfMemory",
+        InconclusiveReason::ImagePull => "ImagePull",
+        InconclusiveReason::NotStarted => "NotStarted",
         _ => "NoReport",
     }
 }
 
-fn cause_of(reason: &str) -> Cause {
-    if reason == "OOMKilled" { Cause::OutOfMemory } else { Cause::NoReport }
+fn cause_of(reason: &str) -> InconclusiveReason {
+    if reason == "OOMKilled" { InconclusiveReason::OutOfMemory } else { InconclusiveReason::NoReport }
 }
 
 /// Believes a report only if it is about what this worker was made for, and agrees with its exit code.
-fn outcome(terminated: &ContainerStateTerminated, subject: &Subject) -> Progress {
+fn outcome(terminated: &ContainerStateTerminated, identity: &WorkerIdentity) -> Progress {
     let code = terminated.exit_code;
     let reason = terminated.reason.as_deref().unwrap_or_default();
     let message = terminated.message.as_deref().unwrap_or_default();
-    let silent = |why: String| Progress::Silent(cause_of(reason), format!("exit code {code} {why}"));
+    let silent = |why: String| Progress::Inconclusive(cause_of(reason), format!("exit code {code} {why}"));
     if message.is_empty() {
         return silent(format!("without a report ({reason})"));
     }
     match report::parse(message) {
         Err(error) => silent(format!("with a report that cannot be read: {error}")),
-        Ok(report) if report.subject != *subject => silent("with a report about something else".into()),
+        Ok(report) if report.identity != *identity => silent("with a report about something else".into()),
         Ok(report) if i32::from(report.exit_code()) == code => Progress::Reported(report),
         Ok(report) => silent(format!("contradicts the report, {}", report.verdict)),
     }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{CHECK_PREFIX, CONTAINER, NODE_NAME, NODE_UID, Role, SUBJECT};
 use crate::api::{EnvVar, InitContainer, NodeGateSpec, SecurityContext, Toleration, Volume, Worker};
-use crate::checks::{Assignment, Checks, Exec, Subject};
+use crate::checks::{Assignment, Checks, Exec, WorkerIdentity};
 use crate::node::NodeView;
 use crate::report::MESSAGE_LIMIT;
 
@@ -151,9 +151,9 @@ pub fn pod(
     template: &Template,
     node: &NodeView,
     gate: &NodeGateSpec,
-    subject: &Subject,
+    identity: &WorkerIdentity,
 ) -> Result<Pod, NoPod> {
-    build(template, node, gate, subject, Role::Verify)
+    build(template, node, gate, identity, Role::Verify)
 }
 
 /// The pod of a worker that looks at a node only to compare others with it.
@@ -164,22 +164,22 @@ pub fn control_pod(
     template: &Template,
     node: &NodeView,
     gate: &NodeGateSpec,
-    subject: &Subject,
+    identity: &WorkerIdentity,
 ) -> Result<Pod, NoPod> {
-    build(template, node, gate, subject, Role::Control)
+    build(template, node, gate, identity, Role::Control)
 }
 
 fn build(
     template: &Template,
     node: &NodeView,
     gate: &NodeGateSpec,
-    subject: &Subject,
+    identity: &WorkerIdentity,
     role: Role,
 ) -> Result<Pod, NoPod> {
     let worker = &gate.worker;
     template.allowed.permits(worker, &template.service_account)?;
     let assignment = Assignment {
-        subject: subject.clone(),
+        identity: identity.clone(),
         check_timeout_seconds: gate.deadlines.check_seconds.unsigned_abs(),
         // Ends by itself, with a report, before the kubelet ends it without one.
         deadline_seconds: gate.deadlines.worker_seconds.unsigned_abs().saturating_sub(5).max(1),
@@ -195,7 +195,7 @@ fn build(
     containers.extend(gate.checks.exec.iter().map(|check| exec(check, worker)));
     let volumes: Vec<Value> = worker.volumes.iter().map(|volume| json!(volume)).chain(access).collect();
     Ok(serde_json::from_value(json!({
-        "metadata": metadata(template, node, subject, role)?,
+        "metadata": metadata(template, node, identity, role)?,
         "spec": {
             "restartPolicy": "Never",
             "activeDeadlineSeconds": gate.deadlines.worker_seconds,
@@ -230,7 +230,7 @@ fn report_bytes(containers: usize) -> Option<u32> {
 fn metadata(
     template: &Template,
     node: &NodeView,
-    subject: &Subject,
+    identity: &WorkerIdentity,
     role: Role,
 ) -> Result<Value, serde_json::Error> {
     let labels: BTreeMap<&str, &str> = BTreeMap::from([
@@ -242,12 +242,12 @@ fn metadata(
         ("sidecar.istio.io/inject", "false"),
     ]);
     Ok(json!({
-        "name": role.name(&node.uid, subject.number),
+        "name": role.name(&node.uid, identity.number),
         "namespace": template.namespace,
         "labels": labels,
         "annotations": {
             NODE_NAME: &*node.name,
-            SUBJECT: serde_json::to_string(subject)?,
+            SUBJECT: serde_json::to_string(identity)?,
             "linkerd.io/inject": "disabled",
         },
         // Gone with the node, whatever else happens.

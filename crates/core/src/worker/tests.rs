@@ -13,8 +13,8 @@ fn node() -> NodeView {
     NodeView { name: "n".repeat(253).into(), uid, taints, ..NodeView::default() }
 }
 
-fn subject() -> Subject {
-    Subject {
+fn subject() -> WorkerIdentity {
+    WorkerIdentity {
         node_uid: node().uid.into(),
         boot_id: "boot".into(),
         gate_uid: "gate".into(),
@@ -102,7 +102,7 @@ fn it_is_told_all_it_needs_and_ends_before_it_is_ended() {
         .find(|one| one["name"] == Assignment::ENV);
     let told: Assignment =
         serde_json::from_str(told.expect("told")["value"].as_str().expect("text")).expect("JSON");
-    assert_eq!(told.subject, subject());
+    assert_eq!(told.identity, subject());
     assert!(
         i64::from(told.deadline_seconds) < pod["spec"]["activeDeadlineSeconds"].as_i64().expect("a number")
     );
@@ -121,7 +121,7 @@ fn a_verdict_is_read_from_our_container() {
 fn what_does_not_add_up_is_no_verdict() {
     let passed = report(Outcome::Passed).to_message(4096);
     let mut foreign = report(Outcome::Passed);
-    foreign.subject.number = 1;
+    foreign.identity.number = 1;
     for (code, message) in [
         (0, String::new()),
         (0, "ok".into()),
@@ -131,7 +131,7 @@ fn what_does_not_add_up_is_no_verdict() {
         (0, foreign.to_message(4096)),
     ] {
         let read = ended(code, &message);
-        assert!(matches!(read, Progress::Silent(..)), "{code} {message}: {read:?}");
+        assert!(matches!(read, Progress::Inconclusive(..)), "{code} {message}: {read:?}");
     }
 }
 
@@ -139,14 +139,17 @@ fn what_does_not_add_up_is_no_verdict() {
 fn a_pod_that_never_ran_says_why() {
     let evicted = with_status(json!({"phase": "Failed", "reason": "Evicted"}));
     assert!(
-        matches!(&evicted, Progress::Silent(Cause::Evicted, why) if why.contains("Evicted")),
+        matches!(&evicted, Progress::Inconclusive(InconclusiveReason::Evicted, why) if why.contains("Evicted")),
         "{evicted:?}"
     );
     let waiting = json!({"name": "worker", "image": "", "imageID": "", "ready": false, "restartCount": 0,
         "state": {"waiting": {"reason": "ErrImagePull", "message": "not found"}}});
     let pulling = with_status(json!({"phase": "Pending", "containerStatuses": [waiting]}));
-    assert_eq!(pulling, Progress::Waiting(Cause::ImagePull, "ErrImagePull: not found".into()));
-    assert_eq!(with_status(json!({"phase": "Pending"})), Progress::Waiting(Cause::NotStarted, String::new()));
+    assert_eq!(pulling, Progress::Waiting(InconclusiveReason::ImagePull, "ErrImagePull: not found".into()));
+    assert_eq!(
+        with_status(json!({"phase": "Pending"})),
+        Progress::Waiting(InconclusiveReason::NotStarted, String::new())
+    );
 }
 
 #[test]
@@ -166,7 +169,7 @@ fn a_pod_of_somebody_else_is_no_worker() {
     assert_eq!(WorkerView::new(&pod), None, "the name reserves the number");
     let mut pod = made();
     pod.spec.as_mut().expect("a spec").node_name = Some("another".into());
-    assert!(matches!(WorkerView::new(&pod).expect("a worker").progress, Progress::Silent(..)));
+    assert!(matches!(WorkerView::new(&pod).expect("a worker").progress, Progress::Inconclusive(..)));
 }
 
 fn gate_with(worker: crate::api::Worker) -> NodeGateSpec {
@@ -249,9 +252,15 @@ fn an_init_container_that_says_no_is_a_failed_check_of_its_name() {
         );
     }
     for code in [126, 127, 137] {
-        assert!(matches!(init_ended(code, "Error"), Progress::Silent(Cause::NoReport, _)), "{code}");
+        assert!(
+            matches!(init_ended(code, "Error"), Progress::Inconclusive(InconclusiveReason::NoReport, _)),
+            "{code}"
+        );
     }
-    assert!(matches!(init_ended(137, "OOMKilled"), Progress::Silent(Cause::OutOfMemory, _)));
+    assert!(matches!(
+        init_ended(137, "OOMKilled"),
+        Progress::Inconclusive(InconclusiveReason::OutOfMemory, _)
+    ));
 }
 
 fn one(name: &str, state: &Value) -> Value {
@@ -305,7 +314,10 @@ fn a_container_beside_ours_is_a_check_of_its_own() {
     let (running, over) = (json!({"phase": "Running"}), json!({"phase": "Failed"}));
     let runs = json!({"running": {}});
     assert_eq!(beside(Outcome::Passed, &runs, &running), Progress::Running, "it is waited for");
-    assert!(matches!(beside(Outcome::Passed, &runs, &over), Progress::Silent(Cause::NoReport, _)));
+    assert!(matches!(
+        beside(Outcome::Passed, &runs, &over),
+        Progress::Inconclusive(InconclusiveReason::NoReport, _)
+    ));
     let Progress::Reported(passed) = beside(Outcome::Passed, &exits(0), &json!({"phase": "Succeeded"}))
     else {
         panic!("all have passed")
@@ -330,8 +342,14 @@ fn a_check_that_cannot_tell_takes_no_failure_back() {
             "{state}: what the worker found out is kept"
         );
     }
-    assert!(matches!(beside(Outcome::Passed, &exits(127), &over), Progress::Silent(Cause::NoReport, _)));
-    assert!(matches!(beside(Outcome::Passed, &oom, &over), Progress::Silent(Cause::OutOfMemory, _)));
+    assert!(matches!(
+        beside(Outcome::Passed, &exits(127), &over),
+        Progress::Inconclusive(InconclusiveReason::NoReport, _)
+    ));
+    assert!(matches!(
+        beside(Outcome::Passed, &oom, &over),
+        Progress::Inconclusive(InconclusiveReason::OutOfMemory, _)
+    ));
 }
 
 #[test]
@@ -340,12 +358,13 @@ fn a_check_without_a_status_has_not_ended() {
     let own = json!({"terminated": {"exitCode": 0, "message": passed}});
     let told = |phase: &str| with_checks(json!({"phase": phase, "containerStatuses": [one("worker", &own)]}));
     assert_eq!(told("Running"), Progress::Running);
-    assert!(matches!(told("Succeeded"), Progress::Silent(Cause::NoReport, _)));
+    assert!(matches!(told("Succeeded"), Progress::Inconclusive(InconclusiveReason::NoReport, _)));
 }
 
 #[test]
 fn the_image_of_a_check_that_cannot_be_pulled_is_named() {
-    let pulled = Progress::Waiting(Cause::ImagePull, "check gpu: ErrImagePull: not found".into());
+    let pulled =
+        Progress::Waiting(InconclusiveReason::ImagePull, "check gpu: ErrImagePull: not found".into());
     let running = json!({"phase": "Running"});
     assert_eq!(beside(Outcome::Passed, &cannot_pull(), &running), pulled);
     assert_eq!(verdict(&beside(Outcome::Failed, &cannot_pull(), &running)), Some(Verdict::Failed));
@@ -360,11 +379,14 @@ fn the_image_of_a_check_that_cannot_be_pulled_is_named() {
     let deadline = json!({"phase": "Failed", "reason": "DeadlineExceeded"});
     let late = beside(Outcome::Passed, &cannot_pull(), &deadline);
     assert!(
-        matches!(&late, Progress::Silent(Cause::ImagePull, why) if why.contains("not found")),
+        matches!(&late, Progress::Inconclusive(InconclusiveReason::ImagePull, why) if why.contains("not found")),
         "{late:?}"
     );
     let lost = beside(Outcome::Passed, &unknown(), &deadline);
-    assert!(matches!(&lost, Progress::Silent(Cause::NotStarted, why) if why.contains("gpu")), "{lost:?}");
+    assert!(
+        matches!(&lost, Progress::Inconclusive(InconclusiveReason::NotStarted, why) if why.contains("gpu")),
+        "{lost:?}"
+    );
 }
 
 #[test]
@@ -373,13 +395,17 @@ fn a_deadline_does_not_hide_what_was_waited_for() {
         let status = [one("worker", state)];
         with_status(json!({"phase": "Failed", "reason": "DeadlineExceeded", "containerStatuses": status}))
     };
-    assert_eq!(over(&cannot_pull()), Progress::Silent(Cause::ImagePull, "ErrImagePull: not found".into()));
-    let nothing = Progress::Silent(Cause::NotStarted, "DeadlineExceeded before it started".into());
+    assert_eq!(
+        over(&cannot_pull()),
+        Progress::Inconclusive(InconclusiveReason::ImagePull, "ErrImagePull: not found".into())
+    );
+    let nothing =
+        Progress::Inconclusive(InconclusiveReason::NotStarted, "DeadlineExceeded before it started".into());
     assert_eq!(over(&unknown()), nothing);
     assert_eq!(with_status(json!({"phase": "Failed", "reason": "DeadlineExceeded"})), nothing);
     let ran = over(&json!({"running": {}}));
     assert!(
-        matches!(&ran, Progress::Silent(Cause::NoReport, why) if why.contains("DeadlineExceeded")),
+        matches!(&ran, Progress::Inconclusive(InconclusiveReason::NoReport, why) if why.contains("DeadlineExceeded")),
         "{ran:?}"
     );
     let init = json!({"phase": "Failed", "reason": "DeadlineExceeded",

@@ -8,13 +8,13 @@ use nodekeeper_core::api::{
     NodeIdentity, NodeRemediation, NodeRemediationSpec, NodeRemediationStatus, RemediationAction,
     RemediationCause, RemediationPolicy, RemediationPolicySpec, RemediationPolicyStatus,
 };
-use nodekeeper_core::checks::Subject;
-use nodekeeper_core::gate::{GateView, Notice};
+use nodekeeper_core::checks::WorkerIdentity;
+use nodekeeper_core::gate::{EventSpec, GateView};
 use nodekeeper_core::node::{CORDONED, NodeView};
 use nodekeeper_core::record;
 use nodekeeper_core::remediate::drain::PodView;
 use nodekeeper_core::remediate::provider::ClaimView;
-use nodekeeper_core::remediate::{Policy, Request, Target};
+use nodekeeper_core::remediate::{Policy, Remediation, Target};
 use nodekeeper_core::worker::{self, WorkerView};
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -60,14 +60,14 @@ impl Writer {
             info!(node = &*node.name, gate = cause.name, why = cause.message, "Replacement asked for");
             asked(self.requests().create(&PostParams::default(), &request_for(identity, cause))).await?
         };
-        self.views().requests.learn(Request::new(&made), self.clock.elapsed());
+        self.views().requests.learn(Remediation::new(&made), self.clock.elapsed());
         Ok(())
     }
 
     async fn refresh_cause(
         &self,
         node: &NodeView,
-        request: &Request,
+        request: &Remediation,
         cause: &RemediationCause,
     ) -> Result<NodeRemediation, Trouble> {
         let mut causes = request.spec.causes.clone();
@@ -88,7 +88,7 @@ impl Writer {
     /// Writes what became of a request.
     pub async fn report_request(
         &self,
-        request: &Request,
+        request: &Remediation,
         status: &NodeRemediationStatus,
     ) -> Result<(), Trouble> {
         self.permitted()?;
@@ -100,12 +100,12 @@ impl Writer {
         let patch = Patch::<()>::Json(as_patch(&operations)?);
         let written =
             asked(self.requests().patch_status(&request.name, &PatchParams::default(), &patch)).await?;
-        self.views().requests.learn(Request::new(&written), self.clock.elapsed());
+        self.views().requests.learn(Remediation::new(&written), self.clock.elapsed());
         Ok(())
     }
 
     /// History that is old enough goes.
-    pub async fn remove_request(&self, request: &Request) -> Result<(), Trouble> {
+    pub async fn remove_request(&self, request: &Remediation) -> Result<(), Trouble> {
         self.permitted()?;
         let params = DeleteParams::default().preconditions(of_uid(&request.uid));
         match asked(self.requests().delete(&request.name, &params)).await {
@@ -147,7 +147,7 @@ impl Writer {
     }
 
     /// No more pods are scheduled to the node. It bears our mark, so that nobody else's cordon is ever undone.
-    pub async fn shut(&self, target: &Target, request: &Request) -> Result<(), Trouble> {
+    pub async fn shut(&self, target: &Target, request: &Remediation) -> Result<(), Trouble> {
         self.permitted()?;
         let mut operations = same_machine(target);
         // What was decided from this record must not meet another: the node may have been let in just now.
@@ -258,10 +258,10 @@ impl Writer {
         &self,
         node: &NodeView,
         gate: &GateView,
-        subject: &Subject,
+        identity: &WorkerIdentity,
     ) -> Result<(), Trouble> {
         self.permitted()?;
-        let pod = worker::control_pod(&self.template, node, &gate.spec, subject)
+        let pod = worker::control_pod(&self.template, node, &gate.spec, identity)
             .map_err(|error| Trouble::Refused(error.to_string()))?;
         info!(node = &*node.name, gate = gate.name, "Creating control worker pod");
         let began = self.clock.elapsed();
@@ -295,9 +295,9 @@ impl Writer {
     }
 
     /// Says something about a node in an Event on it. It stands in a condition as well: not worth a second try.
-    pub async fn tell_of(&self, node: &NodeIdentity, notice: &Notice) -> Result<(), Trouble> {
+    pub async fn tell_of(&self, node: &NodeIdentity, event: &EventSpec) -> Result<(), Trouble> {
         self.permitted()?;
-        self.tell(&node.name, &node.uid, notice).await
+        self.tell(&node.name, &node.uid, event).await
     }
 }
 

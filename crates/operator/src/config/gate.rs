@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use nodekeeper_core::api::{ActEnforcement, Backoff, Fate, GateTaint, RemediationPolicySpec, TaintEffect};
+use nodekeeper_core::api::{
+    ActEnforcement, Backoff, FailureAction, GateTaint, RemediationPolicySpec, TaintEffect,
+};
 
 use super::section::{Field, Section};
 use super::{Loaded, words};
@@ -45,7 +47,7 @@ pub fn read(root: &mut Section, loaded: &mut Loaded) {
     if let Some(field) = section.take("deleteFailedNodes")
         && field.bool() == Some(true)
     {
-        loaded.gate.on_failure = Fate::Replace;
+        loaded.gate.on_failure = FailureAction::Replace;
         loaded.policy = Some(policy());
         field.warn(REPLACES);
     }

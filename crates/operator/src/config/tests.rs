@@ -1,4 +1,4 @@
-use nodekeeper_core::api::{ActEnforcement, Fate, NodeGateSpec, RemediationPolicySpec, TaintEffect};
+use nodekeeper_core::api::{ActEnforcement, FailureAction, NodeGateSpec, RemediationPolicySpec, TaintEffect};
 use nodekeeper_core::checks::Dns;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -204,7 +204,7 @@ fn f18_every_key_of_the_workers_file_does_so_too_in_either_place() {
 #[test]
 fn f13_failed_nodes_are_replaced_within_a_budget_as_the_file_says() {
     let read = loaded("nodeManagement: {deleteFailedNodes: true}");
-    assert_eq!(read.gate, NodeGateSpec { on_failure: Fate::Replace, ..NodeGateSpec::default() });
+    assert_eq!(read.gate, NodeGateSpec { on_failure: FailureAction::Replace, ..NodeGateSpec::default() });
     let policy = RemediationPolicySpec {
         enforcement: ActEnforcement::Enforce,
         delete_node_object_for: vec!["config".into()],

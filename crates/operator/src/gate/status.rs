@@ -67,13 +67,13 @@ impl Gate {
     fn next_status(&self, name: &str) -> Option<(GateView, NodeGateStatus)> {
         let views = self.views();
         let gate = views.gates.get(name)?.clone();
-        let census = locked(&self.census);
+        let fleet = locked(&self.fleet);
         let refused = locked(&self.line).refusal(name, self.clock.elapsed());
         let gates: Vec<&GateView> = views.gates.all().collect();
         let shadowed_by = shadow(&gate, &gates, views.nodes.all());
         let unserved = gate.spec.taints.iter().find_map(|taint| {
-            let count = census.tally(&taint.key).count(State::Unserved);
-            let example = census.example(&taint.key, State::Unserved)?;
+            let count = fleet.counts(&taint.key).count(State::Unserved);
+            let example = fleet.example(&taint.key, State::Unserved)?;
             (count > 0).then_some((example, count))
         });
         let taints: Vec<&str> = gate.spec.taints.iter().map(|taint| taint.key.as_str()).collect();
@@ -89,7 +89,7 @@ impl Gate {
         }
         let seen = Seen {
             gate: &gate,
-            tally: &census.tally(name),
+            counts: &fleet.counts(name),
             refused: refused.as_deref(),
             shadowed_by: shadowed_by.as_ref().map(|(other, count)| (other.as_str(), *count)),
             unserved,

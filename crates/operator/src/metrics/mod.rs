@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use nodekeeper_core::fleet::Census;
+use nodekeeper_core::fleet::FleetIndex;
 use nodekeeper_core::report::{CheckResult, Outcome as CheckOutcome, Verdict};
 
 use crate::queue::{Numbers, Outcome};
@@ -248,8 +248,8 @@ impl Metrics {
 
     /// Where the nodes stand; to be filled by the leader.
     #[must_use]
-    pub fn census(&self) -> Arc<Mutex<Census>> {
-        self.board.census()
+    pub fn fleet(&self) -> Arc<Mutex<FleetIndex>> {
+        self.board.fleet()
     }
 
     /// A node is gone, and all series with its name.

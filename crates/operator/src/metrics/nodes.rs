@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nodekeeper_core::fleet::{Census, Standing};
+use nodekeeper_core::fleet::{FleetIndex, NodeStatus};
 use nodekeeper_core::gate::State;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
@@ -21,7 +21,7 @@ const NODES: Entry = entry(
     Stable,
     "nodekeeper_nodes",
     &["gate", "state"],
-    "Nodes by gate and state: waiting, gated, verifying, verified, failed, inconclusive, stuck (no worker could tell until the deadline), unserved (tainted, and no gate serves it), leaving, excluded (never gated)",
+    "Nodes by gate and state: waiting, gated, verifying, verified, failed, inconclusive, stuck (no worker could tell until the deadline), unserved (tainted, and no gate serves it), terminating, excluded (never gated)",
 );
 const OLDEST: Entry = entry(
     Set::Ours,
@@ -90,7 +90,7 @@ const fn by_node(name: &'static str, labels: &'static [&'static str], help: &'st
 #[derive(Clone, Debug)]
 pub struct Board {
     /// Filled by whoever looks at nodes.
-    census: Arc<Mutex<Census>>,
+    fleet: Arc<Mutex<FleetIndex>>,
     state: Arc<Mutex<Leading>>,
     seed: bool,
     per_node: bool,
@@ -114,7 +114,7 @@ impl Board {
         }
         book.note(RETRIES, MetricType::Counter);
         let (seed, per_node) = (book.wanted(Set::Seed), book.wanted(Set::PerNode));
-        let board = Self { census: Arc::default(), state: Arc::default(), seed, per_node };
+        let board = Self { fleet: Arc::default(), state: Arc::default(), seed, per_node };
         book.registry.register_collector(Box::new(board.clone()));
         board
     }
@@ -123,24 +123,24 @@ impl Board {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn nodes(&self) -> MutexGuard<'_, Census> {
-        self.census.lock().unwrap_or_else(PoisonError::into_inner)
+    fn nodes(&self) -> MutexGuard<'_, FleetIndex> {
+        self.fleet.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Where the nodes stand; to be filled by the leader.
-    pub fn census(&self) -> Arc<Mutex<Census>> {
-        self.census.clone()
+    pub fn fleet(&self) -> Arc<Mutex<FleetIndex>> {
+        self.fleet.clone()
     }
 
     /// From here on it is ours to say.
     pub fn lead(&self) {
-        *self.nodes() = Census::default();
+        *self.nodes() = FleetIndex::default();
         *self.state() = Leading { is: true, ..Leading::default() };
     }
 
     /// From here on it is somebody else's to say. Says whether it was ours.
     pub fn step_down(&self) -> bool {
-        *self.nodes() = Census::default();
+        *self.nodes() = FleetIndex::default();
         std::mem::take(&mut *self.state()).is
     }
 
@@ -158,7 +158,7 @@ impl Board {
 
     /// What the seed would call the state of a node; none if it is not known.
     pub fn seed_state(&self, node: &str) -> Option<&'static str> {
-        self.nodes().get(node).map(|standing| seed_word(standing.state))
+        self.nodes().get(node).map(|status| seed_word(status.state))
     }
 
     /// There is such a gate.
@@ -196,16 +196,20 @@ impl Collector for Board {
     }
 }
 
-fn gated(nodes: &Census) -> impl Iterator<Item = (&str, &Standing)> {
+fn gated(nodes: &FleetIndex) -> impl Iterator<Item = (&str, &NodeStatus)> {
     nodes.nodes().filter(|(_, seen)| seen.state != State::Ungated)
 }
 
 /// A node that no gate serves stands at a taint, which is no gate.
-fn gate_of(standing: &Standing) -> &str {
-    if standing.state == State::Unserved { "" } else { &standing.at }
+fn gate_of(status: &NodeStatus) -> &str {
+    if status.state == State::Unserved { "" } else { &status.at }
 }
 
-fn encode_totals(nodes: &Census, gates: &BTreeSet<Box<str>>, encoder: &mut DescriptorEncoder) -> fmt::Result {
+fn encode_totals(
+    nodes: &FleetIndex,
+    gates: &BTreeSet<Box<str>>,
+    encoder: &mut DescriptorEncoder,
+) -> fmt::Result {
     // A gate that holds nobody says so: an alert on a series that goes away does not end.
     let gates = gates.iter();
     let mut counts: BTreeMap<(&str, &str), usize> =
@@ -213,8 +217,11 @@ fn encode_totals(nodes: &Census, gates: &BTreeSet<Box<str>>, encoder: &mut Descr
     let mut oldest: BTreeMap<&str, i64> = BTreeMap::new();
     for (_, seen) in nodes.nodes() {
         *counts.entry((gate_of(seen), word(seen.state))).or_default() += 1;
-        if !matches!(seen.state, State::Ungated | State::Verified | State::Leaving) {
-            oldest.entry(gate_of(seen)).and_modify(|came| *came = seen.came.min(*came)).or_insert(seen.came);
+        if !matches!(seen.state, State::Ungated | State::Verified | State::Terminating) {
+            oldest
+                .entry(gate_of(seen))
+                .and_modify(|oldest| *oldest = seen.created_at.min(*oldest))
+                .or_insert(seen.created_at);
         }
     }
     let rows = counts
@@ -222,11 +229,11 @@ fn encode_totals(nodes: &Census, gates: &BTreeSet<Box<str>>, encoder: &mut Descr
         .map(|((gate, state), count)| (vec![("gate", *gate), ("state", *state)], number(*count)));
     gauges(encoder, &NODES, rows)?;
     #[expect(clippy::cast_precision_loss, reason = "seconds since 1970 are exact in a f64")]
-    let rows = oldest.iter().map(|(gate, came)| (vec![("gate", *gate)], *came as f64));
+    let rows = oldest.iter().map(|(gate, created_at)| (vec![("gate", *gate)], *created_at as f64));
     gauges(encoder, &OLDEST, rows)
 }
 
-fn encode_seed(nodes: &Census, encoder: &mut DescriptorEncoder) -> fmt::Result {
+fn encode_seed(nodes: &FleetIndex, encoder: &mut DescriptorEncoder) -> fmt::Result {
     let rows =
         gated(nodes).map(|(name, seen)| (vec![("node", name), ("status", seed_word(seen.state))], 1.0));
     gauges(encoder, &STATUS, rows)?;
@@ -234,10 +241,10 @@ fn encode_seed(nodes: &Census, encoder: &mut DescriptorEncoder) -> fmt::Result {
         .filter_map(|(name, seen)| seen.took.map(|took| (vec![("node", name)], f64::from(took) / 1000.0)));
     gauges(encoder, &DURATION, rows)?;
     let rows =
-        |of: fn(&Standing) -> f64| gated(nodes).map(move |(name, seen)| (vec![("node", name)], of(seen)));
+        |of: fn(&NodeStatus) -> f64| gated(nodes).map(move |(name, seen)| (vec![("node", name)], of(seen)));
     gauges(encoder, &RETRY_COUNT, rows(|seen| f64::from(seen.retries)))?;
     gauges(encoder, &VERIFIED, rows(|seen| (seen.state == State::Verified).into()))?;
-    let active = |seen: &Standing| matches!(seen.state, State::Pending | State::InProgress).into();
+    let active = |seen: &NodeStatus| matches!(seen.state, State::Pending | State::InProgress).into();
     gauges(encoder, &ACTIVE, rows(active))?;
     let mut out = encoder.encode_descriptor(RETRIES.bare_name(), RETRIES.help, None, MetricType::Counter)?;
     for (name, seen) in gated(nodes) {
@@ -272,7 +279,7 @@ fn word(state: State) -> &'static str {
         State::Ungated => "excluded",
         State::Unserved => "unserved",
         State::Verified => "verified",
-        State::Leaving => "leaving",
+        State::Terminating => "leaving",
         State::Waiting => "waiting",
         State::Unverified => "gated",
         State::Pending | State::InProgress => "verifying",
@@ -288,7 +295,7 @@ pub fn seed_word(state: State) -> &'static str {
     match state {
         State::Ungated => "no_taint",
         State::Verified => "verified",
-        State::Leaving => "deleting",
+        State::Terminating => "deleting",
         State::Unserved | State::Waiting | State::Unverified | State::Inconclusive | State::Stuck => {
             "unverified"
         }

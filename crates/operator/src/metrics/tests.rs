@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use nodekeeper_core::fleet::Standing;
+use nodekeeper_core::fleet::NodeStatus;
 use nodekeeper_core::gate::State;
 use nodekeeper_core::report::reason;
 
@@ -89,16 +89,16 @@ const NAMES: &[&str] = &[
 ];
 
 /// Where a node stands, as the leader finds it.
-fn node_is(metrics: &Metrics, node: &str, gate: &str, state: State, came: Timestamp, attempts: u32) {
-    let census = metrics.census();
-    let mut census = census.lock().unwrap();
-    let (at, came, retries) = (census.name(gate), came.as_second(), attempts.saturating_sub(1));
-    let standing = Standing { at, state, cause: None, regated: false, came, retries, took: None };
-    census.set(&node.into(), Some(standing));
+fn node_is(metrics: &Metrics, node: &str, gate: &str, state: State, created_at: Timestamp, attempts: u32) {
+    let fleet = metrics.fleet();
+    let mut fleet = fleet.lock().unwrap();
+    let (at, created_at, retries) = (fleet.name(gate), created_at.as_second(), attempts.saturating_sub(1));
+    let status = NodeStatus { at, state, cause: None, retainted: false, created_at, retries, took: None };
+    fleet.set(&node.into(), Some(status));
 }
 
 fn forget(metrics: &Metrics, node: &str) {
-    metrics.census().lock().unwrap().set(&node.into(), None);
+    metrics.fleet().lock().unwrap().set(&node.into(), None);
     metrics.forget_node(node);
 }
 

@@ -5,11 +5,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 use nodekeeper_core::api::{NodeRemediationStatus, Reservation};
 use nodekeeper_core::condition::Finding;
-use nodekeeper_core::gate::Notice;
-use nodekeeper_core::remediate::act::{Acting, Next, Step, next};
+use nodekeeper_core::gate::EventSpec;
+use nodekeeper_core::remediate::act::{ActInput, NextStep, Step, next};
 use nodekeeper_core::remediate::drain::PodView;
-use nodekeeper_core::remediate::provider::Machine;
-use nodekeeper_core::remediate::{Policy, Request};
+use nodekeeper_core::remediate::provider::Replacement;
+use nodekeeper_core::remediate::{Policy, Remediation};
 use tracing::{debug, info, warn};
 
 use super::{Around, FIRST_PAUSE, Remediator, SOON, locked, why};
@@ -23,19 +23,19 @@ impl Remediator {
     /// Does the next step of what was approved.
     pub(super) async fn act(
         &self,
-        request: &Request,
+        request: &Remediation,
         policy: Option<&Policy>,
         reservation: &Reservation,
         around: &Around,
     ) -> Outcome {
         let blocked = locked(&self.refused).get(&request.name).map(|(_, why)| why.clone());
-        let next = next(&Acting {
+        let next = next(&ActInput {
             request,
             policy,
             reservation,
             target: around.target.as_ref(),
             pods: &around.pods,
-            machine: &around.machine,
+            replacement: &around.replacement,
             blocked: blocked.as_deref().filter(|why| !why.is_empty()),
             now: self.clock.now(),
         });
@@ -56,7 +56,7 @@ impl Remediator {
     /// Returns how long to wait, where the server asks for patience.
     async fn step(
         &self,
-        request: &Request,
+        request: &Remediation,
         around: &Around,
         step: &Step,
     ) -> Result<Option<Duration>, Trouble> {
@@ -69,19 +69,23 @@ impl Remediator {
             Step::Evict(pods) => self.send_off(request, pods).await.map(Some),
             Step::DeleteClaim(claim) => {
                 let note = format!("its NodeClaim {} is deleted: {}", claim.name, why(request));
-                self.tell(request, &Notice::new(true, "NodeReplacementRequested", "DeleteNodeClaim", note))
-                    .await;
+                self.tell(
+                    request,
+                    &EventSpec::new(true, "NodeReplacementRequested", "DeleteNodeClaim", note),
+                )
+                .await;
                 self.writer.delete_claim(claim, node).await.map(|()| None)
             }
             Step::DeleteNode => {
                 let note = format!("its Node object is deleted: {}", why(request));
-                self.tell(request, &Notice::new(true, "NodeReplacementRequested", "DeleteNode", note)).await;
+                self.tell(request, &EventSpec::new(true, "NodeReplacementRequested", "DeleteNode", note))
+                    .await;
                 self.writer.delete_node(target).await.map(|()| None)
             }
         }
     }
 
-    async fn send_off(&self, request: &Request, pods: &[PodView]) -> Result<Duration, Trouble> {
+    async fn send_off(&self, request: &Remediation, pods: &[PodView]) -> Result<Duration, Trouble> {
         let mut blocked = None;
         for pod in pods {
             match self.writer.send_off(pod).await? {
@@ -103,10 +107,10 @@ impl Remediator {
     /// Writes how far it is, and says so when it ends.
     async fn record(
         &self,
-        request: &Request,
+        request: &Remediation,
         reservation: &Reservation,
         around: &Around,
-        next: Next,
+        next: NextStep,
         pause: Option<Duration>,
     ) -> Outcome {
         let is_end = next.is_end();
@@ -133,21 +137,21 @@ impl Remediator {
         info!(node = request.spec.node.name, result, why, "Remediation ended");
         if !succeeded {
             let note = format!("its replacement was given up: {why}");
-            self.tell(request, &Notice::new(true, "RemediationGivenUp", "GiveUp", note)).await;
+            self.tell(request, &EventSpec::new(true, "RemediationGivenUp", "GiveUp", note)).await;
         }
         Outcome::Again(FIRST_PAUSE)
     }
 
     fn status(
-        request: &Request,
+        request: &Remediation,
         around: &Around,
         findings: Vec<Finding>,
         now: Timestamp,
     ) -> NodeRemediationStatus {
         let mut status = request.status_with(findings, now);
         if around.target.is_some() {
-            around.machine.provider().clone_into(&mut status.provider);
-            if let Machine::Claim(claim) = &around.machine {
+            around.replacement.provider().clone_into(&mut status.provider);
+            if let Replacement::Claim(claim) = &around.replacement {
                 status.machine.clone_from(&claim.name);
             }
         }

@@ -6,11 +6,14 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use nodekeeper_core::api::{ActEnforcement, Condition, RemediationPolicyStatus};
-use nodekeeper_core::checks::Subject;
+use nodekeeper_core::checks::WorkerIdentity;
 use nodekeeper_core::gate::GateView;
 use nodekeeper_core::node::NodeView;
 use nodekeeper_core::remediate::control::{Compared, MOST, candidates, spent};
-use nodekeeper_core::remediate::{Hold, Housekeeping, Policy, Request, Target, housekeep, prune, zone};
+use nodekeeper_core::remediate::{
+    BlockReason, Policy, PolicyInput, Remediation, Target, prune, reconcile_policy_status,
+};
+use nodekeeper_core::topology::zone;
 use nodekeeper_core::worker::WorkerView;
 use tokio::time::timeout;
 use tracing::warn;
@@ -53,16 +56,16 @@ impl Remediator {
             }
             return Ok(if self.views().controls.all().next().is_some() { BUSY } else { IDLE });
         };
-        let survey = self.survey(Some(&policy));
+        let group_stats = self.group_stats(Some(&policy));
         let (status, is_busy) = {
             let views = self.views();
-            let requests: Vec<&Request> = views.requests.all().collect();
+            let requests: Vec<&Remediation> = views.requests.all().collect();
             let compared = comparisons(&views, &policy, self);
             let is_there = |uid: &str| views.nodes.all().any(|node| *node.uid == *uid);
-            let status = housekeep(&Housekeeping {
+            let status = reconcile_policy_status(&PolicyInput {
                 policy: &policy,
                 requests: &requests,
-                survey: &survey,
+                group_stats: &group_stats,
                 is_there: &is_there,
                 compared: &compared,
                 now: self.clock.now(),
@@ -71,7 +74,7 @@ impl Remediator {
             let is_busy = pending
                 || status.breaker.open
                 || !status.down.is_empty()
-                || status.quiet_until.is_some()
+                || status.cooldown_until.is_some()
                 || policy.spec.pause.is_some()
                 || status.reservations.iter().any(|one| one.ended.is_none())
                 || views.controls.all().next().is_some();
@@ -86,9 +89,9 @@ impl Remediator {
 
     /// History that is old enough goes.
     async fn prune(&self) -> Result<(), Trouble> {
-        let doomed: Vec<Request> = {
+        let doomed: Vec<Remediation> = {
             let views = self.views();
-            let requests: Vec<&Request> = views.requests.all().collect();
+            let requests: Vec<&Remediation> = views.requests.all().collect();
             let old = prune(views.the_policy(), &requests, self.clock.now());
             old.into_iter().take(PRUNED).cloned().collect()
         };
@@ -109,7 +112,7 @@ impl Remediator {
                 request
                     .is_some_and(|request| policy.is_some_and(|policy| policy.reservation(request).is_some()))
             };
-            if is_held || node.leaving {
+            if is_held || node.terminating {
                 continue;
             }
             let nodes: Api<Node> = Api::all(self.client.clone());
@@ -127,8 +130,8 @@ impl Remediator {
             return Ok(());
         }
         for (gate, in_zone) in self.wanted(policy) {
-            for (node, subject) in self.chosen(&gate, &in_zone, size) {
-                self.writer.start_control(&node, &gate, &subject).await?;
+            for (node, identity) in self.chosen(&gate, &in_zone, size) {
+                self.writer.start_control(&node, &gate, &identity).await?;
             }
         }
         Ok(())
@@ -145,14 +148,14 @@ impl Remediator {
     fn wanted(&self, policy: &Policy) -> Vec<(GateView, String)> {
         let views = self.views();
         let due = |gate: &GateView, in_zone: &str| compared_in(&views, gate, in_zone, &self.clock).is_due();
-        places(&views, policy, &[Hold::Comparing])
+        places(&views, policy, &[BlockReason::Comparing])
             .into_iter()
             .filter_map(|(gate, in_zone)| Some((views.gates.get(&gate)?.clone(), in_zone)))
             .filter(|(gate, in_zone)| due(gate, in_zone))
             .collect()
     }
 
-    fn chosen(&self, gate: &GateView, in_zone: &str, size: usize) -> Vec<(NodeView, Subject)> {
+    fn chosen(&self, gate: &GateView, in_zone: &str, size: usize) -> Vec<(NodeView, WorkerIdentity)> {
         let views = self.views();
         let running = views.controls.all().filter(|control| !control.has_ended()).count();
         let number = minute(&self.clock);
@@ -160,26 +163,26 @@ impl Remediator {
         if running + size > MOST || there.len() < size {
             return Vec::new();
         }
-        let subject = |node: &NodeView| Subject {
+        let identity = |node: &NodeView| WorkerIdentity {
             node_uid: node.uid.to_string(),
             boot_id: node.boot_id.to_string(),
             gate_uid: gate.uid.clone(),
             gate_generation: gate.generation,
             number,
         };
-        there.into_iter().take(size).map(|node| (node.clone(), subject(node))).collect()
+        there.into_iter().take(size).map(|node| (node.clone(), identity(node))).collect()
     }
 }
 
 /// The gates and zones of requests that are held so, and of what is down.
-fn places(views: &Views, policy: &Policy, holds: &[Hold]) -> BTreeSet<(String, String)> {
-    let held = |request: &&Request| {
+fn places(views: &Views, policy: &Policy, holds: &[BlockReason]) -> BTreeSet<(String, String)> {
+    let held = |request: &&Remediation| {
         let approved = request.condition("Approved");
         !request.is_history()
             && approved.is_some_and(|approved| holds.iter().any(|hold| approved.reason == hold.as_str()))
     };
     let asked = views.requests.all().filter(held).filter_map(|request| {
-        let (gate, _) = request.blamed_by()?;
+        let (gate, _) = request.gate_cause()?;
         let node = views.nodes.get(&request.spec.node.name)?;
         Some((gate.to_owned(), zone(node).to_owned()))
     });
@@ -189,7 +192,7 @@ fn places(views: &Views, policy: &Policy, holds: &[Hold]) -> BTreeSet<(String, S
 
 /// The last runs that anybody could want to know about.
 fn comparisons(views: &Views, policy: &Policy, remediator: &Remediator) -> Vec<(String, String, Compared)> {
-    places(views, policy, &[Hold::Comparing, Hold::SharedDependencyDown])
+    places(views, policy, &[BlockReason::Comparing, BlockReason::SharedDependencyDown])
         .into_iter()
         .filter_map(|(gate, in_zone)| {
             let compared = compared_in(views, views.gates.get(&gate)?, &in_zone, &remediator.clock);

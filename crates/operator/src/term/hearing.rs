@@ -11,7 +11,7 @@ use kube::{Api, ResourceExt as _};
 use nodekeeper_core::api::{NodeGate, NodeRemediation, RemediationPolicy};
 use nodekeeper_core::gate::{GateView, wanted_labels};
 use nodekeeper_core::node::NodeView;
-use nodekeeper_core::remediate::{Policy, Request};
+use nodekeeper_core::remediate::{Policy, Remediation};
 use nodekeeper_core::worker::{CONTROLS, Progress, SELECTOR, WorkerView};
 use tracing::{info, warn};
 
@@ -28,7 +28,7 @@ pub(super) enum Heard {
     Worker(Event<WorkerView>),
     Gate(Box<Event<GateView>>),
     Control(Event<WorkerView>),
-    Request(Box<Event<Request>>),
+    Remediation(Box<Event<Remediation>>),
     Policy(Box<Event<Policy>>),
     /// About a pod of a `DaemonSet` on this node.
     Daemon(String, Event<DaemonView>),
@@ -56,7 +56,7 @@ impl Term {
                 self.look_at_requests(now);
                 Vec::new()
             }
-            Heard::Request(event) => {
+            Heard::Remediation(event) => {
                 let touched = self.locked().requests.take(*event, now);
                 for request in touched {
                     self.queue.add(Key::Remediation(request), now);
@@ -147,7 +147,7 @@ impl Term {
     fn look_at_requests_for(&mut self, nodes: &[Arc<str>], now: Duration) {
         let concerned: Vec<Arc<str>> = {
             let views = self.locked();
-            let is_for = |request: &&Request| nodes.iter().any(|node| **node == *request.spec.node.name);
+            let is_for = |request: &&Remediation| nodes.iter().any(|node| **node == *request.spec.node.name);
             let pending = views.requests.all().filter(|request| !request.is_history()).filter(is_for);
             pending.map(|request| request.name.as_str().into()).collect()
         };
@@ -163,7 +163,7 @@ impl Term {
         let Some(known) = views.workers.get(&worker.name) else { return };
         let has_not =
             |worker: &WorkerView| matches!(worker.progress, Progress::Waiting(..) | Progress::Unscheduled(_));
-        let gate = views.gates.all().find(|gate| gate.uid == worker.subject.gate_uid);
+        let gate = views.gates.all().find(|gate| gate.uid == worker.identity.gate_uid);
         if let (Some(gate), true, false) = (gate, has_not(known), has_not(worker)) {
             self.settings.metrics.worker_runs(&gate.name, now.saturating_sub(known.first_seen));
         }
@@ -192,7 +192,7 @@ impl Term {
         let requests = ApiResource::erase::<NodeRemediation>(&());
         let requests = Api::<DynamicObject>::all_with(self.client.clone(), &requests);
         let requests = self.follow(requests, "remediations", part(), Arc::new(read_request), 5);
-        self.heard.push(requests.map(|event| Heard::Request(Box::new(event))).boxed());
+        self.heard.push(requests.map(|event| Heard::Remediation(Box::new(event))).boxed());
         let policies = ApiResource::erase::<RemediationPolicy>(&());
         let policies = Api::<DynamicObject>::all_with(self.client.clone(), &policies);
         let policies = self.follow(policies, "policy", part(), Arc::new(read_policy), 6);
@@ -271,10 +271,10 @@ fn read_gate(object: &DynamicObject) -> Option<GateView> {
     .map(|gate| GateView::new(&gate))
 }
 
-fn read_request(object: &DynamicObject) -> Option<Request> {
+fn read_request(object: &DynamicObject) -> Option<Remediation> {
     let read = serde_json::to_value(object).and_then(serde_json::from_value::<NodeRemediation>);
     let unread = |error| warn!(remediation = object.name_any(), %error, "cannot be read, and is left alone");
-    read.map_err(unread).ok().map(|request| Request::new(&request))
+    read.map_err(unread).ok().map(|request| Remediation::new(&request))
 }
 
 /// One that cannot be read is none, and without one nothing destructive happens.

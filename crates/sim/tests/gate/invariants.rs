@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use nodekeeper_core::checks::Subject;
+use nodekeeper_core::checks::WorkerIdentity;
 use nodekeeper_core::node::{CONDITION, CORDONED, VERIFY};
 use nodekeeper_core::record::{ANNOTATION, Record};
 use nodekeeper_core::report::{self, Verdict};
@@ -54,7 +54,7 @@ pub fn record(node: &Value) -> Option<Record> {
 }
 
 /// For whom a worker works; none if the object is no worker, or one that only others are compared with.
-pub fn subject(pod: &Value) -> Option<Subject> {
+pub fn identity(pod: &Value) -> Option<WorkerIdentity> {
     if is_control(pod) {
         return None;
     }
@@ -69,28 +69,28 @@ pub fn is_control(pod: &Value) -> bool {
 
 /// How a worker's container ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ending {
+enum WorkerResult {
     /// With a verdict about what it was made for.
     Told(Verdict),
     /// With none.
     Silent,
 }
 
-fn ended(pod: &Value) -> Option<Ending> {
+fn ended(pod: &Value) -> Option<WorkerResult> {
     let status = items(pod, "status.containerStatuses").iter().find(|one| text(one, "name") == "worker");
     let Some(terminated) = status.and_then(|status| at(status, "state.terminated")) else {
-        return matches!(text(pod, "status.phase"), "Failed" | "Succeeded").then_some(Ending::Silent);
+        return matches!(text(pod, "status.phase"), "Failed" | "Succeeded").then_some(WorkerResult::Silent);
     };
     let report = report::parse(text(terminated, "message")).ok();
-    let own = report.filter(|report| Some(&report.subject) == subject(pod).as_ref());
+    let own = report.filter(|report| Some(&report.identity) == identity(pod).as_ref());
     let agrees = |report: &report::Report| number(terminated, "exitCode") == Some(report.exit_code().into());
-    Some(own.filter(agrees).map_or(Ending::Silent, |report| Ending::Told(report.verdict)))
+    Some(own.filter(agrees).map_or(WorkerResult::Silent, |report| WorkerResult::Told(report.verdict)))
 }
 
 /// 1. We never remove a gate taint without a Passed verdict for the node's current incarnation.
 #[derive(Default)]
 struct OpenedByVerdict {
-    passed: BTreeMap<(String, u32), Subject>,
+    passed: BTreeMap<(String, u32), WorkerIdentity>,
     /// uid and generation of the gate, and since when.
     gate: (String, i64, Timestamp),
 }
@@ -106,9 +106,9 @@ impl Invariant for OpenedByVerdict {
             self.gate = (uid(gate).to_owned(), generation, change.at);
         }
         if let ("pods", Some(pod)) = (change.collection.as_str(), &change.after)
-            && let (Some(subject), Some(Ending::Told(Verdict::Passed))) = (subject(pod), ended(pod))
+            && let (Some(identity), Some(WorkerResult::Told(Verdict::Passed))) = (identity(pod), ended(pod))
         {
-            self.passed.insert((subject.node_uid.clone(), subject.number), subject);
+            self.passed.insert((identity.node_uid.clone(), identity.number), identity);
         }
         let (Some(before), Some(after)) = (&change.before, &change.after) else { return Ok(()) };
         if change.collection != "nodes" || !is_ours(change) || !is_gated(before) || is_gated(after) {
@@ -191,7 +191,7 @@ impl Invariant for NothingForeign {
             }
             ("pods", before, after) => {
                 let is_worker =
-                    |pod: &Arc<Value>| subject(pod).is_some() && change.key.starts_with(NAMESPACE);
+                    |pod: &Arc<Value>| identity(pod).is_some() && change.key.starts_with(NAMESPACE);
                 if before.iter().chain(after).all(is_worker) {
                     Ok(())
                 } else {
@@ -217,9 +217,9 @@ impl Invariant for TaintedForCause {
 
     fn check(&mut self, change: &Change) -> Result<(), String> {
         if let ("pods", Some(pod)) = (change.collection.as_str(), &change.after)
-            && let (Some(subject), Some(Ending::Told(Verdict::Failed))) = (subject(pod), ended(pod))
+            && let (Some(identity), Some(WorkerResult::Told(Verdict::Failed))) = (identity(pod), ended(pod))
         {
-            self.failed.insert((subject.node_uid, subject.number, subject.boot_id));
+            self.failed.insert((identity.node_uid, identity.number, identity.boot_id));
         }
         let (Some(before), Some(after)) = (&change.before, &change.after) else { return Ok(()) };
         if change.collection != "nodes" || !is_ours(change) || is_gated(before) || !is_gated(after) {
@@ -269,7 +269,7 @@ impl Invariant for OnlyWhenEnforced {
 /// A worker counts once, whoever crashes when.
 #[derive(Default)]
 struct CountedOnce {
-    endings: BTreeMap<(String, u32), Ending>,
+    endings: BTreeMap<(String, u32), WorkerResult>,
 }
 
 impl Invariant for CountedOnce {
@@ -279,9 +279,9 @@ impl Invariant for CountedOnce {
 
     fn check(&mut self, change: &Change) -> Result<(), String> {
         if let ("pods", Some(pod)) = (change.collection.as_str(), &change.after)
-            && let (Some(subject), Some(ending)) = (subject(pod), ended(pod))
+            && let (Some(identity), Some(ending)) = (identity(pod), ended(pod))
         {
-            self.endings.insert((subject.node_uid, subject.number), ending);
+            self.endings.insert((identity.node_uid, identity.number), ending);
         }
         let (Some(before), Some(after)) = (&change.before, &change.after) else { return Ok(()) };
         if change.collection != "nodes" || !is_ours(change) {
@@ -292,7 +292,7 @@ impl Invariant for CountedOnce {
             // Only the condition was written.
             return Ok(());
         }
-        let only_tainted = is.number == was.number && is.regated && !was.regated;
+        let only_tainted = is.number == was.number && is.retainted && !was.retainted;
         if is.number <= was.number && !only_tainted {
             return Err(format!("worker {} is recorded after worker {}", is.number, was.number));
         }
@@ -302,7 +302,7 @@ impl Invariant for CountedOnce {
         let new_round = is.round != was.round || was.verdict == Some(Verdict::Passed) || (asked && !goes_on);
         let counted = is.attempts - if new_round { 0 } else { was.attempts };
         let ending = self.endings.get(&(uid(after).to_owned(), is.number));
-        let earned = u32::from(matches!(ending, Some(Ending::Told(Verdict::Passed | Verdict::Failed))));
+        let earned = u32::from(matches!(ending, Some(WorkerResult::Told(Verdict::Passed | Verdict::Failed))));
         // A verdict about an earlier boot or gate, or of a node that was not Ready any more, is no attempt. A failure that
         // is recorded as one is.
         let must = u32::from(is.verdict == Some(Verdict::Failed));
@@ -347,25 +347,28 @@ impl Invariant for OneWorkerAtATime {
             self.recorded.insert(uid(node).to_owned(), record(node).map_or(0, |record| record.number));
         }
         let Some(object) = change.after.as_ref().or(change.before.as_ref()) else { return Ok(()) };
-        let Some(subject) = subject(object).filter(|_| change.collection == "pods") else { return Ok(()) };
-        let recorded = self.recorded.get(&subject.node_uid).copied().unwrap_or_default();
-        if change.before.is_none() && change.was_held() && subject.number <= recorded {
+        let Some(identity) = identity(object).filter(|_| change.collection == "pods") else { return Ok(()) };
+        let recorded = self.recorded.get(&identity.node_uid).copied().unwrap_or_default();
+        if change.before.is_none() && change.was_held() && identity.number <= recorded {
             self.belated.insert(uid(object).to_owned());
         }
         if self.belated.contains(uid(object)) {
             return Ok(());
         }
-        let here = self.unended.entry(subject.node_uid.clone()).or_default();
+        let here = self.unended.entry(identity.node_uid.clone()).or_default();
         if change.after.as_ref().is_none_or(|pod| ended(pod).is_some()) {
             here.remove(&change.key);
             return Ok(());
         }
         if change.before.is_none() {
             if let Some(other) = here.first() {
-                return Err(format!("worker {} starts while {other} has not ended", subject.number));
+                return Err(format!("worker {} starts while {other} has not ended", identity.number));
             }
-            if subject.number <= recorded {
-                return Err(format!("worker {} starts after worker {recorded} was recorded", subject.number));
+            if identity.number <= recorded {
+                return Err(format!(
+                    "worker {} starts after worker {recorded} was recorded",
+                    identity.number
+                ));
             }
         }
         here.insert(change.key.clone());
@@ -451,7 +454,7 @@ impl Invariant for HealthyNodesAreOpen {
             let made: Option<Timestamp> = text(pod, "metadata.creationTimestamp").parse().ok();
             let young = made.is_some_and(|made| now.duration_since(made) < SignedDuration::from_mins(1));
             (young && ended(pod).is_none())
-                || subject(pod).is_some_and(|subject| cordoned.contains(subject.node_uid.as_str()))
+                || identity(pod).is_some_and(|identity| cordoned.contains(identity.node_uid.as_str()))
         };
         pods.iter()
             .find(|pod| !needed(pod))

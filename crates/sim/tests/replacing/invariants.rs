@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::ledger::{BEHIND, Ledger, approved, is_cordon, mark};
 use super::{CLAIMS, POLICIES, REQUESTS, reserved};
-use crate::gate::invariants::{asked_for, foreign, is_control, is_gated, is_ours, of_opening, subject};
+use crate::gate::invariants::{asked_for, foreign, identity, is_control, is_gated, is_ours, of_opening};
 
 pub const BUDGET: &str = "no more is done than the budget allows, and only what was approved";
 pub const FOREIGN: &str = "nothing foreign is changed where nodes are replaced";
@@ -130,7 +130,7 @@ fn check_node(change: &Change, before: &Value, after: &Value) -> Result<(), Stri
 }
 
 fn check_pod(change: &Change) -> Result<(), String> {
-    let is_own = |pod: &Value| subject(pod).is_some() || is_control(pod);
+    let is_own = |pod: &Value| identity(pod).is_some() || is_control(pod);
     let evicted = |pod: &Value| condition_status(pod, "DisruptionTarget") == "True";
     let pod = change.before.as_ref().or(change.after.as_ref()).ok_or("no pod")?;
     if is_own(pod) || change.is_eviction() || change.after.as_ref().is_some_and(|pod| evicted(pod)) {

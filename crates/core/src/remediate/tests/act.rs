@@ -2,19 +2,19 @@
 
 use super::*;
 use crate::api::{BreakerState, Drain, Evictable};
-use crate::remediate::act::{Acting, Next, Step, next};
-use crate::remediate::drain::{Drainage, plan};
+use crate::remediate::act::{ActInput, NextStep, Step, next};
+use crate::remediate::drain::{DrainPlan, plan};
 
 use Evictable::{Evict, Refuse};
 
 /// An act that was approved at noon, and what there is of it.
 #[derive(Clone)]
 struct Scene {
-    request: Request,
+    request: Remediation,
     policy: Option<Policy>,
     target: Option<Target>,
     pods: Vec<PodView>,
-    machine: Machine,
+    replacement: Replacement,
     blocked: Option<String>,
     now: Timestamp,
 }
@@ -26,7 +26,7 @@ impl Scene {
             policy: Some(policy()),
             target: Some(target("n1")),
             pods: vec![],
-            machine: Machine::Claim(claim("c1")),
+            replacement: Replacement::Claim(claim("c1")),
             blocked: None,
             now: at(1),
         }
@@ -52,21 +52,21 @@ impl Scene {
         self.target().cordoned_for = Some("n1".into());
     }
 
-    fn next(&self) -> Next {
-        next(&Acting {
+    fn next(&self) -> NextStep {
+        next(&ActInput {
             request: &self.request,
             policy: self.policy.as_ref(),
             reservation: &reservation("n1", at(0)),
             target: self.target.as_ref(),
             pods: &self.pods,
-            machine: &self.machine,
+            replacement: &self.replacement,
             blocked: self.blocked.as_deref(),
             now: self.now,
         })
     }
 
     /// As the operator does: the step, then what is said about it.
-    fn step(&mut self) -> Next {
+    fn step(&mut self) -> NextStep {
         let next = self.next();
         match &next.step {
             Step::Wait => {}
@@ -81,7 +81,7 @@ impl Scene {
         next
     }
 
-    fn say(&mut self, next: &Next) {
+    fn say(&mut self, next: &NextStep) {
         self.request.status = self.request.status_with(next.findings.clone(), self.now);
     }
 
@@ -102,7 +102,7 @@ impl Scene {
     }
 }
 
-fn said<'a>(next: &'a Next, type_: &str) -> Option<(&'a str, &'a str)> {
+fn said<'a>(next: &'a NextStep, type_: &str) -> Option<(&'a str, &'a str)> {
     next.findings.iter().find(|one| one.type_ == type_).map(|one| (one.status, one.reason))
 }
 
@@ -124,7 +124,7 @@ fn a_node_is_cordoned_emptied_and_replaced_in_this_order() {
     let last = scene.next();
     assert!(last.is_end() && said(&last, "Succeeded") == Some(("True", "Replaced")));
     let mut bare = Scene::cordoned();
-    bare.machine = Machine::NodeObject;
+    bare.replacement = Replacement::NodeObject;
     assert_eq!(bare.next().step, Step::DeleteNode);
 }
 
@@ -143,7 +143,7 @@ fn whatever_was_done_before_a_crash_the_end_is_the_same() {
             }
             let end = scene.run();
             assert!(end.target.is_none() && end.pods.is_empty(), "after {done} steps");
-            assert_eq!(end.ended(), ("True", "Replaced"), "after {done} steps, {told} told");
+            assert_eq!(end.ended(), ("True", "Replaced"), "after {done} steps, {told} seen");
         }
     }
 }
@@ -161,14 +161,14 @@ fn what_holds_an_act_holds_one_that_was_begun() {
         ("OptedOut", |scene| {
             scene.pods = vec![PodView { opted_out: Some("nodekeeper.dev/do-not-disrupt"), ..pod("p") }];
         }),
-        ("NoProvider", |scene| scene.machine = Machine::Nobody),
+        ("NoProvider", |scene| scene.replacement = Replacement::Nobody),
         ("TimedOut", |scene| scene.now = at(60)),
         ("NodeRecovered", |scene| scene.target().record = Some(failed_record("n1", at(0)).opened("label"))),
         ("SharedDependencyDown", |scene| scene.policy().status.down = vec![down("a", "dns", "kubernetes.")]),
         ("BreakerOpen", |scene| {
-            scene.policy().status.breaker = BreakerState { open: true, calm_since: None }
+            scene.policy().status.breaker = BreakerState { open: true, below_threshold_since: None }
         }),
-        ("Recovering", |scene| scene.policy().status.quiet_until = Some(at(9))),
+        ("Recovering", |scene| scene.policy().status.cooldown_until = Some(at(9))),
     ];
     for (reason, change) in reasons {
         let mut ours = Scene::cordoned();
@@ -231,8 +231,8 @@ fn a_person_s_cordon_is_drained_behind_and_stays() {
 #[test]
 fn who_is_going_is_waited_for_but_not_for_ever() {
     let going: [SceneChange; 2] = [
-        |scene| scene.target().leaving = true,
-        |scene| scene.machine = Machine::Claim(ClaimView { deleting: true, ..claim("c1") }),
+        |scene| scene.target().terminating = true,
+        |scene| scene.replacement = Replacement::Claim(ClaimView { deleting: true, ..claim("c1") }),
     ];
     for change in going {
         let mut scene = Scene::cordoned();
@@ -254,9 +254,9 @@ fn who_is_going_is_waited_for_but_not_for_ever() {
 
 #[test]
 fn a_provider_that_cannot_be_read_is_waited_for_and_nothing_is_deleted() {
-    for machine in [Machine::Unreadable("403".into()), Machine::ClaimMissing] {
+    for replacement in [Replacement::Unreadable("403".into()), Replacement::ClaimMissing] {
         let mut scene = Scene::cordoned();
-        scene.machine = machine;
+        scene.replacement = replacement;
         let next = scene.next();
         assert_eq!((&next.step, next.is_end()), (&Step::Wait, false));
         assert_eq!(said(&next, "Replaced"), Some(("False", "ProviderUnreadable")));
@@ -289,7 +289,7 @@ fn a_drain_that_a_budget_blocks_says_which_and_gives_up_in_time() {
     );
 }
 
-fn planned(pods: &[PodView], spec: &Drain, seconds: i64) -> Drainage {
+fn planned(pods: &[PodView], spec: &Drain, seconds: i64) -> DrainPlan {
     plan(pods, spec, at(0), at(0) + SignedDuration::from_secs(seconds))
 }
 
@@ -297,21 +297,21 @@ fn planned(pods: &[PodView], spec: &Drain, seconds: i64) -> Drainage {
 fn the_right_pods_go_and_are_waited_for() {
     let spec = Drain::default();
     let stays = PodView { stays: true, managed: false, ..pod("daemon") };
-    assert_eq!(planned(&[], &spec, 0), Drainage::Done);
-    assert_eq!(planned(std::slice::from_ref(&stays), &spec, 9_999), Drainage::Done);
+    assert_eq!(planned(&[], &spec, 0), DrainPlan::Done);
+    assert_eq!(planned(std::slice::from_ref(&stays), &spec, 9_999), DrainPlan::Done);
     let finished = PodView { finished: true, managed: false, ..pod("job") };
-    assert_eq!(planned(&[stays, finished.clone()], &spec, 0), Drainage::Evict(vec![finished]));
+    assert_eq!(planned(&[stays, finished.clone()], &spec, 0), DrainPlan::Evict(vec![finished]));
     let going = PodView { gone_at: Some(at(1)), managed: false, ..pod("going") };
     let waits = planned(std::slice::from_ref(&going), &spec, 0);
-    assert!(matches!(&waits, Drainage::Waiting(why) if why.contains("shop/going")), "{waits:?}");
-    assert_eq!(planned(&[going.clone(), pod("p")], &spec, 0), Drainage::Evict(vec![pod("p")]));
+    assert!(matches!(&waits, DrainPlan::Waiting(why) if why.contains("shop/going")), "{waits:?}");
+    assert_eq!(planned(&[going.clone(), pod("p")], &spec, 0), DrainPlan::Evict(vec![pod("p")]));
     let many: Vec<PodView> = (0..60).map(|i| pod(&format!("p{i}"))).collect();
-    assert!(matches!(planned(&many, &spec, 0), Drainage::Evict(some) if some.len() == 50));
+    assert!(matches!(planned(&many, &spec, 0), DrainPlan::Evict(some) if some.len() == 50));
     let at_360 = planned(std::slice::from_ref(&going), &spec, 360);
-    assert!(matches!(planned(&[going], &spec, 359), Drainage::Waiting(_)));
-    assert!(matches!(&at_360, Drainage::Refused("PodStuck", why) if why.contains("300 s")), "{at_360:?}");
-    assert!(matches!(planned(&[pod("p")], &spec, 899), Drainage::Evict(_)));
-    assert!(matches!(planned(&[pod("p")], &spec, 900), Drainage::Refused("DrainTimedOut", _)));
+    assert!(matches!(planned(&[going], &spec, 359), DrainPlan::Waiting(_)));
+    assert!(matches!(&at_360, DrainPlan::Refused("PodStuck", why) if why.contains("300 s")), "{at_360:?}");
+    assert!(matches!(planned(&[pod("p")], &spec, 899), DrainPlan::Evict(_)));
+    assert!(matches!(planned(&[pod("p")], &spec, 900), DrainPlan::Refused("DrainTimedOut", _)));
 }
 
 #[test]
@@ -321,7 +321,7 @@ fn pods_that_a_policy_keeps_name_the_field_that_lets_them_go() {
     let both = PodView { local_storage: true, ..lonely.clone() };
     let spec = |local_storage, unmanaged| Drain { local_storage, unmanaged, ..Drain::default() };
     let refused = |pod: &PodView, spec: &Drain| match planned(std::slice::from_ref(pod), spec, 0) {
-        Drainage::Refused("PodNotEvictable", why) => why.split('`').nth(1).map(str::to_owned),
+        DrainPlan::Refused("PodNotEvictable", why) => why.split('`').nth(1).map(str::to_owned),
         _ => None,
     };
     let (storage_field, lonely_field) =

@@ -4,12 +4,12 @@ use super::*;
 use crate::api::{Breaker, BreakerState};
 use crate::remediate::breaker::state;
 
-fn verdicts(failed: u32, all: u32) -> Verdicts {
-    Verdicts { all, failed }
+fn verdicts(failed: u32, all: u32) -> VerdictCounts {
+    VerdictCounts { all, failed }
 }
 
-fn open(calm_since: Option<Timestamp>) -> BreakerState {
-    BreakerState { open: true, calm_since }
+fn open(below_threshold_since: Option<Timestamp>) -> BreakerState {
+    BreakerState { open: true, below_threshold_since }
 }
 
 #[test]
@@ -26,9 +26,9 @@ fn it_opens_past_its_share_of_enough_verdicts() {
     ] {
         let is = state(&Breaker::default(), &closed, verdicts(failed, all), at(0));
         assert_eq!(is.open, opens, "{failed} of {all}");
-        let world = World::with(|world| world.survey.verdicts = verdicts(failed, all));
+        let world = World::with(|world| world.group_stats.verdicts = verdicts(failed, all));
         assert_eq!(
-            world.hold() == Some(Hold::BreakerOpen),
+            world.hold() == Some(BlockReason::BreakerOpen),
             opens,
             "also before it is written: {failed} of {all}"
         );
@@ -48,7 +48,7 @@ fn it_closes_after_calm_and_not_before() {
     assert_eq!(state(&spec, &calm, verdicts(1, 10), at(10)), BreakerState::default());
     assert_eq!(state(&spec, &calm, verdicts(0, 0), at(10)), BreakerState::default(), "nobody fails any more");
     let held = World::with(|world| world.policy().status.breaker = open(Some(at(0)))).hold();
-    assert_eq!(held, Some(Hold::BreakerOpen), "until it is closed, few failures do not matter");
+    assert_eq!(held, Some(BlockReason::BreakerOpen), "until it is closed, few failures do not matter");
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn at_100_percent_it_never_opens() {
     assert!(!state(&spec, &BreakerState::default(), verdicts(50, 50), at(0)).open);
     let world = World::with(|world| {
         world.policy().spec.breaker = spec;
-        world.survey.verdicts = verdicts(50, 50);
+        world.group_stats.verdicts = verdicts(50, 50);
     });
     assert_eq!(world.hold(), None);
 }

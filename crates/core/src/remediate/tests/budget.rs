@@ -32,8 +32,8 @@ fn spent(acts: &[Spent]) -> World {
 
 /// The field that the message blames.
 fn blamed(world: &World) -> Option<String> {
-    let Consideration::Hold(held) = world.consider() else { return None };
-    assert_eq!(held.hold, Hold::BudgetSpent, "{}", held.message);
+    let Approval::BlockReason(held) = world.evaluate() else { return None };
+    assert_eq!(held.hold, BlockReason::BudgetSpent, "{}", held.message);
     held.message.split("spec.budget.").nth(1)?.split('`').next().map(str::to_owned)
 }
 
@@ -87,7 +87,7 @@ fn a_group_loses_no_more_than_its_share_of_an_hour() {
             let mut world = spent(&vec![(5, "pool", "b", true); count]);
             world.policy().spec.budget.group_percent = percent;
             world.target().unschedulable = true;
-            world.survey = group(size, 0);
+            world.group_stats = group(size, 0);
             blamed(&world)
         };
         if allowed > 0 {
@@ -97,7 +97,7 @@ fn a_group_loses_no_more_than_its_share_of_an_hour() {
     }
     let mut others = spent(&[(5, "other", "b", true)]);
     others.policy().spec.budget.group_percent = 10;
-    others.survey = group(9, 9);
+    others.group_stats = group(9, 9);
     assert_eq!(others.hold(), None, "those of other groups do not count");
 }
 
@@ -105,24 +105,28 @@ fn a_group_loses_no_more_than_its_share_of_an_hour() {
 fn a_group_keeps_an_open_node() {
     let open = |count, change: Change| {
         let mut world = World::by_person();
-        world.survey = group(20, count);
+        world.group_stats = group(20, count);
         change(&mut world);
         world.hold()
     };
-    assert_eq!((open(2, |_| ()), open(1, |_| ())), (None, Some(Hold::LastOpenNode)));
+    assert_eq!((open(2, |_| ()), open(1, |_| ())), (None, Some(BlockReason::LastOpenNode)));
     assert_eq!(open(0, |world| world.target().unschedulable = true), None, "a cordoned one is not open");
-    assert_eq!(World::with(|world| world.survey = group(20, 0)).hold(), None, "one that is held is not open");
+    assert_eq!(
+        World::with(|world| world.group_stats = group(20, 0)).hold(),
+        None,
+        "one that is held is not open"
+    );
     let other_goes: Change = |world| {
         world.policy().spec.budget.in_flight_per_group = 9;
         let going = Reservation { group: "pool".into(), ..reservation("x", at(0)) };
         world.policy().status.reservations = vec![going];
         world.policy().spec.budget.group_percent = 100;
     };
-    assert_eq!((open(2, other_goes), open(3, other_goes)), (Some(Hold::LastOpenNode), None));
+    assert_eq!((open(2, other_goes), open(3, other_goes)), (Some(BlockReason::LastOpenNode), None));
 }
 
 /// As the operator writes what it decides.
-fn write(request: &mut Request, findings: Vec<Finding>, now: Timestamp) {
+fn write(request: &mut Remediation, findings: Vec<Finding>, now: Timestamp) {
     request.status = request.status_with(findings, now);
 }
 
@@ -144,7 +148,7 @@ fn requests_remember_what_a_wiped_status_forgot() {
     let mut world = World::by_person();
     world.others = vec![other];
     assert!(blamed(&world).is_some_and(|field| field == "inFlightPerGroup"), "of which group, nobody knows");
-    let restored = keep::housekept(world.policy.as_ref().expect("one"), &world.others).reservations;
+    let restored = policy::housekept(world.policy.as_ref().expect("one"), &world.others).reservations;
     assert_eq!((&*restored[0].remediation, restored[0].at, restored[0].ended), ("x", at(0), None));
     write(&mut world.others[0], given_up(), at(1));
     assert_eq!(world.hold(), None, "it came to an end");
@@ -170,7 +174,7 @@ fn what_is_in_flight_by_its_own_word_is_not_approved_twice() {
     };
     write(&mut world.request, going_on(), at(0));
     let held = world.held();
-    assert!(held.hold == Hold::BudgetSpent && held.message.contains("already"), "{}", held.message);
+    assert!(held.hold == BlockReason::BudgetSpent && held.message.contains("already"), "{}", held.message);
 }
 
 #[derive(Clone, Debug)]
@@ -199,7 +203,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 /// A cluster of twelve nodes in two groups and three zones, and the truth about what was approved.
 struct Cluster {
     policy: Policy,
-    requests: Vec<Request>,
+    requests: Vec<Remediation>,
     /// Which node, when, and until when.
     acts: Vec<(usize, Timestamp, Option<Timestamp>)>,
     now: Timestamp,
@@ -214,10 +218,10 @@ impl Cluster {
         self.acts.iter().filter(|(.., ended)| ended.is_none()).map(|(node, ..)| *node)
     }
 
-    fn survey() -> Survey {
-        let facts = || GroupFacts { size: 100, open: 100, judged: vec![] };
+    fn group_stats() -> GroupStats {
+        let facts = || GroupCounts { size: 100, open: 100, judged: vec![] };
         let groups = [("pool-0".to_owned(), facts()), ("pool-1".to_owned(), facts())].into();
-        Survey { groups, verdicts: Verdicts::default() }
+        GroupStats { groups, verdicts: VerdictCounts::default() }
     }
 
     fn ask(&mut self, node: usize) {
@@ -234,14 +238,14 @@ impl Cluster {
         world.policy = Some(self.policy.clone());
         world.request = self.requests[node].clone();
         world.others = self.requests.iter().filter(|one| one.name != name).cloned().collect();
-        (world.survey, world.now) = (Self::survey(), self.now);
-        match world.consider() {
-            Consideration::Approve(status) => {
+        (world.group_stats, world.now) = (Self::group_stats(), self.now);
+        match world.evaluate() {
+            Approval::Approve(status) => {
                 self.policy.status = *status;
                 write(&mut self.requests[node], going_on(), self.now);
                 self.acts.push((node, self.now, None));
             }
-            Consideration::Hold(held) | Consideration::Compare(held) => {
+            Approval::BlockReason(held) | Approval::Compare(held) => {
                 write(&mut self.requests[node], held.findings(), self.now);
             }
         }
@@ -268,7 +272,7 @@ impl Cluster {
             Event::GiveUp(node) => self.end(usize::from(*node), given_up()),
             Event::Minutes(minutes) => self.now += SignedDuration::from_mins(*minutes),
             Event::Housekeep => {
-                self.policy.status = keep::housekept_at(&self.policy, &self.requests, self.now);
+                self.policy.status = policy::housekept_at(&self.policy, &self.requests, self.now);
             }
             Event::LoseStatus => self.policy.status = RemediationPolicyStatus::default(),
         }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::gate::GateView;
 use crate::node::{Labels, NodeView, Taint};
-use crate::record::Cause;
+use crate::record::InconclusiveReason;
 use crate::remediate::control::{SHARED, STALE, candidates, spent};
 use crate::worker::WorkerView;
 
@@ -14,7 +14,7 @@ fn judged(age: u64, controls: Vec<Progress>) -> Comparison {
 }
 
 fn silent() -> Progress {
-    Progress::Silent(Cause::ImagePull, "no image".into())
+    Progress::Inconclusive(InconclusiveReason::ImagePull, "no image".into())
 }
 
 #[test]
@@ -91,17 +91,17 @@ fn a_run_serves_all_for_a_minute_and_says_nothing_when_it_is_old() {
 fn without_a_verified_node_in_the_zone_nobody_is_blamed() {
     let mut world = World::with(|world| world.compared = Compared { candidates: 1, ..Compared::default() });
     let held = world.held();
-    assert_eq!((held.hold, held.again_in), (Hold::SharedDependencyDown, Some(SHARED)));
+    assert_eq!((held.hold, held.again_in), (BlockReason::SharedDependencyDown, Some(SHARED)));
     assert!(
         held.message.contains("1 verified nodes of zone a")
             && held.message.contains("`spec.controlGroup.size`")
     );
     world.compared.candidates = 2;
-    assert!(matches!(world.consider(), Consideration::Compare(held) if held.hold == Hold::Comparing));
+    assert!(matches!(world.evaluate(), Approval::Compare(held) if held.hold == BlockReason::Comparing));
     world.compared = compared(10, vec![dns(Passed), dns(Failed)]);
     let held = world.held();
     assert!(
-        held.hold == Hold::SharedDependencyDown && held.message.contains("control-1"),
+        held.hold == BlockReason::SharedDependencyDown && held.message.contains("control-1"),
         "{}",
         held.message
     );
@@ -111,9 +111,9 @@ fn without_a_verified_node_in_the_zone_nobody_is_blamed() {
 
 #[test]
 fn what_is_down_holds_those_that_fail_it_there_and_recyclers() {
-    let held = |down: Down| World::with(|world| world.policy().status.down = vec![down]).hold();
-    assert_eq!(held(down("a", "dns", "kubernetes.")), Some(Hold::SharedDependencyDown));
-    assert_eq!(held(down("a", "dns", "")), Some(Hold::SharedDependencyDown));
+    let held = |down: SharedOutage| World::with(|world| world.policy().status.down = vec![down]).hold();
+    assert_eq!(held(down("a", "dns", "kubernetes.")), Some(BlockReason::SharedDependencyDown));
+    assert_eq!(held(down("a", "dns", "")), Some(BlockReason::SharedDependencyDown));
     assert_eq!(held(down("b", "dns", "kubernetes.")), None, "in another zone");
     assert_eq!(held(down("a", "dns", "other.")), None);
     assert_eq!(held(down("a", "tcp", "kubernetes.")), None);
@@ -121,7 +121,7 @@ fn what_is_down_holds_those_that_fail_it_there_and_recyclers() {
     recycled.policy().status.down = vec![down("a", "tcp", "x:1")];
     assert_eq!(recycled.hold(), None, "a person knows");
     recycled.request.spec.causes = vec![cause(CauseSource::Recycler, at(0))];
-    assert_eq!(recycled.hold(), Some(Hold::SharedDependencyDown));
+    assert_eq!(recycled.hold(), Some(BlockReason::SharedDependencyDown));
 }
 
 /// The gate takes its verdict back as soon as it knows of the outage. Whoever is first, people read why.
@@ -129,19 +129,20 @@ fn what_is_down_holds_those_that_fail_it_there_and_recyclers() {
 fn what_an_outage_takes_back_is_held_for_the_outage() {
     let mut world = World::with(|world| {
         let record = world.target().record.as_mut().expect("there is one");
-        (record.verdict, record.cause) = (Some(Verdict::Inconclusive), Some(Cause::SharedDependency));
+        (record.verdict, record.cause) =
+            (Some(Verdict::Inconclusive), Some(InconclusiveReason::SharedDependency));
     });
-    assert_eq!(world.hold(), Some(Hold::EvidenceExpired), "it is over");
+    assert_eq!(world.hold(), Some(BlockReason::EvidenceExpired), "it is over");
     world.policy().status.down = vec![down("a", "dns", "kubernetes.")];
     let held = world.held();
-    assert_eq!(held.hold, Hold::SharedDependencyDown);
+    assert_eq!(held.hold, BlockReason::SharedDependencyDown);
     assert!(held.message.contains("It is not the node"), "{}", held.message);
     world.target().record.as_mut().expect("there is one").cause = None;
-    assert_eq!(world.hold(), Some(Hold::EvidenceExpired));
+    assert_eq!(world.hold(), Some(BlockReason::EvidenceExpired));
 }
 
 fn kept(policy: &Policy, compared: &Compared, now: Timestamp) -> RemediationPolicyStatus {
-    keep::keep(policy, &[], &[("default".into(), "a".into(), compared.clone())], true, now)
+    policy::keep(policy, &[], &[("default".into(), "a".into(), compared.clone())], true, now)
 }
 
 #[test]
@@ -157,34 +158,36 @@ fn i06_what_recovers_is_quiet_for_a_while_and_no_storm_follows() {
         [vec![dns(Failed), dns(Passed)], vec![dns(Passed), silent()], vec![dns(Passed), Progress::Running]]
     {
         let status = kept(&policy, &compared(5, controls.clone()), at(1));
-        assert_eq!((status.down.len(), status.quiet_until), (1, None), "{controls:?}");
+        assert_eq!((status.down.len(), status.cooldown_until), (1, None), "{controls:?}");
         assert_eq!(status.down[0].since, at(0));
     }
     let back = compared(5, vec![dns(Passed), dns(Passed)]);
     policy.status = kept(&policy, &back, at(2));
-    assert_eq!((policy.status.down.len(), policy.status.quiet_until), (0, Some(at(12))));
+    assert_eq!((policy.status.down.len(), policy.status.cooldown_until), (0, Some(at(12))));
     policy.status = kept(&policy, &back, at(5));
-    assert_eq!(policy.status.quiet_until, Some(at(12)), "the same run does not make it longer");
+    assert_eq!(policy.status.cooldown_until, Some(at(12)), "the same run does not make it longer");
     let mut world = World::new();
     world.policy = Some(policy.clone());
-    for (minute, expected) in [(5, Some(Hold::Recovering)), (11, Some(Hold::Recovering)), (12, None)] {
+    for (minute, expected) in
+        [(5, Some(BlockReason::Recovering)), (11, Some(BlockReason::Recovering)), (12, None)]
+    {
         world.now = at(minute);
         world.request.spec.causes[0].observed_at = Some(at(minute));
         world.target().record = Some(failed_record("n1", at(minute)));
         assert_eq!(world.hold(), expected, "minute {minute}");
     }
-    assert_eq!(kept(&policy, &back, at(12)).quiet_until, None);
+    assert_eq!(kept(&policy, &back, at(12)).cooldown_until, None);
 }
 
 #[test]
 fn what_a_node_has_nothing_to_try_of_does_not_stay_down_for_that() {
     let mut policy = policy();
     policy.status = kept(&policy, &compared(5, vec![dns(Failed), dns(Skipped)]), at(0));
-    let is_down = |controls| !kept(&policy, &compared(5, controls), at(1)).down.is_empty();
-    assert!(!is_down(vec![dns(Passed), dns(Skipped)]));
-    assert!(is_down(vec![dns(Skipped), dns(Skipped)]), "nobody tried it");
-    assert!(is_down(vec![dns(Passed), dns(Inconclusive)]));
-    assert!(is_down(vec![dns(Passed)]), "too few");
+    let matches_outage = |controls| !kept(&policy, &compared(5, controls), at(1)).down.is_empty();
+    assert!(!matches_outage(vec![dns(Passed), dns(Skipped)]));
+    assert!(matches_outage(vec![dns(Skipped), dns(Skipped)]), "nobody tried it");
+    assert!(matches_outage(vec![dns(Passed), dns(Inconclusive)]));
+    assert!(matches_outage(vec![dns(Passed)]), "too few");
 }
 
 #[test]
@@ -214,7 +217,7 @@ fn where_there_is_nothing_to_compare_with_the_policy_says_so() {
     let mut held = request("x", vec![cause(CauseSource::Gate, at(0))]);
     let too_few = World::with(|world| world.compared = Compared::default()).held();
     held.status = held.status_with(too_few.findings(), at(0));
-    let said = keep::housekept(&policy(), &[held]).conditions;
+    let said = policy::housekept(&policy(), &[held]).conditions;
     let shared = said.iter().find(|one| one.type_ == "SharedDependencyDown").expect("it is there");
     assert_eq!((&*shared.status, &*shared.reason), ("True", "NothingToCompareWith"));
     assert!(shared.message.contains("1 nodes wait"), "{}", shared.message);
@@ -257,7 +260,7 @@ fn controls_are_verified_nodes_of_the_zone_that_work() {
     assert!(fits(|_| ()));
     assert!(!fits(|node| node.ready = false));
     assert!(!fits(|node| node.unschedulable = true));
-    assert!(!fits(|node| node.leaving = true));
+    assert!(!fits(|node| node.terminating = true));
     assert!(!fits(|node| node.record = None));
     assert!(!fits(|node| node.labels.insert("topology.kubernetes.io/zone", "b")));
     assert!(!fits(|node| {
@@ -280,7 +283,7 @@ fn control(node: &str, number: u32, generation: i64, seen: u64) -> WorkerView {
         first_seen: Duration::from_secs(seen),
         deleting: false,
         node_name: node.into(),
-        subject: Subject {
+        identity: WorkerIdentity {
             node_uid: node.into(),
             boot_id: "b".into(),
             gate_uid: "gate-1".into(),
@@ -300,15 +303,15 @@ fn the_last_run_of_a_gate_in_a_zone_counts() {
         control("far", 3, 1, 90),
         control("v", 4, 2, 95),
     ];
-    let told = |elapsed, minute| {
+    let run_at = |elapsed, minute| {
         Compared::new(&gate(), &all, |node| node != "far", 5, Duration::from_secs(elapsed), minute).run
     };
-    let run = |elapsed| told(elapsed, 3);
+    let run = |elapsed| run_at(elapsed, 3);
     let last = run(100).expect("a run");
     assert_eq!(last.age, Duration::from_secs(35), "since its first worker");
     assert_eq!(last.controls.iter().map(|(node, _)| &**node).collect::<Vec<_>>(), ["y", "z"]);
     assert_eq!((run(304).is_some(), run(305)), (true, None), "then it is stale");
-    let age = |minute| told(100, minute).map(|run| run.age);
+    let age = |minute| run_at(100, minute).map(|run| run.age);
     assert_eq!(age(5), Some(Duration::from_mins(2)), "who leads since a moment saw it late");
     assert_eq!(
         (age(7), age(1)),
@@ -360,12 +363,12 @@ fn controls_go_when_others_follow_in_their_place_or_they_are_stale() {
     let all = [ended("a1", 1), ended("a2", 2), ended("b1", 1), control("a3", 1, 1, 10)];
     assert_eq!(gone(&all, 20), ["a1"], "the last of a zone stays, and so does what still looks");
     let other_gate = |mut one: WorkerView| {
-        one.subject.gate_uid = "gate-2".into();
+        one.identity.gate_uid = "gate-2".into();
         one
     };
     assert!(gone(&[ended("a1", 1), other_gate(ended("a2", 2))], 20).is_empty());
     let stale = 10 + STALE.as_secs();
     assert_eq!((gone(&all[3..], stale - 1).len(), gone(&all[3..], stale)), (0, vec!["a3".to_owned()]));
-    let leaving = WorkerView { deleting: true, ..control("a3", 1, 1, 10) };
-    assert!(gone(&[leaving], stale).is_empty(), "once is enough");
+    let terminating = WorkerView { deleting: true, ..control("a3", 1, 1, 10) };
+    assert!(gone(&[terminating], stale).is_empty(), "once is enough");
 }

@@ -20,7 +20,7 @@ fn burnt(minutes: &[i64]) -> FuseState {
 }
 
 /// A node that is made now fails, and is replaced if it may be.
-fn replace(policy: &mut Policy, created: i64, change: fn(&mut World)) -> Option<Hold> {
+fn replace(policy: &mut Policy, created: i64, change: fn(&mut World)) -> Option<BlockReason> {
     let mut world = World::new();
     let now = at(created + 10);
     world.target().created = at(created);
@@ -36,12 +36,12 @@ fn replace(policy: &mut Policy, created: i64, change: fn(&mut World)) -> Option<
     policy.status.reservations.clear();
     (world.policy, world.now) = (Some(policy.clone()), now);
     change(&mut world);
-    match world.consider() {
-        Consideration::Approve(status) => {
+    match world.evaluate() {
+        Approval::Approve(status) => {
             policy.status = *status;
             None
         }
-        Consideration::Hold(held) | Consideration::Compare(held) => Some(held.hold),
+        Approval::BlockReason(held) | Approval::Compare(held) => Some(held.hold),
     }
 }
 
@@ -56,7 +56,7 @@ fn the_second_generation_of_replacements_is_not_replaced() {
     assert_eq!(policy.status.fuses[0].generations, [at(10), at(30)]);
     assert_eq!(replace(&mut policy, 25, |_| ()), None, "another of generation 1");
     assert_eq!(policy.status.fuses[0].generations, [at(10), at(30)]);
-    assert_eq!(replace(&mut policy, 40, |_| ()), Some(Hold::FuseBlown), "generation 2");
+    assert_eq!(replace(&mut policy, 40, |_| ()), Some(BlockReason::FuseBlown), "generation 2");
     assert_eq!(replace(&mut policy, 28, |_| ()), None, "a straggler of generation 1 goes on");
     policy.spec.fuse.generations = 3;
     assert_eq!(replace(&mut policy, 40, |_| ()), None, "as many as the policy allows");
@@ -80,7 +80,7 @@ fn the_key_is_group_and_check_whatever_machine_it_is() {
         );
     }
     assert_eq!((one.status.fuses.len(), one.status.fuses[0].shared.len()), (1, 0), "they share no type");
-    assert_eq!(replace(&mut one, 40, |world| world.target().zone = "b".into()), Some(Hold::FuseBlown));
+    assert_eq!(replace(&mut one, 40, |world| world.target().zone = "b".into()), Some(BlockReason::FuseBlown));
     assert_eq!(replace(&mut one.clone(), 40, |world| world.target().group = "other".into()), None);
     let other_check: fn(&mut World) = |world| {
         world.request.spec.causes[0].checks = vec![check("tcp", "x:1")];
@@ -119,26 +119,26 @@ fn a_person_resets_it_for_what_happened_before() {
     assert_eq!(between.hold(), None, "one generation is left of two");
     let mut before = World::with(blow);
     before.policy().spec.fuse.reset_at = Some(at(-91));
-    assert_eq!(before.hold(), Some(Hold::FuseBlown));
+    assert_eq!(before.hold(), Some(BlockReason::FuseBlown));
     let mut to_come = World::with(blow);
     to_come.policy().spec.fuse.reset_at = Some(at(2));
-    assert_eq!(to_come.hold(), Some(Hold::FuseBlown), "a time to come does not switch it off");
+    assert_eq!(to_come.hold(), Some(BlockReason::FuseBlown), "a time to come does not switch it off");
 }
 
 #[test]
 fn another_template_and_a_group_that_is_well_begin_anew() {
     let mut world = World::with(blow);
     world.policy().status.fuses[0].template = "hash-1".into();
-    assert_eq!(world.hold(), Some(Hold::FuseBlown), "nobody knows the node's");
+    assert_eq!(world.hold(), Some(BlockReason::FuseBlown), "nobody knows the node's");
     world.target().template = "hash-1".into();
-    assert_eq!(world.hold(), Some(Hold::FuseBlown));
+    assert_eq!(world.hold(), Some(BlockReason::FuseBlown));
     world.target().template = "hash-2".into();
     let fuses = world.approved().fuses;
     assert_eq!((&*fuses[0].template, &fuses[0].generations[..]), ("hash-2", &[at(1)][..]));
 
     let well = |judged: &[(i64, bool)]| {
         let mut world = World::with(blow);
-        let facts = world.survey.groups.get_mut("pool").expect("it is there");
+        let facts = world.group_stats.groups.get_mut("pool").expect("it is there");
         facts.judged = judged.iter().map(|(minute, passed)| (at(*minute), *passed)).collect();
         world.hold().is_none()
     };
@@ -157,16 +157,16 @@ fn each_check_that_fails_is_counted_and_one_is_enough() {
     let fuses = world.approved().fuses;
     assert_eq!(fuses.iter().map(|fuse| &*fuse.check).collect::<Vec<_>>(), ["dns", "tcp"]);
     blow(&mut world);
-    assert_eq!(world.hold(), Some(Hold::FuseBlown));
+    assert_eq!(world.hold(), Some(BlockReason::FuseBlown));
 }
 
 #[test]
 fn it_is_forgotten_after_a_week_and_never_outgrows_its_schema() {
     let mut fuses = vec![burnt(&[0])];
     let week = 7 * 24 * 60;
-    settle(&mut fuses, &Fuse::default(), &Survey::default(), at(week) - SignedDuration::from_secs(1));
+    settle(&mut fuses, &Fuse::default(), &GroupStats::default(), at(week) - SignedDuration::from_secs(1));
     assert_eq!(fuses.len(), 1);
-    settle(&mut fuses, &Fuse::default(), &Survey::default(), at(week));
+    settle(&mut fuses, &Fuse::default(), &GroupStats::default(), at(week));
     assert_eq!(fuses.len(), 0);
     for i in 0..200 {
         let target = Target { group: format!("pool-{i}"), ..target("n1") };

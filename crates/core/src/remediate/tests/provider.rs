@@ -1,4 +1,4 @@
-//! Who replaces a machine.
+//! Who replaces a replacement.
 
 use super::*;
 use crate::remediate::provider::{Claims, find};
@@ -8,7 +8,7 @@ fn bare() -> Target {
     Target { is_karpenters: false, owner: None, ..target("n1") }
 }
 
-fn found(target: &Target, claims: Vec<ClaimView>) -> Machine {
+fn found(target: &Target, claims: Vec<ClaimView>) -> Replacement {
     find(target, &Claims::Known(claims), true)
 }
 
@@ -24,29 +24,40 @@ fn by_name(name: &str) -> ClaimView {
 fn a_claim_is_found_by_owner_then_by_machine_then_by_name() {
     let owned = Target { owner: Some(("own".into(), "uid-own".into())), ..target("n1") };
     let all = || vec![by_name("name"), by_id("id"), claim("own")];
-    assert_eq!(found(&owned, all()), Machine::Claim(claim("own")));
-    assert_eq!(found(&target("n1"), all()), Machine::Claim(by_id("id")));
-    assert_eq!(found(&target("n1"), vec![by_name("name"), claim("other")]), Machine::Claim(by_name("name")));
-    assert_eq!(found(&bare(), vec![by_id("id")]), Machine::Claim(by_id("id")), "whatever marks it bears");
+    assert_eq!(found(&owned, all()), Replacement::Claim(claim("own")));
+    assert_eq!(found(&target("n1"), all()), Replacement::Claim(by_id("id")));
+    assert_eq!(
+        found(&target("n1"), vec![by_name("name"), claim("other")]),
+        Replacement::Claim(by_name("name"))
+    );
+    assert_eq!(found(&bare(), vec![by_id("id")]), Replacement::Claim(by_id("id")), "whatever marks it bears");
 }
 
 #[test]
 fn i08_a_name_alone_never_leads_to_another_machine() {
     let other = ClaimView { provider_id: "cloud://new".into(), ..by_name("new") };
-    assert_eq!(found(&target("n1"), vec![other]), Machine::ClaimMissing, "that machine only has the name");
+    assert_eq!(
+        found(&target("n1"), vec![other]),
+        Replacement::ClaimMissing,
+        "that replacement only has the name"
+    );
     let owned = Target { owner: Some(("gone".into(), "uid-gone".into())), ..target("n1") };
-    assert_eq!(found(&owned, vec![by_name("new")]), Machine::ClaimMissing, "its owner was another");
-    assert_eq!(found(&owned, vec![by_id("same")]), Machine::Claim(by_id("same")));
+    assert_eq!(found(&owned, vec![by_name("new")]), Replacement::ClaimMissing, "its owner was another");
+    assert_eq!(found(&owned, vec![by_id("same")]), Replacement::Claim(by_id("same")));
     let mut nameless = target("n1");
     nameless.identity.provider_id = String::new();
     let unset = ClaimView { node_name: "x".into(), ..claim("unset") };
-    assert_eq!(found(&nameless, vec![unset]), Machine::ClaimMissing, "two that say nothing are not the same");
+    assert_eq!(
+        found(&nameless, vec![unset]),
+        Replacement::ClaimMissing,
+        "two that say nothing are not the same"
+    );
 }
 
 #[test]
 fn between_two_claims_nobody_guesses() {
     for pair in [[by_name("one"), by_name("two")], [by_id("one"), by_id("two")]] {
-        let Machine::Unreadable(why) = found(&target("n1"), pair.to_vec()) else { panic!("{pair:?}") };
+        let Replacement::Unreadable(why) = found(&target("n1"), pair.to_vec()) else { panic!("{pair:?}") };
         assert!(why.contains("one") && why.contains("two") && why.contains("delete the wrong one"), "{why}");
     }
 }
@@ -56,24 +67,27 @@ fn f14_what_cannot_be_read_never_leads_to_a_bare_delete() {
     // The seed asked for NodeClaims by a version that is served no more, and deleted the Node instead.
     let karpenters = target("n1");
     for claims in [Claims::NotServed, Claims::Unreadable("403 Forbidden".into())] {
-        let machine = find(&karpenters, &claims, true);
-        assert!(matches!(machine, Machine::Unreadable(_)), "{machine:?}");
-        let world = World::with(|world| world.machine = machine.clone());
-        assert_eq!(world.hold(), Some(Hold::ProviderUnreadable));
+        let replacement = find(&karpenters, &claims, true);
+        assert!(matches!(replacement, Replacement::Unreadable(_)), "{replacement:?}");
+        let world = World::with(|world| world.replacement = replacement.clone());
+        assert_eq!(world.hold(), Some(BlockReason::ProviderUnreadable));
     }
-    assert!(matches!(find(&bare(), &Claims::Unreadable("timeout".into()), true), Machine::Unreadable(_)));
+    assert!(matches!(find(&bare(), &Claims::Unreadable("timeout".into()), true), Replacement::Unreadable(_)));
     let missing = found(&karpenters, vec![]);
-    assert_eq!(missing, Machine::ClaimMissing);
-    assert_eq!(World::with(|world| world.machine = missing).hold(), Some(Hold::ProviderUnreadable));
+    assert_eq!(missing, Replacement::ClaimMissing);
+    assert_eq!(
+        World::with(|world| world.replacement = missing).hold(),
+        Some(BlockReason::ProviderUnreadable)
+    );
 }
 
 #[test]
 fn a_bare_node_is_deleted_only_where_the_policy_names_who_asks() {
     for claims in [Claims::NotServed, Claims::Known(vec![claim("other")])] {
-        assert_eq!(find(&bare(), &claims, true), Machine::NodeObject);
-        assert_eq!(find(&bare(), &claims, false), Machine::Nobody);
+        assert_eq!(find(&bare(), &claims, true), Replacement::NodeObject);
+        assert_eq!(find(&bare(), &claims, false), Replacement::Nobody);
     }
-    assert_eq!(World::with(|world| world.machine = Machine::NodeObject).hold(), None);
+    assert_eq!(World::with(|world| world.replacement = Replacement::NodeObject).hold(), None);
     let mut policy = policy();
     let by_both = request("n1", vec![cause(CauseSource::Gate, at(0)), cause(CauseSource::Recycler, at(0))]);
     let by_gate = request("n1", vec![cause(CauseSource::Gate, at(0))]);
@@ -92,18 +106,23 @@ fn a_bare_node_is_deleted_only_where_the_policy_names_who_asks() {
 #[test]
 fn a_claim_is_left_to_karpenter_until_it_is_registered_and_once_it_is_deleted() {
     let unregistered = World::with(|world| world.target().registered = false);
-    assert_eq!(unregistered.hold(), Some(Hold::NotRegistered));
+    assert_eq!(unregistered.hold(), Some(BlockReason::NotRegistered));
     let unknown = World::with(|world| {
         world.target().registered = false;
-        world.machine = Machine::ClaimMissing;
+        world.replacement = Replacement::ClaimMissing;
     });
-    assert_eq!(unknown.hold(), Some(Hold::NotRegistered), "its claim is not known yet");
+    assert_eq!(unknown.hold(), Some(BlockReason::NotRegistered), "its claim is not known yet");
     let deleting = ClaimView { deleting: true, ..claim("c1") };
     assert_eq!(
-        World::with(|world| world.machine = Machine::Claim(deleting)).hold(),
-        Some(Hold::BeingRemoved)
+        World::with(|world| world.replacement = Replacement::Claim(deleting)).hold(),
+        Some(BlockReason::BeingRemoved)
     );
-    let providers = [Machine::Claim(claim("c")), Machine::ClaimMissing, Machine::NodeObject, Machine::Nobody];
+    let providers = [
+        Replacement::Claim(claim("c")),
+        Replacement::ClaimMissing,
+        Replacement::NodeObject,
+        Replacement::Nobody,
+    ];
     assert_eq!(providers.map(|one| one.provider()), ["karpenter", "karpenter", "kubernetes", "none"]);
 }
 
@@ -135,7 +154,7 @@ fn a_node_says_whose_it_is_and_what_it_is_made_from() {
     assert_eq!((&*of.group, &*of.zone, &*of.template, of.created), ("pool", "a", "h", at(0)));
     assert_eq!((&*of.identity.provider_id, &*of.identity.boot_id), ("cloud://n", "b"));
     assert_eq!(of.owner, Some(("c".into(), "cu".into())), "whatever version its owner has");
-    assert!(of.is_karpenters && of.registered && of.unschedulable && !of.control_plane && !of.leaving);
+    assert!(of.is_karpenters && of.registered && of.unschedulable && !of.control_plane && !of.terminating);
     assert_eq!((of.cordoned_for.as_deref(), of.opted_out), (Some("u"), Some("karpenter.sh/do-not-disrupt")));
     let attributes: Vec<(&str, &str)> = of.attributes.iter().map(|(key, value)| (&**key, &**value)).collect();
     assert_eq!(attributes, [("image", "Linux 1"), ("type", "m5"), ("zone", "a")]);
@@ -162,6 +181,6 @@ fn karpenter_is_known_by_any_of_its_marks_and_the_control_plane_too() {
     }
     for key in ["ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted"] {
         let going = node(serde_json::json!({"spec": {"taints": [{"key": key, "effect": "NoSchedule"}]}}));
-        assert!(going.leaving, "{key}");
+        assert!(going.terminating, "{key}");
     }
 }

@@ -68,7 +68,7 @@ fn what_cannot_be_read_is_no_time_at_all_and_is_said() {
     assert!(check(&[unknown.clone(), good], at(0)).is_ok(), "the others still count");
     let mut policy = policy();
     policy.spec.windows = vec![unknown];
-    let ready = keep::housekept(&policy, &[]).conditions.remove(0);
+    let ready = policy::housekept(&policy, &[]).conditions.remove(0);
     assert_eq!((&*ready.type_, &*ready.status, &*ready.reason), ("Ready", "False", "InvalidWindow"));
     assert!(ready.message.contains("Atlantis"));
 }
@@ -82,5 +82,9 @@ fn who_does_not_pass_its_gate_waits_for_no_window_and_who_did_once_does() {
         world.request.spec.causes.push(cause(CauseSource::Recycler, at(0)));
         world.target().record = Some(failed_record("n1", at(0)).opened("label"));
     });
-    assert_eq!(passed.hold(), Some(Hold::OutsideWindow), "the gate's word is void, the recycler's is not");
+    assert_eq!(
+        passed.hold(),
+        Some(BlockReason::OutsideWindow),
+        "the gate's word is void, the recycler's is not"
+    );
 }

@@ -31,7 +31,7 @@ pub fn problems(stage: &Stage, machines: &[Machine], eye: &Eye) -> Vec<String> {
             continue;
         };
         let node = NodeView::new(&node);
-        let left = workers.iter().filter(|worker| *worker.subject.node_uid == *node.uid).count();
+        let left = workers.iter().filter(|worker| *worker.identity.node_uid == *node.uid).count();
         let wrong = if Part::HOPELESS.contains(&machine.part) {
             still_shut(machine.part, &node)
         } else {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use nodekeeper_core::gate::{Fleet, GateView, Observed, Served, Slots, State, decide, serving};
+use nodekeeper_core::gate::{Fleet, GateView, Observed, Ownership, Slots, State, decide, ownership};
 use nodekeeper_core::node::NodeView;
 use nodekeeper_core::record::Record;
 use nodekeeper_core::report::Verdict;
@@ -112,7 +112,7 @@ impl Eye {
     /// Brings the tale of a machine up to date.
     fn follow(&mut self, name: &str, at: Timestamp) -> Option<Row> {
         let node = self.nodes.get(name)?;
-        let held = matches!(serving(self.gates.values(), node), Served::Held(_));
+        let held = matches!(ownership(self.gates.values(), node), Ownership::Gated(_));
         let record = record_of(node);
         let (row, is_settled) = self.look(node, at);
         let tale = self.tales.entry(name.to_owned()).or_default();
@@ -143,9 +143,9 @@ impl Eye {
     /// Where a machine stands, and whether it stays there until something happens. What the controller is about to do
     /// within milliseconds is not worth showing.
     fn look(&self, node: &NodeView, now: Timestamp) -> (Row, bool) {
-        let served = serving(self.gates.values(), node);
+        let served = ownership(self.gates.values(), node);
         let workers: Vec<WorkerView> =
-            self.workers.values().filter(|worker| *worker.subject.node_uid == *node.uid).cloned().collect();
+            self.workers.values().filter(|worker| *worker.identity.node_uid == *node.uid).cloned().collect();
         let decision = decide(&Observed {
             node,
             served,
@@ -162,7 +162,7 @@ impl Eye {
         });
         let record = record_of(node);
         let same_boot = *record.round.boot_id == *node.boot_id;
-        let newest = workers.iter().map(|worker| worker.subject.number).max().unwrap_or_default();
+        let newest = workers.iter().map(|worker| worker.identity.number).max().unwrap_or_default();
         let before = match record.verdict {
             Some(Verdict::Failed | Verdict::Inconclusive) => Some(&record),
             Some(Verdict::Passed) | None => None,
@@ -205,7 +205,7 @@ impl Eye {
         (row, served.gate().is_none() || decision.effects.is_empty())
     }
 
-    fn attempts_allowed(&self, served: Served<'_>) -> u32 {
+    fn attempts_allowed(&self, served: Ownership<'_>) -> u32 {
         let gate = served.gate().or(self.gates.values().next());
         gate.map_or(0, |gate| gate.spec.retry.max_retries.unsigned_abs() + 1)
     }
@@ -243,7 +243,7 @@ impl Eye {
     pub fn at_rest(&self) -> usize {
         let is_at_rest = |node: &&NodeView| {
             self.tales.get(&*node.name).is_some_and(|tale| tale.open.is_some())
-                && !self.workers.values().any(|worker| *worker.subject.node_uid == *node.uid)
+                && !self.workers.values().any(|worker| *worker.identity.node_uid == *node.uid)
         };
         self.nodes.values().filter(is_at_rest).count()
     }

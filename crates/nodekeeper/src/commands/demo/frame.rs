@@ -128,7 +128,7 @@ pub fn paint(state: State) -> Paint {
         State::Failed => Paint::Red,
         State::Unverified | State::Inconclusive | State::Stuck | State::Unserved => Paint::Yellow,
         State::Pending | State::InProgress => Paint::Cyan,
-        State::Ungated | State::Leaving | State::Waiting => Paint::Dim,
+        State::Ungated | State::Terminating | State::Waiting => Paint::Dim,
     }
 }
 

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 
-use super::blame::failed;
-use super::open::PERIODIC;
-use super::pace::{pause, scatter};
-use super::wait::{Unmet, unmet};
-use super::{Decision, Effect, GateView, Notice, Observed, State, remove, round, round_of, subject};
-use crate::api::Fate;
-use crate::record::{Cause, Ending, MOST_WORKERS, Record};
+use super::backoff::pause;
+use super::outage::failed;
+use super::prerequisites::{Unmet, unmet};
+use super::verified::PERIODIC;
+use super::{Decision, Effect, EventSpec, GateView, Observed, State, identity, remove, round, round_of};
+use crate::api::FailureAction;
+use crate::jitter::stable_hash;
+use crate::record::{InconclusiveReason, MOST_WORKERS, Record, WorkerResult};
 use crate::report::{CheckResult, Outcome, Report, Verdict, reason};
 use crate::worker::{Progress, WorkerView};
 
@@ -25,7 +26,7 @@ const UNSCHEDULED_GRACE: Duration = Duration::from_secs(20);
 /// How often a worker that does not go away is looked at.
 const GOING: SignedDuration = SignedDuration::from_mins(1);
 
-pub(super) struct Case<'a> {
+pub(super) struct GatedNode<'a> {
     pub seen: &'a Observed<'a>,
     pub gate: &'a GateView,
     pub record: Record,
@@ -33,17 +34,17 @@ pub(super) struct Case<'a> {
     pub held: bool,
 }
 
-impl Case<'_> {
+impl GatedNode<'_> {
     pub fn decide(&self) -> Decision {
-        let newest = self.seen.workers.iter().max_by_key(|worker| worker.subject.number);
+        let newest = self.seen.workers.iter().max_by_key(|worker| worker.identity.number);
         let mut decision = match newest {
-            Some(worker) if worker.subject.number > self.record.number => self.look_at(worker),
+            Some(worker) if worker.identity.number > self.record.number => self.look_at(worker),
             _ if self.held => self.next("it is held"),
             _ => self.tend(),
         };
         // A node that works is verified, whatever is looked at on it; only what is written about it can change that.
-        let regated = decision.effects.iter().any(|effect| matches!(effect, Effect::Regate(_)));
-        if !self.held && !regated {
+        let retainted = decision.effects.iter().any(|effect| matches!(effect, Effect::Retaint(_)));
+        if !self.held && !retainted {
             decision.state = State::Verified;
         }
         decision
@@ -52,14 +53,14 @@ impl Case<'_> {
     /// A worker whose end is not recorded yet.
     fn look_at(&self, worker: &WorkerView) -> Decision {
         let node = self.seen.node;
-        let other = |why| self.inconclusive(worker, Cause::Other, why);
+        let other = |why| self.inconclusive(worker, InconclusiveReason::Other, why);
         if *worker.node_name != *node.name {
             return other("the worker was made for a node of another name");
         }
-        let (looked_at, now) = (round_of(&worker.subject), round(node, self.gate));
+        let (looked_at, now) = (round_of(&worker.identity), round(node, self.gate));
         if looked_at.boot_id != now.boot_id {
             if self.is_held_for_boot() {
-                return self.hold_for_boot(worker.subject.number);
+                return self.hold_for_boot(worker.identity.number);
             }
             return other("the node was booted again since the worker was made");
         }
@@ -72,9 +73,11 @@ impl Case<'_> {
                 other("the worker was deleted before all of its checks were read")
             }
             Progress::Reported(report) => self.judge(worker, report),
-            Progress::Silent(cause, why) => self.inconclusive(worker, *cause, why),
+            Progress::Inconclusive(cause, why) => self.inconclusive(worker, *cause, why),
             _ if worker.deleting => other("the worker was deleted before it ended"),
-            Progress::Running => self.await_end(worker, State::InProgress, "runs", Cause::Overdue),
+            Progress::Running => {
+                self.await_end(worker, State::InProgress, "runs", InconclusiveReason::Overdue)
+            }
             Progress::Waiting(cause, why) if why.is_empty() => {
                 self.await_end(worker, State::Pending, "has not started", *cause)
             }
@@ -85,17 +88,23 @@ impl Case<'_> {
                 worker,
                 State::Pending,
                 &format!("is not scheduled: {why}"),
-                Cause::Unscheduled,
+                InconclusiveReason::Unscheduled,
             ),
         }
     }
 
     /// Waits for the end of a worker, but not for ever.
-    fn await_end(&self, worker: &WorkerView, state: State, doing: &str, cause: Cause) -> Decision {
+    fn await_end(
+        &self,
+        worker: &WorkerView,
+        state: State,
+        doing: &str,
+        cause: InconclusiveReason,
+    ) -> Decision {
         let allowed = match cause {
-            Cause::Unscheduled => UNSCHEDULED_GRACE,
+            InconclusiveReason::Unscheduled => UNSCHEDULED_GRACE,
             // Its pod's own deadline would end it before ours, and take along why.
-            Cause::ImagePull => WAITING_GRACE,
+            InconclusiveReason::ImagePull => WAITING_GRACE,
             _ => {
                 Duration::from_secs(self.gate.spec.deadlines.worker_seconds.unsigned_abs().into())
                     + WAITING_GRACE
@@ -103,7 +112,7 @@ impl Case<'_> {
         };
         match allowed.checked_sub(self.age(worker)).filter(|left| !left.is_zero()) {
             Some(left) => {
-                let decision = Decision::new(state, format!("worker {} {doing}", worker.subject.number));
+                let decision = Decision::new(state, format!("worker {} {doing}", worker.identity.number));
                 Decision { recheck_in: Some(left), ..decision }
             }
             None => self.inconclusive(worker, cause, &format!("the worker {doing}, and is overdue")),
@@ -118,17 +127,21 @@ impl Case<'_> {
         match report.verdict {
             Verdict::Inconclusive => {
                 let dns = |check: &CheckResult| check.reason == reason::CLUSTER_DNS_NOT_RUNNING;
-                let cause = if report.checks.iter().any(dns) { Cause::ClusterDns } else { Cause::Other };
+                let cause = if report.checks.iter().any(dns) {
+                    InconclusiveReason::ClusterDns
+                } else {
+                    InconclusiveReason::Other
+                };
                 self.inconclusive(worker, cause, &report.summary())
             }
             Verdict::Passed if !self.seen.node.ready => {
                 let why = "the node was no longer Ready when its worker had passed";
-                self.inconclusive(worker, Cause::Other, why)
+                self.inconclusive(worker, InconclusiveReason::Other, why)
             }
             Verdict::Passed => self.passed(worker, report),
             Verdict::Failed if self.shares(&failed(report)) => {
                 let why = format!("nodes that work fail alike: {}", report.summary());
-                self.inconclusive(worker, Cause::SharedDependency, &why)
+                self.inconclusive(worker, InconclusiveReason::SharedDependency, &why)
             }
             Verdict::Failed if self.held => self.failed(worker, report),
             Verdict::Failed => self.failed_in_place(worker, report),
@@ -139,7 +152,7 @@ impl Case<'_> {
         &self,
         worker: &WorkerView,
         verdict: Verdict,
-        cause: Option<Cause>,
+        cause: Option<InconclusiveReason>,
         why: &str,
     ) -> Record {
         let mut failed_now = match &worker.progress {
@@ -149,21 +162,26 @@ impl Case<'_> {
         let mut cause = cause;
         // A worker that cannot tell does not thaw what is frozen: the node is to begin anew, when it is time.
         if verdict == Verdict::Inconclusive && self.is_frozen() && !self.shares(&failed_now) {
-            (cause, failed_now) = (Some(Cause::SharedDependency), self.record.failed.clone());
+            (cause, failed_now) = (Some(InconclusiveReason::SharedDependency), self.record.failed.clone());
         }
         // Where nothing can run, or what all nodes need does not work, the node's clock stands still.
-        let shared = matches!(cause, Some(Cause::ClusterDns | Cause::SharedDependency));
+        let shared =
+            matches!(cause, Some(InconclusiveReason::ClusterDns | InconclusiveReason::SharedDependency));
         let stands = self.seen.fleet.cannot_run || shared || !self.held;
-        let spent = self.age(worker) + Duration::try_from(self.pause()).unwrap_or_default();
-        let record = self.record.after(Ending {
+        let elapsed_seconds = self.age(worker) + Duration::try_from(self.pause()).unwrap_or_default();
+        let record = self.record.after(WorkerResult {
             uid: &self.seen.node.uid,
             round: round(self.seen.node, self.gate),
-            number: worker.subject.number,
+            number: worker.identity.number,
             verdict,
             why,
             failed: failed_now,
             cause,
-            spent: if stands { 0 } else { u32::try_from(spent.as_secs()).unwrap_or(u32::MAX) },
+            elapsed_seconds: if stands {
+                0
+            } else {
+                u32::try_from(elapsed_seconds.as_secs()).unwrap_or(u32::MAX)
+            },
             anew: self.seen.node.verify.is_some() || self.has_thawed(),
             at: self.seen.now,
         });
@@ -186,13 +204,13 @@ impl Case<'_> {
             format!("verified again: {}", report.summary())
         };
         let told =
-            Notice::new(false, "NodeVerified", if self.held { "RemoveTaint" } else { "Verify" }, &*note);
+            EventSpec::new(false, "NodeVerified", if self.held { "RemoveTaint" } else { "Verify" }, &*note);
         let record = record.opened(&self.gate.spec.verified_label.key);
         // What is looked at every few hours needs no Event each time.
         let asked = self.held || self.wish().is_some_and(|wish| wish != PERIODIC);
         Decision::new(State::Verified, note)
-            .with([Effect::Open(record)])
-            .with(asked.then_some(Effect::Tell(told)))
+            .with([Effect::RemoveTaint(record)])
+            .with(asked.then_some(Effect::EmitEvent(told)))
             .with(remove(self.seen.workers))
     }
 
@@ -205,37 +223,37 @@ impl Case<'_> {
             format!("attempt {attempts} of {allowed}")
         };
         let note = format!("{which} failed: {}", report.summary());
-        let told = Notice::new(true, "NodeCheckFailed", &action(report), &*note);
-        let mut effects = vec![Effect::Remember(record), Effect::Tell(told)];
+        let told = EventSpec::new(true, "NodeCheckFailed", &action(report), &*note);
+        let mut effects = vec![Effect::PatchRecord(record), Effect::EmitEvent(told)];
         if attempts == allowed {
             let pause = self.gate.spec.retry.recheck_seconds;
             let then = match self.gate.spec.on_failure {
-                Fate::KeepTainted => "",
-                Fate::Replace => "; its replacement is asked for",
+                FailureAction::KeepTainted => "",
+                FailureAction::Replace => "; its replacement is asked for",
             };
             let note = format!(
                 "{allowed} attempts failed; the node stays tainted and is looked at every {pause} s{then}"
             );
-            effects.push(Effect::Tell(Notice::new(true, "NodeVerificationFailed", "GiveUp", note)));
+            effects.push(Effect::EmitEvent(EventSpec::new(true, "NodeVerificationFailed", "GiveUp", note)));
         }
         let state = if attempts < allowed { State::Unverified } else { State::Failed };
         Decision::new(state, note).with(effects)
     }
 
-    fn inconclusive(&self, worker: &WorkerView, cause: Cause, why: &str) -> Decision {
+    fn inconclusive(&self, worker: &WorkerView, cause: InconclusiveReason, why: &str) -> Decision {
         let record = self.record_after(worker, Verdict::Inconclusive, Some(cause), why);
-        let note = format!("worker {} could not tell: {why}", worker.subject.number);
-        let told = Notice::new(true, "NodeVerificationInconclusive", "RunWorker", &*note);
+        let note = format!("worker {} could not tell: {why}", worker.identity.number);
+        let told = EventSpec::new(true, "NodeVerificationInconclusive", "RunWorker", &*note);
         let deadline = self.gate.spec.deadlines.gate_seconds;
         let stuck = (self.is_stuck(&record) && !self.is_stuck(&self.record)).then(|| {
             let pause = self.gate.spec.retry.recheck_seconds;
             let note = format!(
                 "no worker could tell within {deadline} s; the node stays tainted and is looked at every {pause} s; the last one: {why}"
             );
-            Effect::Tell(Notice::new(true, "NodeVerificationStuck", "GiveUp", note))
+            Effect::EmitEvent(EventSpec::new(true, "NodeVerificationStuck", "GiveUp", note))
         });
         let state = if self.is_stuck(&record) { State::Stuck } else { State::Inconclusive };
-        Decision::new(state, note).with([Effect::Remember(record), Effect::Tell(told)]).with(stuck)
+        Decision::new(state, note).with([Effect::PatchRecord(record), Effect::EmitEvent(told)]).with(stuck)
     }
 
     /// All that ended is recorded. Is it time for the next worker?
@@ -255,12 +273,12 @@ impl Case<'_> {
         let Some(cause) = self.ask() else { return decision };
         // Last: where nobody can be asked, the node is looked at all the same, and let in if it heals.
         let why = format!("{}; its replacement is asked for", decision.why);
-        Decision { why, ..decision.with([Effect::Ask(cause)]) }
+        Decision { why, ..decision.with([Effect::RequestRemediation(cause)]) }
     }
 
     fn next_worker(&self, wish: &str) -> Decision {
         let waiting = |why: String| Decision::new(State::Waiting, why).with(remove(self.unended()));
-        // Never two at once: one that was given up has to be gone before the next starts.
+        // Never two at dedup_key: one that was given up has to be gone before the next starts.
         if self.unended().next().is_some() {
             return Decision::new(State::Unverified, "an earlier worker is being removed")
                 .with(remove(self.unended()))
@@ -276,8 +294,9 @@ impl Case<'_> {
             Some(Unmet::OnNode(why)) => return waiting(why),
             Some(Unmet::OnPods(why)) => {
                 let note = format!("{why}; no worker is sent before, however long it takes");
-                let told = Notice { once: Some(0), ..Notice::new(false, "NodeWaiting", "Wait", note) };
-                return Decision { wants_pods: true, ..waiting(why).with([Effect::Tell(told)]) };
+                let told =
+                    EventSpec { dedup_key: Some(0), ..EventSpec::new(false, "NodeWaiting", "Wait", note) };
+                return Decision { wants_pods: true, ..waiting(why).with([Effect::EmitEvent(told)]) };
             }
             None => {}
         }
@@ -301,19 +320,19 @@ impl Case<'_> {
         if periodic && !slots.periodic {
             // One a second, wherever the clock stands: those that are due together share the time that all of them need.
             let now = u32::try_from(self.seen.elapsed.as_secs()).unwrap_or_default();
-            let share = scatter(&self.record.uid, now) % u64::from(self.seen.fleet.open.max(1)) + 1;
+            let share = stable_hash(&self.record.uid, now) % u64::from(self.seen.fleet.open.max(1)) + 1;
             let wait = SignedDuration::from_secs(i64::try_from(share).unwrap_or(i64::MAX));
             let why = format!("{why}; others are looked at first");
             return Decision::new(State::Verified, why).with(remove(self.seen.workers)).again_in(wait);
         }
         let told = (!self.held && !periodic).then(|| {
             let note = format!("worker {number} looks at the verified node: {why}");
-            Effect::Tell(Notice::new(false, "NodeVerificationStarted", "CreateWorker", note))
+            Effect::EmitEvent(EventSpec::new(false, "NodeVerificationStarted", "CreateWorker", note))
         });
         let starts = Decision::new(State::Pending, format!("worker {number} starts"));
         // The last worker's logs could be read until now.
         Decision { periodic, ..starts }
-            .with([Effect::StartWorker(subject(self.seen.node, self.gate, number))])
+            .with([Effect::StartWorker(identity(self.seen.node, self.gate, number))])
             .with(told)
             .with(remove(self.seen.workers))
     }
@@ -337,17 +356,17 @@ impl Case<'_> {
         self.held
             && record.attempts < self.attempts_allowed()
             && record.verdict == Some(Verdict::Inconclusive)
-            && record.cause != Some(Cause::SharedDependency)
-            && record.spent >= self.gate.spec.deadlines.gate_seconds.unsigned_abs()
+            && record.cause != Some(InconclusiveReason::SharedDependency)
+            && record.elapsed_seconds >= self.gate.spec.deadlines.gate_seconds.unsigned_abs()
     }
 
     fn is_slow(&self) -> bool {
         self.record.attempts >= self.attempts_allowed()
-            || self.record.silent >= TOO_MANY_SILENT
+            || self.record.inconclusive_streak >= TOO_MANY_SILENT
             || self.is_stuck(&self.record)
             || self.is_frozen()
             // A node that works is not looked at more often than it needs.
-            || (!self.held && (self.record.verdict == Some(Verdict::Failed) || self.record.silent >= FEW_SILENT))
+            || (!self.held && (self.record.verdict == Some(Verdict::Failed) || self.record.inconclusive_streak >= FEW_SILENT))
     }
 
     pub(super) fn standing(&self, wish: &str) -> (State, String) {
@@ -385,7 +404,7 @@ impl Case<'_> {
     /// Whoever wrote the record may have a clock that is ahead of ours: no node waits longer than the pause since we
     /// saw it.
     pub(super) fn since_recorded(&self) -> SignedDuration {
-        let since_seen = self.seen.elapsed.saturating_sub(self.seen.node.record_seen);
+        let since_seen = self.seen.elapsed.saturating_sub(self.seen.node.record_seen_at);
         let since_seen = SignedDuration::try_from(since_seen).unwrap_or(SignedDuration::MAX);
         self.record.at.map_or(since_seen, |at| self.seen.now.duration_since(at).max(since_seen))
     }

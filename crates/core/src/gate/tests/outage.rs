@@ -3,10 +3,10 @@
 use jiff::SignedDuration;
 
 use super::*;
-use crate::api::{CauseVerdict, Down, Fate};
+use crate::api::{CauseVerdict, FailureAction, SharedOutage};
 
-fn dns_down() -> Down {
-    Down {
+fn dns_down() -> SharedOutage {
+    SharedOutage {
         gate: "default".into(),
         zone: "a".into(),
         check: "dns".into(),
@@ -20,7 +20,7 @@ struct Life {
     node: NodeView,
     gate: GateView,
     workers: Vec<WorkerView>,
-    down: Vec<Down>,
+    down: Vec<SharedOutage>,
     asked: Option<Timestamp>,
     fleet: Fleet,
     at: Duration,
@@ -30,7 +30,7 @@ impl Life {
     fn new() -> Self {
         let (mut node, mut gate) = (node(), gate());
         node.labels.insert("topology.kubernetes.io/zone", "a");
-        (gate.spec.on_failure, gate.spec.on_stuck) = (Fate::Replace, Fate::Replace);
+        (gate.spec.on_failure, gate.spec.on_stuck) = (FailureAction::Replace, FailureAction::Replace);
         let fleet = Fleet { ran_elsewhere: true, ..Fleet::default() };
         Self { node, gate, workers: vec![], down: vec![], asked: None, fleet, at: Duration::ZERO }
     }
@@ -38,7 +38,7 @@ impl Life {
     fn look(&self) -> Decision {
         let now = now() + SignedDuration::try_from(self.at).expect("short");
         let Self { down, asked, fleet, .. } = self;
-        let seen = observed(&self.node, Served::Held(&self.gate), &self.workers);
+        let seen = observed(&self.node, Ownership::Gated(&self.gate), &self.workers);
         decide(&Observed { down, asked: *asked, fleet: *fleet, now, elapsed: self.at, ..seen })
     }
 
@@ -51,16 +51,17 @@ impl Life {
         let decision = self.look();
         for effect in decision.effects.clone() {
             match effect {
-                Effect::StartWorker(subject) => {
+                Effect::StartWorker(identity) => {
                     let first_seen = self.at;
-                    self.workers.push(WorkerView { first_seen, ..worker(subject.number, Progress::Running) });
+                    self.workers
+                        .push(WorkerView { first_seen, ..worker(identity.number, Progress::Running) });
                 }
                 Effect::RemoveWorker { uid, .. } => self.workers.retain(|worker| worker.uid != uid),
-                Effect::Remember(record) => {
+                Effect::PatchRecord(record) => {
                     remembered(&mut self.node, &record);
-                    self.node.record_seen = self.at;
+                    self.node.record_seen_at = self.at;
                 }
-                Effect::Ask(cause) => self.asked = cause.observed_at,
+                Effect::RequestRemediation(cause) => self.asked = cause.observed_at,
                 _ => {}
             }
         }
@@ -72,7 +73,7 @@ impl Life {
         for _ in 0..10 {
             let decision = self.step();
             if let Some(running) = self.workers.iter_mut().find(|worker| !worker.has_ended()) {
-                running.progress = progress(running.subject.number);
+                running.progress = progress(running.identity.number);
                 return self.step();
             }
             self.at += decision.recheck_in.unwrap_or_default();
@@ -87,7 +88,7 @@ impl Life {
 
 fn asks(decision: &Decision) -> Option<&RemediationCause> {
     decision.effects.iter().find_map(|effect| match effect {
-        Effect::Ask(cause) => Some(cause),
+        Effect::RequestRemediation(cause) => Some(cause),
         _ => None,
     })
 }
@@ -115,7 +116,7 @@ fn a_hopeless_node_is_asked_for_once_for_each_verdict() {
     life.fail();
     let again = life.step();
     assert_eq!(asks(&again).expect("a new verdict").observed_at, life.record().at);
-    life.gate.spec.on_failure = Fate::KeepTainted;
+    life.gate.spec.on_failure = FailureAction::KeepTainted;
     life.fail();
     assert_eq!(asks(&life.step()), None);
 }
@@ -137,15 +138,15 @@ fn a_node_that_nobody_can_be_asked_about_is_looked_at_all_the_same() {
 #[test]
 fn who_is_stuck_is_asked_for_only_where_workers_told_elsewhere() {
     for (on_stuck, ran_elsewhere, expected) in [
-        (Fate::Replace, true, Some(CauseVerdict::Stuck)),
-        (Fate::Replace, false, None),
-        (Fate::KeepTainted, true, None),
+        (FailureAction::Replace, true, Some(CauseVerdict::Stuck)),
+        (FailureAction::Replace, false, None),
+        (FailureAction::KeepTainted, true, None),
     ] {
         let mut life = Life::new();
         life.gate.spec.on_stuck = on_stuck;
         life.fleet.ran_elsewhere = ran_elsewhere;
-        life.attempt(|_| Progress::Silent(Cause::NotStarted, "no sandbox".into()));
-        let stuck = Record { spent: 600, ..life.record() };
+        life.attempt(|_| Progress::Inconclusive(InconclusiveReason::NotStarted, "no sandbox".into()));
+        let stuck = Record { elapsed_seconds: 600, ..life.record() };
         remembered(&mut life.node, &stuck);
         assert_eq!(asks(&life.look()).map(|cause| cause.verdict), expected);
     }
@@ -159,8 +160,15 @@ fn what_is_down_freezes_the_blamed_and_each_begins_anew_when_it_is_back() {
     let frozen = life.step();
     assert_eq!(frozen.state, State::Inconclusive);
     let record = life.record();
-    assert_eq!((record.verdict, record.cause), (Some(Verdict::Inconclusive), Some(Cause::SharedDependency)));
-    assert_eq!((record.attempts, record.spent, record.at), (6, before.spent, before.at), "nothing moves");
+    assert_eq!(
+        (record.verdict, record.cause),
+        (Some(Verdict::Inconclusive), Some(InconclusiveReason::SharedDependency))
+    );
+    assert_eq!(
+        (record.attempts, record.elapsed_seconds, record.at),
+        (6, before.elapsed_seconds, before.at),
+        "nothing moves"
+    );
     assert_eq!(life.look().state, State::Inconclusive, "and it is not called failed");
 
     for _ in 0..4 {
@@ -168,7 +176,11 @@ fn what_is_down_freezes_the_blamed_and_each_begins_anew_when_it_is_back() {
         life.fail();
         assert!(life.at.saturating_sub(from) >= Duration::from_mins(4), "it is looked at rarely");
         let record = life.record();
-        assert_eq!((record.attempts, record.spent), (6, before.spent), "attempts and deadline stand still");
+        assert_eq!(
+            (record.attempts, record.elapsed_seconds),
+            (6, before.elapsed_seconds),
+            "attempts and deadline stand still"
+        );
         assert_eq!(asks(&life.step()), None);
     }
     life.down.clear();
@@ -209,12 +221,12 @@ fn what_was_asked_before_an_outage_is_not_acted_on_after_it() {
             action: crate::api::RemediationAction::Replace,
         },
     );
-    let request = crate::remediate::Request::new(&object);
+    let request = crate::remediate::Remediation::new(&object);
     let mut target = crate::remediate::Target { record: Some(life.record()), ..Default::default() };
     target.identity.boot_id = BOOT.into();
     let moment = life.record().at.expect("a time");
     let held = crate::remediate::evidence(&request, &target, None, true, moment).expect_err("it is void");
-    assert_eq!(held.hold, crate::remediate::Hold::EvidenceExpired);
+    assert_eq!(held.hold, crate::remediate::BlockReason::EvidenceExpired);
 }
 
 #[test]
@@ -222,8 +234,8 @@ fn a_worker_that_cannot_tell_does_not_thaw_what_is_frozen() {
     let mut life = hopeless();
     life.down = vec![dns_down()];
     life.step();
-    life.attempt(|_| Progress::Silent(Cause::ImagePull, "no image".into()));
-    assert_eq!(life.record().cause, Some(Cause::SharedDependency));
+    life.attempt(|_| Progress::Inconclusive(InconclusiveReason::ImagePull, "no image".into()));
+    assert_eq!(life.record().cause, Some(InconclusiveReason::SharedDependency));
     life.down.clear();
     life.fail();
     assert_eq!(life.record().attempts, 1, "it begins anew all the same");
@@ -235,11 +247,14 @@ fn a_verdict_about_what_is_down_is_none_and_another_is_one() {
     life.down = vec![dns_down()];
     let decision = life.fail();
     assert!(decision.why.contains("nodes that work fail alike"), "{}", decision.why);
-    assert_eq!((life.record().attempts, life.record().cause), (0, Some(Cause::SharedDependency)));
+    assert_eq!(
+        (life.record().attempts, life.record().cause),
+        (0, Some(InconclusiveReason::SharedDependency))
+    );
     for change in [
-        |down: &mut Down| down.zone = "b".into(),
-        |down: &mut Down| down.check = "tcp".into(),
-        |down: &mut Down| down.target = "other.".into(),
+        |down: &mut SharedOutage| down.zone = "b".into(),
+        |down: &mut SharedOutage| down.check = "tcp".into(),
+        |down: &mut SharedOutage| down.target = "other.".into(),
     ] {
         let mut life = Life::new();
         life.down = vec![dns_down()];
@@ -257,7 +272,7 @@ fn a_verdict_about_what_is_down_is_none_and_another_is_one() {
 fn a_deadline_that_is_past_does_not_make_a_frozen_node_stuck() {
     let mut life = Life::new();
     life.fail();
-    let late = Record { spent: 9_999, ..life.record() };
+    let late = Record { elapsed_seconds: 9_999, ..life.record() };
     remembered(&mut life.node, &late);
     life.down = vec![dns_down()];
     life.step();
@@ -271,7 +286,7 @@ fn a_record_remembers_few_checks_and_short_ones() {
         .map(|i| CheckResult::new(&format!("c{i}"), &"x".repeat(900), Outcome::Failed, &"r".repeat(900), ""))
         .collect();
     let mut life = Life::new();
-    life.attempt(|number| Progress::Reported(Report::judge(subject(number), results.clone(), 5)));
+    life.attempt(|number| Progress::Reported(Report::judge(identity(number), results.clone(), 5)));
     let failed = life.record().failed;
     assert_eq!((failed.len(), failed[0].target.len(), failed[0].reason.len()), (8, 128, 64));
 }

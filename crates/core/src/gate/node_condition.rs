@@ -10,7 +10,7 @@ const MESSAGE_LIMIT: usize = 512;
 
 /// What the condition says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Publication {
+pub struct ConditionUpdate {
     /// `True`, `False` or `Unknown`.
     pub status: &'static str,
     /// In one word.
@@ -36,5 +36,5 @@ pub(super) fn with(decision: Decision, seen: &Observed<'_>, gate: &GateView) -> 
         return decision;
     }
     let message = clean(&decision.why, MESSAGE_LIMIT);
-    decision.with([Effect::Publish(Publication { status, reason, message })])
+    decision.with([Effect::SetNodeCondition(ConditionUpdate { status, reason, message })])
 }

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use crate::api::{Enforcement, GateTaint, NodeGate, NodeGateSpec, NodeGateStatus};
 use crate::node::NodeView;
 use crate::record::Record;
-use crate::remediate::WANTED_LABELS;
+use crate::topology::TOPOLOGY_LABELS;
 
 /// A gate, as far as anything here is decided by it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,26 +74,26 @@ impl GateView {
 
 /// Who looks after a node.
 #[derive(Clone, Copy, Debug)]
-pub enum Served<'a> {
+pub enum Ownership<'a> {
     /// It bears a taint of this gate.
-    Held(&'a GateView),
+    Gated(&'a GateView),
     /// It was let in, and this gate is for it.
-    Open(&'a GateView),
+    Verified(&'a GateView),
     /// It bears a taint that is a gate's, and no gate serves it; the taint.
-    Orphan(&'a str, &'static str),
+    Unserved(&'a str, &'static str),
     /// It was let in, and its gate is gone or no longer for it.
     Released,
     /// It is nobody's.
-    Nobody,
+    Unmanaged,
 }
 
-impl<'a> Served<'a> {
+impl<'a> Ownership<'a> {
     /// The gate, if any.
     #[must_use]
     pub fn gate(self) -> Option<&'a GateView> {
         match self {
-            Self::Held(gate) | Self::Open(gate) => Some(gate),
-            Self::Orphan(..) | Self::Released | Self::Nobody => None,
+            Self::Gated(gate) | Self::Verified(gate) => Some(gate),
+            Self::Unserved(..) | Self::Released | Self::Unmanaged => None,
         }
     }
 }
@@ -105,18 +105,18 @@ pub fn wanted_labels<'a>(gates: impl IntoIterator<Item = &'a GateView>) -> BTree
         .into_iter()
         .flat_map(|gate| gate.spec.node_selector.keys().chain([gate.spec.verified_label.key.as_str()]));
     // And the word that most of them have for a value.
-    asked.chain(super::wait::LABELS).chain(WANTED_LABELS).chain(["true"]).map(Arc::from).collect()
+    asked.chain(super::prerequisites::LABELS).chain(TOPOLOGY_LABELS).chain(["true"]).map(Arc::from).collect()
 }
 
 /// Who looks after this node.
 #[must_use]
-pub fn serving<'a>(gates: impl IntoIterator<Item = &'a GateView>, node: &'a NodeView) -> Served<'a> {
+pub fn ownership<'a>(gates: impl IntoIterator<Item = &'a GateView>, node: &'a NodeView) -> Ownership<'a> {
     let gates: Vec<&GateView> = gates.into_iter().collect();
     let first = |fits: &dyn Fn(&GateView) -> bool| {
         gates.iter().copied().filter(|gate| fits(gate)).min_by_key(|gate| gate.precedence())
     };
     if let Some(gate) = first(&|gate| gate.holds(node)) {
-        return Served::Held(gate);
+        return Ownership::Gated(gate);
     }
     let usual = GateTaint::default();
     let is_gates_own = |key: &str, effect: &str| {
@@ -131,17 +131,18 @@ pub fn serving<'a>(gates: impl IntoIterator<Item = &'a GateView>, node: &'a Node
         } else {
             "there is no gate with this taint"
         };
-        return Served::Orphan(&taint.key, why);
+        return Ownership::Unserved(&taint.key, why);
     }
-    let Some(record) = Record::read(node.record.as_deref(), &node.uid) else { return Served::Nobody };
+    let Some(record) = Record::read(node.record.as_deref(), &node.uid) else { return Ownership::Unmanaged };
     if !record.is_open() {
         // Of a gate that is no more.
         let held_by = node.taints.iter().find(|taint| *taint.key == *record.taint);
-        return held_by.map_or(Served::Nobody, |taint| Served::Orphan(&taint.key, "its gate is gone"));
+        return held_by
+            .map_or(Ownership::Unmanaged, |taint| Ownership::Unserved(&taint.key, "its gate is gone"));
     }
     // The gate that let it in, if it still is for it.
     let same = first(&|gate| gate.selects(node) && gate.uid == record.round.gate_uid);
     // Or its successor, which gives the same label: one with other taints and labels has nothing to do with it.
     let heir = |gate: &GateView| gate.selects(node) && gate.spec.verified_label.key == record.label;
-    same.or_else(|| first(&heir)).map_or(Served::Released, Served::Open)
+    same.or_else(|| first(&heir)).map_or(Ownership::Released, Ownership::Verified)
 }

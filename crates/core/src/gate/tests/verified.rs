@@ -15,12 +15,12 @@ fn verified() -> (NodeView, GateView) {
 fn look(node: &NodeView, gate: &GateView, workers: &[WorkerView], fleet: Fleet, later: i64) -> Decision {
     let now = now() + SignedDuration::from_secs(later);
     let elapsed = Duration::from_secs(later.unsigned_abs());
-    decide(&Observed { fleet, now, elapsed, ..observed(node, serving([gate], node), workers) })
+    decide(&Observed { fleet, now, elapsed, ..observed(node, ownership([gate], node), workers) })
 }
 
 fn regates(decision: &Decision) -> Option<&Record> {
     decision.effects.iter().find_map(|effect| match effect {
-        Effect::Regate(record) => Some(record),
+        Effect::Retaint(record) => Some(record),
         _ => None,
     })
 }
@@ -96,7 +96,7 @@ fn a_node_that_is_held_for_its_boot_gets_its_worker_at_once() {
 fn only_a_failure_taints_it_again() {
     let (mut node, gate) = verified();
     node.labels = Labels::default();
-    let silent = worker(2, Progress::Silent(Cause::OutOfMemory, "OOMKilled".into()));
+    let silent = worker(2, Progress::Inconclusive(InconclusiveReason::OutOfMemory, "OOMKilled".into()));
     let decision = look(&node, &gate, &[silent], Fleet::default(), 60);
     assert_eq!((regates(&decision), decision.state), (None, State::Verified));
     let record = remembers(&decision).expect("it is recorded").clone();
@@ -110,19 +110,19 @@ fn only_a_failure_taints_it_again() {
 
     let decision = look(&node, &gate, &[reported(3, Outcome::Failed)], Fleet::default(), 60);
     let record = regates(&decision).expect("it is tainted").clone();
-    assert!(!record.is_open() && record.regated && record.attempts == 1, "{record:?}");
+    assert!(!record.is_open() && record.retainted && record.attempts == 1, "{record:?}");
     remembered(&mut node, &record);
     node.taints.push(taint("node-ready/unverified"));
     let decision = look(&node, &gate, &[reported(4, Outcome::Passed)], Fleet::default(), 60);
-    let Some(Effect::Open(record)) = decision.effects.first() else { panic!("{decision:?}") };
-    assert!(record.is_open() && !record.regated, "a node that heals is let in again");
+    let Some(Effect::RemoveTaint(record)) = decision.effects.first() else { panic!("{decision:?}") };
+    assert!(record.is_open() && !record.retainted, "a node that heals is let in again");
 }
 
 #[test]
 fn where_many_fail_at_once_no_more_are_tainted() {
     let (mut node, gate) = verified();
     node.labels = Labels::default();
-    let many = Fleet { open: 19, regated: 2, ..Fleet::default() };
+    let many = Fleet { open: 19, retainted: 2, ..Fleet::default() };
     let decision = look(&node, &gate, &[reported(2, Outcome::Failed)], many, 60);
     assert_eq!((regates(&decision), decision.state), (None, State::Verified));
     assert!(decision.why.contains("hardly the node"), "{}", decision.why);
@@ -194,7 +194,7 @@ fn nodes_that_are_due_together_are_looked_at_one_by_one() {
     let seen = |periodic| {
         let slots = Slots { first: true, another: true, periodic };
         let fleet = Fleet { open: 100, ..Fleet::default() };
-        decide(&Observed { slots, fleet, now: late, ..observed(&node, serving([&gate], &node), &[]) })
+        decide(&Observed { slots, fleet, now: late, ..observed(&node, ownership([&gate], &node), &[]) })
     };
     let decision = seen(true);
     assert!(decision.periodic && starts(&decision) == Some(2), "{decision:?}");
@@ -207,7 +207,7 @@ fn nodes_that_are_due_together_are_looked_at_one_by_one() {
 fn a_gate_with_another_label_does_not_inherit_the_nodes_of_one_that_is_gone() {
     let (node, mut gate) = verified();
     gate.uid = "gate-2".into();
-    assert!(matches!(serving([&gate], &node), Served::Open(_)), "a successor does");
+    assert!(matches!(ownership([&gate], &node), Ownership::Verified(_)), "a successor does");
     gate.spec.verified_label.key = "another/label".into();
-    assert!(matches!(serving([&gate], &node), Served::Released));
+    assert!(matches!(ownership([&gate], &node), Ownership::Released));
 }

@@ -50,13 +50,13 @@ pub(super) enum Unmet {
 pub(super) fn unmet(seen: &Observed<'_>, wait: &WaitFor) -> Option<Unmet> {
     let node = seen.node;
     if wait.cloud == Awaited::Wait
-        && let Some(taint) = UNINITIALISED.into_iter().find(|taint| node.bears(taint))
+        && let Some(taint) = UNINITIALISED.into_iter().find(|taint| node.has_taint(taint))
     {
         return Some(Unmet::OnNode(format!("the node is not initialised yet: it bears the taint {taint}")));
     }
     let [pool, registered] = LABELS.map(|key| node.labels.get(key));
     let unregistered =
-        node.bears("karpenter.sh/unregistered") || (pool.is_some() && registered != Some("true"));
+        node.has_taint("karpenter.sh/unregistered") || (pool.is_some() && registered != Some("true"));
     if wait.karpenter == Awaited::Wait && unregistered {
         return Some(Unmet::OnNode("Karpenter has not registered the node yet".into()));
     }

@@ -158,7 +158,7 @@ impl Default for Budget {
 pub struct Breaker {
     /// It opens when at least so many nodes had a verdict …
     #[schemars(range(min = 1, max = 100_000))]
-    pub least_verdicts: i32,
+    pub min_verdicts: i32,
     /// … and more than this share of them failed. 100: it never opens.
     #[schemars(range(min = 0, max = 100))]
     pub open_percent: i32,
@@ -176,7 +176,7 @@ pub struct Breaker {
 impl Default for Breaker {
     fn default() -> Self {
         Self {
-            least_verdicts: 5,
+            min_verdicts: 5,
             open_percent: 30,
             close_percent: 10,
             close_after_seconds: 600,
@@ -333,11 +333,11 @@ pub struct RemediationPolicyStatus {
     /// What does not work on nodes that work either.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
-    pub down: Vec<Down>,
+    pub down: Vec<SharedOutage>,
     /// Nothing destructive before this: something that all nodes share has just recovered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("format" = "date-time"))]
-    pub quiet_until: Option<Timestamp>,
+    pub cooldown_until: Option<Timestamp>,
     /// How far replacements of replacements went.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 128))]
@@ -385,13 +385,13 @@ pub struct BreakerState {
     /// Since when few enough fail.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("format" = "date-time"))]
-    pub calm_since: Option<Timestamp>,
+    pub below_threshold_since: Option<Timestamp>,
 }
 
 /// Something that does not work on nodes that work either.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Down {
+pub struct SharedOutage {
     /// Name of the gate whose nodes were compared.
     #[schemars(length(max = 253))]
     pub gate: String,

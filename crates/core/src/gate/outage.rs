@@ -1,33 +1,33 @@
 //! Who is to blame: a node that fails what nodes that work fail as well is not, and one that is hopeless is asked to be
 //! replaced.
 
-use super::case::Case;
-use super::{Decision, Effect, Notice, State};
-use crate::api::{CauseSource, CauseVerdict, FailedCheck, Fate, RemediationCause};
-use crate::record::{Cause, Record};
-use crate::remediate::control::{brief, is_down};
-use crate::remediate::zone;
+use super::enforce::GatedNode;
+use super::{Decision, Effect, EventSpec, State};
+use crate::api::{CauseSource, CauseVerdict, FailedCheck, FailureAction, RemediationCause};
+use crate::outage::{brief, matches_outage};
+use crate::record::{InconclusiveReason, Record};
 use crate::report::{Report, Verdict};
+use crate::topology::zone;
 
 /// So many checks that failed are remembered.
 const MOST_FAILED: usize = 8;
 
-impl Case<'_> {
+impl GatedNode<'_> {
     /// Whether nodes that work fail one of these as well.
     pub(super) fn shares(&self, failed: &[FailedCheck]) -> bool {
         let place = zone(self.seen.node);
         let here = || self.seen.down.iter().filter(|down| down.zone == place);
-        failed.iter().any(|check| here().any(|down| is_down(down, &check.name, &check.target)))
+        failed.iter().any(|check| here().any(|down| matches_outage(down, &check.name, &check.target)))
     }
 
     /// What it failed is still down for all.
     pub(super) fn is_frozen(&self) -> bool {
-        self.record.cause == Some(Cause::SharedDependency) && self.shares(&self.record.failed)
+        self.record.cause == Some(InconclusiveReason::SharedDependency) && self.shares(&self.record.failed)
     }
 
     /// What it failed was down for all, and works again: it begins anew.
     pub(super) fn has_thawed(&self) -> bool {
-        self.record.cause == Some(Cause::SharedDependency) && !self.shares(&self.record.failed)
+        self.record.cause == Some(InconclusiveReason::SharedDependency) && !self.shares(&self.record.failed)
     }
 
     /// A verdict that was recorded before it was known that nodes that work fail alike blames nobody any more.
@@ -40,12 +40,13 @@ impl Case<'_> {
             let why = format!("nodes that work fail alike: {}", self.record.why);
             let record = Record {
                 verdict: Some(Verdict::Inconclusive),
-                cause: Some(Cause::SharedDependency),
+                cause: Some(InconclusiveReason::SharedDependency),
                 why: why.clone(),
                 ..self.record.clone()
             };
-            let told = Notice::new(true, "NodeVerificationInconclusive", "Compare", &*why);
-            Decision::new(State::Inconclusive, why).with([Effect::Remember(record), Effect::Tell(told)])
+            let told = EventSpec::new(true, "NodeVerificationInconclusive", "Compare", &*why);
+            Decision::new(State::Inconclusive, why)
+                .with([Effect::PatchRecord(record), Effect::EmitEvent(told)])
         })
     }
 
@@ -57,9 +58,12 @@ impl Case<'_> {
         }
         let has_failed =
             record.attempts >= self.attempts_allowed() && record.verdict == Some(Verdict::Failed);
-        let verdict = if has_failed && spec.on_failure == Fate::Replace {
+        let verdict = if has_failed && spec.on_failure == FailureAction::Replace {
             CauseVerdict::Failed
-        } else if self.is_stuck(record) && spec.on_stuck == Fate::Replace && self.seen.fleet.ran_elsewhere {
+        } else if self.is_stuck(record)
+            && spec.on_stuck == FailureAction::Replace
+            && self.seen.fleet.ran_elsewhere
+        {
             CauseVerdict::Stuck
         } else {
             return None;

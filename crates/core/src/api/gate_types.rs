@@ -39,7 +39,7 @@ impl Enforcement {
 
 /// What becomes of a node that does not pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum Fate {
+pub enum FailureAction {
     /// It stays tainted and is looked at every `retry.recheckSeconds`: a node that heals is let in.
     #[default]
     KeepTainted,

@@ -4,36 +4,15 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use crate::gate::{GateView, Served, serving};
+use crate::gate::{GateView, Ownership, ownership};
 use crate::node::NodeView;
 use crate::record::Record;
 use crate::report::Verdict;
-
-/// Labels that say to which group a node belongs: Karpenter's, EKS's, GKE's and AKS's.
-pub(super) const GROUPS: [&str; 5] = [
-    "karpenter.sh/nodepool",
-    "eks.amazonaws.com/nodegroup",
-    "cloud.google.com/gke-nodepool",
-    "kubernetes.azure.com/agentpool",
-    "agentpool",
-];
-pub(super) const ZONE: &str = "topology.kubernetes.io/zone";
-
-/// The group that a node belongs to.
-#[must_use]
-pub fn group(node: &NodeView) -> &str {
-    GROUPS.into_iter().find_map(|key| node.labels.get(key)).unwrap_or("ungrouped")
-}
-
-/// The zone that a node is in; empty if it has none.
-#[must_use]
-pub fn zone(node: &NodeView) -> &str {
-    node.labels.get(ZONE).unwrap_or_default()
-}
+use crate::topology::group;
 
 /// How many nodes had a verdict lately, each its last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Verdicts {
+pub struct VerdictCounts {
     /// Passed or failed.
     pub all: u32,
     /// Failed.
@@ -42,7 +21,7 @@ pub struct Verdicts {
 
 /// The nodes of a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct GroupFacts {
+pub struct GroupCounts {
     /// How many there are.
     pub size: u32,
     /// How many can be scheduled to.
@@ -53,31 +32,31 @@ pub struct GroupFacts {
 
 /// All nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Survey {
+pub struct GroupStats {
     /// By group.
-    pub groups: BTreeMap<String, GroupFacts>,
+    pub groups: BTreeMap<String, GroupCounts>,
     /// Of all of them.
-    pub verdicts: Verdicts,
+    pub verdicts: VerdictCounts,
 }
 
-impl Survey {
-    /// Counts the nodes. Verdicts since `from` count.
+impl GroupStats {
+    /// Counts the nodes. VerdictCounts since `from` count.
     #[must_use]
     pub fn new<'a>(
         nodes: impl IntoIterator<Item = &'a NodeView>,
         gates: &[&'a GateView],
         from: Timestamp,
     ) -> Self {
-        let mut survey = Self::default();
-        for node in nodes.into_iter().filter(|node| !node.leaving) {
-            survey.count(node, gates, from);
+        let mut group_stats = Self::default();
+        for node in nodes.into_iter().filter(|node| !node.terminating) {
+            group_stats.count(node, gates, from);
         }
-        survey
+        group_stats
     }
 
     fn count<'a>(&mut self, node: &'a NodeView, gates: &[&'a GateView], from: Timestamp) {
-        let served = serving(gates.iter().copied(), node);
-        let is_held = matches!(served, Served::Held(_) | Served::Orphan(..));
+        let served = ownership(gates.iter().copied(), node);
+        let is_held = matches!(served, Ownership::Gated(_) | Ownership::Unserved(..));
         let group = self.groups.entry(group(node).to_owned()).or_default();
         group.size += 1;
         group.open += u32::from(node.ready && !node.unschedulable && !is_held);
@@ -96,7 +75,7 @@ impl Survey {
 
     /// The nodes of a group.
     #[must_use]
-    pub fn group(&self, name: &str) -> GroupFacts {
+    pub fn group(&self, name: &str) -> GroupCounts {
         self.groups.get(name).cloned().unwrap_or_default()
     }
 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::api::{Awaited, DaemonSetRef, NodeCondition};
 
 fn before(gate: &GateView, node: &NodeView, workers: &[WorkerView]) -> Decision {
-    decide(&observed(node, Served::Held(gate), workers))
+    decide(&observed(node, Ownership::Gated(gate), workers))
 }
 
 #[test]
@@ -14,8 +14,8 @@ fn a_paused_gate_touches_nothing_and_says_so_once() {
     for workers in [vec![], vec![worker(1, Progress::Running)], vec![reported(1, Outcome::Passed)]] {
         let decision = before(&gate, &node(), &workers);
         assert_eq!(decision.state, State::Waiting);
-        let [Effect::Tell(told)] = decision.effects.as_slice() else { panic!("{decision:?}") };
-        assert!(told.once.is_some() && told.note.contains("kubectl edit nodegate default"), "{told:?}");
+        let [Effect::EmitEvent(told)] = decision.effects.as_slice() else { panic!("{decision:?}") };
+        assert!(told.dedup_key.is_some() && told.note.contains("kubectl edit nodegate default"), "{told:?}");
     }
 }
 
@@ -27,12 +27,12 @@ fn a_dry_run_looks_and_writes_no_node() {
     assert_eq!(before(&gate, &node(), &[worker(1, Progress::Running)]).effects, vec![]);
     for (outcome, words) in [(Outcome::Passed, "would be let in"), (Outcome::Failed, "would stay tainted")] {
         let decision = before(&gate, &node(), &[reported(1, outcome)]);
-        let [Effect::Tell(told)] = decision.effects.as_slice() else { panic!("{decision:?}") };
-        assert!(told.note.contains(words) && told.once == Some(1), "{told:?}");
+        let [Effect::EmitEvent(told)] = decision.effects.as_slice() else { panic!("{decision:?}") };
+        assert!(told.note.contains(words) && told.dedup_key == Some(1), "{told:?}");
     }
     let (node, failed) = (node(), [reported(1, Outcome::Failed)]);
     let later = Duration::from_mins(5);
-    let again = decide(&Observed { elapsed: later, ..observed(&node, Served::Held(&gate), &failed) });
+    let again = decide(&Observed { elapsed: later, ..observed(&node, Ownership::Gated(&gate), &failed) });
     assert_eq!((starts(&again), removed(&again)), (Some(2), vec!["pod-1"]), "and looks again, rarely");
 }
 
@@ -42,7 +42,7 @@ fn a_dry_run_gives_an_overdue_worker_up_at_the_very_moment() {
     gate.spec.enforcement = Enforcement::DryRun;
     let workers = [worker(1, Progress::Running)];
     let elapsed = Duration::from_mins(3);
-    let decision = decide(&Observed { elapsed, ..observed(&node, Served::Held(&gate), &workers) });
+    let decision = decide(&Observed { elapsed, ..observed(&node, Ownership::Gated(&gate), &workers) });
     assert_eq!((removed(&decision), decision.recheck_in), (vec!["pod-1"], Some(Duration::from_mins(1))));
 }
 
@@ -92,7 +92,7 @@ fn f12_pods_are_asked_for_only_while_a_daemon_set_is_waited_for() {
     assert!(decision.wants_pods && decision.state == State::Waiting, "{decision:?}");
     let with = |of: &DaemonSetRef, ready| {
         let pods = [DaemonPod { of: of.clone(), ready }];
-        decide(&Observed { daemons: Some(&pods), ..observed(&node, Served::Held(&gate), &[]) })
+        decide(&Observed { daemons: Some(&pods), ..observed(&node, Ownership::Gated(&gate), &[]) })
     };
     assert!(with(&cni, false).wants_pods);
     assert!(with(&DaemonSetRef { name: "other".into(), ..cni.clone() }, true).wants_pods);
@@ -101,11 +101,11 @@ fn f12_pods_are_asked_for_only_while_a_daemon_set_is_waited_for() {
 }
 
 /// The record after a worker that took so long and could not tell.
-fn silent_for(minutes: i64, cause: Cause, fleet: Fleet) -> (Decision, Record) {
+fn silent_for(minutes: i64, cause: InconclusiveReason, fleet: Fleet) -> (Decision, Record) {
     let (node, gate) = (node(), gate());
-    let workers = [worker(1, Progress::Silent(cause, "x".into()))];
+    let workers = [worker(1, Progress::Inconclusive(cause, "x".into()))];
     let elapsed = Duration::from_secs(minutes.unsigned_abs() * 60);
-    let seen = Observed { fleet, elapsed, ..observed(&node, Served::Held(&gate), &workers) };
+    let seen = Observed { fleet, elapsed, ..observed(&node, Ownership::Gated(&gate), &workers) };
     let decision = decide(&seen);
     let record = remembers(&decision).expect("it is recorded").clone();
     (decision, record)
@@ -113,15 +113,15 @@ fn silent_for(minutes: i64, cause: Cause, fleet: Fleet) -> (Decision, Record) {
 
 #[test]
 fn a_node_that_nobody_can_tell_anything_about_is_stuck_after_its_deadline() {
-    let (decision, record) = silent_for(9, Cause::NoReport, Fleet::default());
-    assert_eq!((decision.state, record.spent), (State::Inconclusive, 540));
-    let (decision, record) = silent_for(10, Cause::NoReport, Fleet::default());
+    let (decision, record) = silent_for(9, InconclusiveReason::NoReport, Fleet::default());
+    assert_eq!((decision.state, record.elapsed_seconds), (State::Inconclusive, 540));
+    let (decision, record) = silent_for(10, InconclusiveReason::NoReport, Fleet::default());
     assert_eq!(decision.state, State::Stuck);
     assert!(
         decision
             .effects
             .iter()
-            .any(|one| matches!(one, Effect::Tell(told) if told.reason == "NodeVerificationStuck"))
+            .any(|one| matches!(one, Effect::EmitEvent(told) if told.reason == "NodeVerificationStuck"))
     );
     let mut node = node();
     remembered(&mut node, &record);
@@ -132,13 +132,13 @@ fn a_node_that_nobody_can_tell_anything_about_is_stuck_after_its_deadline() {
 
 #[test]
 fn no_clock_runs_where_it_is_not_the_node() {
-    let (decision, record) = silent_for(20, Cause::ClusterDns, Fleet::default());
-    assert_eq!((decision.state, record.spent), (State::Inconclusive, 0));
+    let (decision, record) = silent_for(20, InconclusiveReason::ClusterDns, Fleet::default());
+    assert_eq!((decision.state, record.elapsed_seconds), (State::Inconclusive, 0));
     let fleet = Fleet { cannot_run: true, ..Fleet::default() };
-    let (decision, record) = silent_for(20, Cause::ImagePull, fleet);
-    assert_eq!((decision.state, record.spent), (State::Inconclusive, 0));
+    let (decision, record) = silent_for(20, InconclusiveReason::ImagePull, fleet);
+    assert_eq!((decision.state, record.elapsed_seconds), (State::Inconclusive, 0));
     let mut failed = node();
-    remembered(&mut failed, &Record { spent: 9_999, ..self::record(1, Verdict::Failed, now()) });
+    remembered(&mut failed, &Record { elapsed_seconds: 9_999, ..self::record(1, Verdict::Failed, now()) });
     assert_eq!(decided(&failed, &[]).state, State::Unverified, "one that failed is not stuck");
 }
 
@@ -149,15 +149,15 @@ fn the_verdict_is_written_as_a_condition_where_the_gate_wants_it_and_once() {
     assert_eq!(before(&gate, &node, &[]).effects, vec![]);
     gate.spec.node_condition = NodeCondition::NetworkVerified;
     let decision = before(&gate, &node, &[]);
-    let [Effect::Publish(said)] = decision.effects.as_slice() else { panic!("{decision:?}") };
+    let [Effect::SetNodeCondition(said)] = decision.effects.as_slice() else { panic!("{decision:?}") };
     assert_eq!((said.status, said.reason), ("False", "ChecksFailed"));
     node.published = Some(Box::new(("False".into(), "ChecksFailed".into())));
     assert_eq!(before(&gate, &node, &[]).effects, vec![]);
     remembered(&mut node, &record(2, Verdict::Passed, now()).opened("node-ready/verified"));
     node.labels.insert("node-ready/verified", "true");
     node.taints.clear();
-    let decision = decide(&observed(&node, Served::Open(&gate), &[]));
-    let [Effect::Publish(said)] = decision.effects.as_slice() else { panic!("{decision:?}") };
+    let decision = decide(&observed(&node, Ownership::Verified(&gate), &[]));
+    let [Effect::SetNodeCondition(said)] = decision.effects.as_slice() else { panic!("{decision:?}") };
     assert_eq!((said.status, said.reason), ("True", "Verified"));
 }
 
@@ -173,11 +173,11 @@ fn f09_a_node_that_used_up_its_attempts_stays_failed_whatever_a_later_worker_can
 
 #[test]
 fn an_image_that_cannot_be_had_is_given_up_before_the_pod_ends_itself() {
-    let stuck = worker(1, Progress::Waiting(Cause::ImagePull, "ErrImagePull".into()));
+    let stuck = worker(1, Progress::Waiting(InconclusiveReason::ImagePull, "ErrImagePull".into()));
     let decision = decided(&node(), std::slice::from_ref(&stuck));
     assert_eq!(decision.recheck_in, Some(Duration::from_mins(1)));
     let decision = decided_at(&node(), &[stuck], now() + SignedDuration::from_secs(61));
-    assert_eq!(remembers(&decision).and_then(|record| record.cause), Some(Cause::ImagePull));
+    assert_eq!(remembers(&decision).and_then(|record| record.cause), Some(InconclusiveReason::ImagePull));
 }
 
 #[test]
@@ -188,9 +188,9 @@ fn a_node_whose_gate_with_a_taint_of_its_own_is_gone_is_told_about() {
     node.taints = vec![taint("foreign")];
     let decision = before(&gate, &node, &[reported(1, Outcome::Failed)]);
     remembered(&mut node, remembers(&decision).expect("it is recorded"));
-    assert_eq!(decide(&observed(&node, serving([], &node), &[])).state, State::Unserved);
+    assert_eq!(decide(&observed(&node, ownership([], &node), &[])).state, State::Unserved);
     node.taints.clear();
-    assert_eq!(decide(&observed(&node, serving([], &node), &[])).state, State::Ungated, "freed by hand");
+    assert_eq!(decide(&observed(&node, ownership([], &node), &[])).state, State::Ungated, "freed by hand");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::condition::Finding;
 
 /// Why nothing is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Hold {
+pub enum BlockReason {
     /// There is no such node any more.
     NodeGone,
     /// Somebody else is removing it.
@@ -53,7 +53,7 @@ pub enum Hold {
     DryRun,
 }
 
-impl Hold {
+impl BlockReason {
     /// As conditions and metrics say it.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -91,17 +91,17 @@ impl Hold {
 
 /// Why nothing is done, and when to look again though nothing changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct Blocked {
     /// In one word.
-    pub hold: Hold,
+    pub hold: BlockReason,
     /// For people, with what to do.
     pub message: String,
     /// When to look again.
     pub again_in: Option<Duration>,
 }
 
-impl Held {
-    pub(super) fn new(hold: Hold, message: impl Into<String>) -> Self {
+impl Blocked {
+    pub(super) fn new(hold: BlockReason, message: impl Into<String>) -> Self {
         Self { hold, message: message.into(), again_in: None }
     }
 

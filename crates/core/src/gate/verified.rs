@@ -3,18 +3,18 @@
 
 use jiff::SignedDuration;
 
-use super::case::{Case, action};
-use super::pace::spread;
-use super::{Decision, Effect, Notice, State, remove, round};
+use super::enforce::{GatedNode, action};
+use super::{Decision, Effect, EventSpec, State, remove, round};
 use crate::api::{Mode, OnReboot};
-use crate::record::{Cause, Ending, Record};
+use crate::jitter::jitter;
+use crate::record::{InconclusiveReason, Record, WorkerResult};
 use crate::report::{Report, Verdict};
 use crate::worker::WorkerView;
 
 /// What is looked at because its time has come, and nobody asked.
 pub(super) const PERIODIC: &str = "its time has come";
 
-impl Case<'_> {
+impl GatedNode<'_> {
     /// A node that was let in does not pass any more.
     pub(super) fn failed_in_place(&self, worker: &WorkerView, report: &Report) -> Decision {
         let record = self.record_after(worker, Verdict::Failed, None, &report.summary());
@@ -25,26 +25,29 @@ impl Case<'_> {
         let count = record.attempts;
         let failed = format!("failure {count} of {needed} of a verified node: {}", report.summary());
         if count < needed {
-            let told = Notice::new(true, "NodeCheckFailed", &action(report), &*failed);
+            let told = EventSpec::new(true, "NodeCheckFailed", &action(report), &*failed);
             return Decision::new(State::Verified, failed)
-                .with([Effect::Remember(record), Effect::Tell(told)]);
+                .with([Effect::PatchRecord(record), Effect::EmitEvent(told)]);
         }
-        if !self.seen.fleet.may_regate() {
-            let regated = self.seen.fleet.regated;
+        if !self.seen.fleet.may_retaint() {
+            let retainted = self.seen.fleet.retainted;
             let note = format!(
-                "{failed}; it is not tainted: {regated} nodes of gate {} are tainted again already, so it is hardly the node",
+                "{failed}; it is not tainted: {retainted} nodes of gate {} are tainted again already, so it is hardly the node",
                 self.gate.name
             );
-            let told = Notice::new(true, "NodeRegateHeld", "Hold", &*note);
-            return Decision::new(State::Verified, note).with([Effect::Remember(record), Effect::Tell(told)]);
+            let told = EventSpec::new(true, "NodeRegateHeld", "Hold", &*note);
+            return Decision::new(State::Verified, note)
+                .with([Effect::PatchRecord(record), Effect::EmitEvent(told)]);
         }
         self.regate(record, format!("{failed}; tainted again"))
     }
 
     fn regate(&self, record: Record, note: String) -> Decision {
-        let told = Notice::new(true, "NodeGated", "AddTaint", &*note);
-        Decision::new(State::Unverified, note)
-            .with([Effect::Regate(Record { taint: self.taint(), ..record.held_again() }), Effect::Tell(told)])
+        let told = EventSpec::new(true, "NodeGated", "AddTaint", &*note);
+        Decision::new(State::Unverified, note).with([
+            Effect::Retaint(Record { taint: self.taint(), ..record.held_again() }),
+            Effect::EmitEvent(told),
+        ])
     }
 
     /// A node that was let in: is there anything to look at?
@@ -72,19 +75,19 @@ impl Case<'_> {
 
     pub(super) fn hold_for_boot(&self, number: u32) -> Decision {
         let why = "the node was booted again";
-        let ending = Ending {
+        let ending = WorkerResult {
             uid: &self.seen.node.uid,
             round: round(self.seen.node, self.gate),
             number,
             verdict: Verdict::Inconclusive,
             why,
             failed: Vec::new(),
-            cause: Some(Cause::Other),
-            spent: 0,
+            cause: Some(InconclusiveReason::Other),
+            elapsed_seconds: 0,
             anew: true,
             at: self.seen.now,
         };
-        let record = Record { workers: 0, silent: 0, ..self.record.after(ending) };
+        let record = Record { workers: 0, inconclusive_streak: 0, ..self.record.after(ending) };
         let note = format!("{why}; gate {} holds it until it is verified", self.gate.name);
         self.regate(record, note)
     }
@@ -115,6 +118,6 @@ impl Case<'_> {
     fn until_periodic(&self) -> SignedDuration {
         let asked = i64::from(self.gate.spec.continuous.period_seconds);
         let period = SignedDuration::from_secs(asked.max(self.seen.fleet.open.into()));
-        spread(period, &self.record) - self.since_recorded()
+        jitter(period, &self.record) - self.since_recorded()
     }
 }

@@ -3,35 +3,39 @@
 use super::*;
 use crate::api::{BreakerState, History};
 
-pub(super) fn housekept(policy: &Policy, requests: &[Request]) -> RemediationPolicyStatus {
+pub(super) fn housekept(policy: &Policy, requests: &[Remediation]) -> RemediationPolicyStatus {
     housekept_at(policy, requests, at(1))
 }
 
-pub(super) fn housekept_at(policy: &Policy, requests: &[Request], now: Timestamp) -> RemediationPolicyStatus {
+pub(super) fn housekept_at(
+    policy: &Policy,
+    requests: &[Remediation],
+    now: Timestamp,
+) -> RemediationPolicyStatus {
     keep(policy, requests, &[], true, now)
 }
 
 pub(super) fn keep(
     policy: &Policy,
-    requests: &[Request],
+    requests: &[Remediation],
     compared: &[(String, String, Compared)],
     is_there: bool,
     now: Timestamp,
 ) -> RemediationPolicyStatus {
-    let requests: Vec<&Request> = requests.iter().collect();
-    let survey = Survey::default();
+    let requests: Vec<&Remediation> = requests.iter().collect();
+    let group_stats = GroupStats::default();
     let is_there = |_: &str| is_there;
-    housekeep(&Housekeeping {
+    reconcile_policy_status(&PolicyInput {
         policy,
         requests: &requests,
-        survey: &survey,
+        group_stats: &group_stats,
         is_there: &is_there,
         compared,
         now,
     })
 }
 
-fn ended(uid: &str, minutes: i64) -> Request {
+fn ended(uid: &str, minutes: i64) -> Remediation {
     let mut request = request(uid, vec![cause(CauseSource::Person, at(minutes))]);
     request.status =
         request.status_with(vec![Finding::new("Succeeded", "False", "DrainTimedOut", "")], at(minutes));
@@ -42,7 +46,7 @@ fn ended(uid: &str, minutes: i64) -> Request {
 fn a_reservation_ends_when_its_act_does_and_only_then() {
     let mut policy = policy();
     policy.status.reservations = vec![reservation("x", at(0))];
-    let ends = |requests: &[Request], is_there, minutes| {
+    let ends = |requests: &[Remediation], is_there, minutes| {
         let kept = keep(&policy, requests, &[], is_there, at(minutes)).reservations;
         kept.first().map(|one| one.ended)
     };
@@ -98,8 +102,8 @@ fn history_goes_when_it_is_old_or_too_much_and_never_inside_the_hour() {
     let mut policy = policy();
     policy.spec.history = History { keep_seconds: 7 * 86_400, most: 500 };
     let week = 7 * 24 * 60;
-    let pruned = |policy: &Policy, requests: &[Request], now| {
-        let requests: Vec<&Request> = requests.iter().collect();
+    let pruned = |policy: &Policy, requests: &[Remediation], now| {
+        let requests: Vec<&Remediation> = requests.iter().collect();
         prune(Some(policy), &requests, now).iter().map(|one| one.name.clone()).collect::<Vec<_>>()
     };
     let all = [ended("a", 0), ended("b", 1), request("c", vec![cause(CauseSource::Person, at(0))])];
@@ -131,9 +135,9 @@ fn the_policy_says_what_holds_and_keeps_its_times() {
     };
     let is = |status: &str, reason: &str| (status.to_owned(), reason.to_owned());
     assert_eq!(ready(&policy), is("True", "Enforcing"));
-    policy.status.quiet_until = Some(at(9));
+    policy.status.cooldown_until = Some(at(9));
     assert_eq!(ready(&policy), is("False", "Recovering"));
-    policy.status.breaker = BreakerState { open: true, calm_since: Some(at(0)) };
+    policy.status.breaker = BreakerState { open: true, below_threshold_since: Some(at(0)) };
     assert_eq!(ready(&policy), is("False", "BreakerOpen"));
     policy.spec.pause = Some(Pause { reason: "sale".into(), until: at(9) });
     assert_eq!(ready(&policy), is("False", "Paused"));
@@ -143,7 +147,8 @@ fn the_policy_says_what_holds_and_keeps_its_times() {
     let later = housekept_at(&policy, &[], at(5));
     assert_eq!(later.conditions[0].last_transition_time, at(1).to_string());
     let mut held = request("x", vec![cause(CauseSource::Gate, at(0))]);
-    held.status = held.status_with(Held::new(Hold::FuseBlown, "replacements fail").findings(), at(0));
+    held.status =
+        held.status_with(Blocked::new(BlockReason::FuseBlown, "replacements fail").findings(), at(0));
     let said = housekept(&policy, &[held]).conditions;
     let fuse = said.iter().find(|one| one.type_ == "FuseBlown").expect("it is there");
     assert_eq!((&*fuse.status, &*fuse.message), ("True", "replacements fail"));
