@@ -5,6 +5,7 @@ mod backoff;
 mod dry_run;
 mod enforce;
 mod node_condition;
+mod observe;
 mod outage;
 mod prerequisites;
 mod verified;
@@ -23,6 +24,7 @@ use enforce::GatedNode;
 
 pub use assignment::{GateView, Ownership, ownership, wanted_labels};
 pub use node_condition::ConditionUpdate;
+pub use observe::{NodeInputs, Surroundings, observe};
 pub use prerequisites::DaemonPod;
 
 /// All that a decision is made from.

@@ -89,7 +89,11 @@ impl Candidate {
         }
         let since = self.seen.as_ref().map_or(now, |(_, since)| *since);
         let patience = self.patience(lease);
-        if lease.holder.is_empty() || now.saturating_sub(since) > patience { Step::Take } else { Step::Leave }
+        if lease.holder.is_empty() || now.saturating_sub(since) >= patience {
+            Step::Take
+        } else {
+            Step::Leave
+        }
     }
 
     /// Somebody deleted the lease, or there never was one. Its holder may not know yet, and still write.
@@ -98,12 +102,20 @@ impl Candidate {
             Some((held, since))
                 if !held.holder.is_empty()
                     && held.holder != self.identity
-                    && now.saturating_sub(*since) <= self.patience(held) =>
+                    && now.saturating_sub(*since) < self.patience(held) =>
             {
                 Step::Leave
             }
             _ => Step::Create,
         }
+    }
+
+    /// When the lease of another holder that was seen last expires, if it is not renewed before.
+    #[must_use]
+    pub fn expires_at(&self) -> Option<Duration> {
+        let (lease, since) = self.seen.as_ref()?;
+        let is_foreign = !lease.holder.is_empty() && lease.holder != self.identity;
+        is_foreign.then(|| *since + self.patience(lease))
     }
 
     /// As long as its holder asked for, or as long as ours: a holder that asks for nothing is not ended at once, and one
@@ -167,8 +179,9 @@ mod tests {
         let mut us = candidate();
         assert_eq!(us.observe(Some(&held("them", "1")), at(100)), Step::Leave);
         assert_eq!(us.observe(Some(&held("them", "2")), at(114)), Step::Leave);
-        assert_eq!(us.observe(Some(&held("them", "2")), at(129)), Step::Leave);
-        assert_eq!(us.observe(Some(&held("them", "2")), at(130)), Step::Take);
+        assert_eq!(us.observe(Some(&held("them", "2")), at(128)), Step::Leave);
+        assert_eq!(us.expires_at(), Some(at(129)));
+        assert_eq!(us.observe(Some(&held("them", "2")), at(129)), Step::Take);
     }
 
     #[test]

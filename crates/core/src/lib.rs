@@ -20,6 +20,8 @@ mod jitter;
 #[cfg(feature = "api")]
 pub mod lease;
 #[cfg(feature = "api")]
+pub mod limits;
+#[cfg(feature = "api")]
 pub mod node;
 #[cfg(feature = "api")]
 pub mod outage;

@@ -8,13 +8,16 @@ mod blocked;
 mod breaker;
 mod budget;
 pub mod control;
+pub mod decision;
 pub mod drain;
 mod evidence;
 mod fuse;
 mod group_stats;
+pub mod housekeeping;
 mod policy;
 pub mod provider;
 mod target;
+mod view;
 mod window;
 
 use jiff::{SignedDuration, Timestamp};
@@ -36,9 +39,12 @@ pub use evidence::{evidence, evidence_lasts};
 pub use group_stats::{GroupCounts, GroupStats, VerdictCounts};
 pub use policy::{PolicyInput, prune, reconcile_policy_status};
 pub use target::Target;
+pub use view::{ClusterView, reported_elsewhere};
 
 /// What the budget counts over.
 pub const HOUR: SignedDuration = SignedDuration::from_hours(1);
+/// A remediation remembers so many causes.
+const MAX_CAUSES: usize = 8;
 /// An act that has not ended after this is no longer waited for.
 pub const LONGEST_ACT: SignedDuration = SignedDuration::from_hours(1);
 
@@ -116,6 +122,14 @@ impl Remediation {
         let gates = self.spec.causes.iter().filter(|cause| cause.source == CauseSource::Gate);
         let gate = gates.rev().max_by_key(|cause| cause.observed_at)?;
         Some((&gate.name, &gate.checks))
+    }
+
+    /// Its causes with a new or refreshed one, newest first; one for each source and name, eight at most.
+    #[must_use]
+    pub fn causes_with(&self, cause: &RemediationCause) -> Vec<RemediationCause> {
+        let is_other = |known: &&RemediationCause| (known.source, &known.name) != (cause.source, &cause.name);
+        let others = self.spec.causes.iter().filter(is_other).cloned();
+        std::iter::once(cause.clone()).chain(others).take(MAX_CAUSES).collect()
     }
 
     /// Its status with these findings.

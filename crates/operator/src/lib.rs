@@ -1,30 +1,23 @@
-//! The controller: watches fill small views, a queue says whom to look at, `core` decides, one file writes.
+//! The controllers: watches fill caches, queues hold keys, `core` decides, `apply` writes.
 //!
 //! ```text
-//!  watch ──► views ──► queue ──► gate ──► core::gate::decide ──► apply ──► API server
-//!                                  ▲                               │
-//!                                  └────── what was written ───────┘        leader: may we write at all?
+//!  watcher ──► cache ──► work queue ──► reconciler ──► core decides ──► apply ──► API server
+//!                                          ▲                              │
+//!                                          └────────── responses ─────────┘     leader: may this replica write?
 //! ```
 
-mod account;
 mod apply;
 mod client;
 pub mod clock;
 pub mod config;
-mod gate;
+mod controllers;
 pub mod health;
 pub mod http;
-mod leader;
 pub mod metrics;
 mod providers;
-mod queue;
-mod remediate;
 mod run;
-mod slots;
+pub mod runtime;
 pub mod telemetry;
-mod term;
-mod views;
-mod watch;
 
 pub use client::{client, counted_client};
 pub use run::{Settings, run};

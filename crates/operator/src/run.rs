@@ -1,4 +1,4 @@
-//! Term after term: wait for the lease, watch, work, hand over.
+//! Starts the controllers of one replica.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,47 +8,46 @@ use kube::Client;
 use nodekeeper_core::api::{NodeGateSpec, RemediationPolicySpec};
 use nodekeeper_core::lease::{Candidate, Timing};
 use nodekeeper_core::worker::Template;
-use tracing::{info, warn};
 
+use crate::apply::WritePermit;
 use crate::clock::Clock;
+use crate::controllers::{self, Caches, Shared};
 use crate::health::Health;
-use crate::leader::Leader;
 use crate::metrics::Metrics;
-use crate::term::{Stop, Term};
+use crate::runtime::leader::LeaderElector;
+use crate::runtime::{Manager, Stop};
 
-/// What a controller is told.
+/// The settings of one replica.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// What every worker gets.
+    /// What every worker pod is made from.
     pub template: Template,
     /// Name of the Lease.
     pub lease: String,
-    /// Where the Lease is; where workers run if none.
+    /// Namespace of the Lease; that of the workers if none.
     pub lease_namespace: Option<String>,
-    /// Who we are in the lease. Never used twice: a restarted process is another.
+    /// The holder identity in the Lease. It is never used twice: a restarted process has another.
     pub identity: String,
-    /// How long the lease lasts.
+    /// The durations of the Lease.
     pub timing: Timing,
     /// How many workers may run at once.
     pub most_workers: usize,
-    /// How many nodes are looked at at once.
+    /// How many nodes are reconciled at once.
     pub concurrency: usize,
-    /// For pauses that should not meet.
+    /// The seed of all jitter.
     pub seed: u64,
-    /// What is counted.
     pub metrics: Arc<Metrics>,
-    /// What is said to probes.
     pub health: Arc<Health>,
-    /// The gate of a configuration file, which is kept as the file says.
+    /// The gate of a configuration file; it is kept as the file says.
     pub gate: Option<NodeGateSpec>,
-    /// The policy that a configuration file stands for; made if there is none.
+    /// The policy of a configuration file; it is created if there is none.
     pub policy: Option<RemediationPolicySpec>,
-    /// How often all nodes are gone over though nothing changed; never if none.
-    pub sweep: Option<Duration>,
+    /// How often all nodes are reconciled though nothing changed; never if none.
+    pub resync: Option<Duration>,
 }
 
 impl Settings {
-    /// The defaults of the documentation.
+    /// Settings with the documented defaults.
     #[must_use]
     pub fn new(template: Template, identity: String, seed: u64) -> Self {
         Self {
@@ -64,12 +63,12 @@ impl Settings {
             health: Arc::default(),
             gate: None,
             policy: None,
-            sweep: None,
+            resync: None,
         }
     }
 }
 
-/// Runs until `stop`, then finishes what has begun and gives the lease back.
+/// Runs until `stop` completes, then lets reconciles end and releases the lease.
 pub async fn run(
     client: Client,
     settings: Settings,
@@ -77,31 +76,21 @@ pub async fn run(
     stop: impl Future<Output = ()> + Send + 'static,
 ) {
     let stop: Stop = stop.boxed().shared();
-    let candidate = Candidate::new(settings.identity.clone(), settings.timing);
     let namespace = settings.lease_namespace.as_ref().unwrap_or(&settings.template.namespace);
     let Settings { metrics, health, lease, .. } = &settings;
-    metrics.starts(clock.now(), lease, settings.timing.lease, settings.concurrency);
-    let leader = Leader::new(client.clone(), namespace, lease, clock.clone(), candidate)
-        .observed_by(metrics.clone(), health.clone());
-    loop {
-        tokio::select! {
-            biased;
-            () = stop.clone() => break,
-            () = leader.acquire() => {}
-        }
-        // What was known in an earlier term is forgotten: somebody else may have written since.
-        metrics.lead(lease);
-        let mut term = Term::new(&client, &settings, &clock, &leader);
-        tokio::select! {
-            biased;
-            () = leader.keep() => warn!("no longer leading"),
-            () = term.work(stop.clone()) => break,
-        }
-        metrics.step_down(lease);
-        health.stepped_down();
-    }
-    health.stops();
-    leader.release().await;
-    metrics.step_down(lease);
-    info!("stopped");
+    metrics.process_started(clock.now(), lease, settings.timing.lease);
+    let elector = LeaderElector::new(
+        client.clone(),
+        namespace,
+        lease,
+        clock.clone(),
+        Candidate::new(settings.identity.clone(), settings.timing),
+        metrics.clone(),
+        health.clone(),
+    );
+    let mut manager = Manager::new(clock, settings.seed, metrics.clone(), health.clone());
+    let caches = Caches::watch(&mut manager, &client, &settings.template.namespace);
+    let permit = WritePermit::Lease(elector.candidate());
+    let shared = Arc::new(Shared::new(&client, &settings, caches, &manager, permit));
+    manager.run(elector, move || controllers::build(&shared), stop).await;
 }

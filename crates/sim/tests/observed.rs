@@ -102,11 +102,11 @@ async fn f21_a_standby_is_ready_and_a_leader_is_once_it_sees_everything() {
     assert_eq!(first.ready(), Err("the lease was not read yet".into()));
     bench.until("the first leads", |_| first.ready() == Ok("leading")).await;
     let second = controller(&bench, "replica-1");
-    bench.until("the second stands by", |_| second.ready() == Ok("standing by")).await;
+    bench.until("the second follows", |_| second.ready() == Ok("following")).await;
     assert!(!second.text().contains("nodekeeper_nodes{"), "only a leader says what nodes are like");
     // Nothing happens for an hour, and the loop turns all the same.
     sleep(Duration::from_hours(1)).await;
-    assert_eq!((first.ready(), second.ready()), (Ok("leading"), Ok("standing by")));
+    assert_eq!((first.ready(), second.ready()), (Ok("leading"), Ok("following")));
     first.stop.notify_one();
     bench.until("the second leads", |_| second.ready() == Ok("leading")).await;
     (&mut first.running).await.expect("it stops without a panic");

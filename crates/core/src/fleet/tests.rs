@@ -12,6 +12,7 @@ fn gate() -> GateView {
     GateView {
         name: "g".into(),
         uid: "u".into(),
+        resource_version: String::new(),
         generation: 4,
         created: Timestamp::UNIX_EPOCH,
         deleting: false,

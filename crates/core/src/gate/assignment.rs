@@ -18,6 +18,8 @@ pub struct GateView {
     pub name: String,
     /// Its uid.
     pub uid: String,
+    /// Orders its states.
+    pub resource_version: String,
     /// Changes with its spec.
     pub generation: i64,
     /// The older one wins.
@@ -38,6 +40,7 @@ impl GateView {
         Self {
             name: metadata.name.clone().unwrap_or_default(),
             uid: metadata.uid.clone().unwrap_or_default(),
+            resource_version: metadata.resource_version.clone().unwrap_or_default(),
             generation: metadata.generation.unwrap_or_default(),
             created: metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
             deleting: metadata.deletion_timestamp.is_some(),

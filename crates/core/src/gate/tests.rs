@@ -33,6 +33,7 @@ fn gate() -> GateView {
     GateView {
         name: "default".into(),
         uid: "gate-1".into(),
+        resource_version: String::new(),
         generation: 3,
         created: Timestamp::UNIX_EPOCH,
         deleting: false,

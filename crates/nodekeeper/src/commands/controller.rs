@@ -73,7 +73,7 @@ fn settle(told: Controller, file: Option<Loaded>) -> Result<Settled> {
         metrics: Arc::new(metrics(seed_names, told.metrics_per_node.unwrap_or(seed_names))),
         gate: has_file.then_some(file.gate),
         policy: file.policy,
-        sweep: file.sweep,
+        resync: file.sweep,
         ..defaults
     };
     let told_format = told.log_format.map(|format| match format {

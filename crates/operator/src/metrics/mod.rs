@@ -23,12 +23,13 @@ use jiff::Timestamp;
 use nodekeeper_core::fleet::FleetIndex;
 use nodekeeper_core::report::{CheckResult, Outcome as CheckOutcome, Verdict};
 
-use crate::queue::{Numbers, Outcome};
+use crate::runtime::reconciler::Action;
+use crate::runtime::workqueue::QueueStats;
 use book::Book;
 use gate::Gates;
 use nodes::Board;
 pub use nodes::seed_word as state_word;
-use runtime::{CONTROLLER, QUEUED, Runtime};
+use runtime::{CONTROLLER as GATE, Runtime};
 use seed::{ByNode, Seed};
 use series::Series;
 pub use text::Format;
@@ -138,17 +139,16 @@ impl Metrics {
     }
 
     /// A controller starts, and stands for a lease.
-    pub fn starts(&self, now: Timestamp, lease: &str, lasts: Duration, concurrency: usize) {
+    pub fn process_started(&self, now: Timestamp, lease: &str, lasts: Duration) {
         #[expect(clippy::cast_precision_loss, reason = "seconds since 1970 are exact in a f64")]
         self.seed.started.set(&[], now.as_second() as f64);
         self.seed.lease.set(&[], lasts.as_secs_f64());
-        self.runtime.concurrency.set(&[CONTROLLER], number(concurrency));
         self.runtime.leading.set(&[lease], 0.0);
         self.runtime.slow_path.start(&[lease]);
     }
 
     /// We have the lease.
-    pub fn lead(&self, lease: &str) {
+    pub fn leadership_began(&self, lease: &str) {
         self.runtime.leading.set(&[lease], 1.0);
         self.seed.leading.set(&[], 1.0);
         self.seed.transitions.inc(&[]);
@@ -156,7 +156,7 @@ impl Metrics {
     }
 
     /// We have it no longer: what nodes are like is somebody else's to say.
-    pub fn step_down(&self, lease: &str) {
+    pub fn leadership_ended(&self, lease: &str) {
         if !self.board.step_down() {
             return;
         }
@@ -167,12 +167,10 @@ impl Metrics {
         self.gates.policy.clear();
         self.gates.autoscaler.clear();
         self.workers_active(0);
-        self.looking_at(0);
-        self.queue_has(&Numbers::default());
     }
 
     /// A renewal had to read the lease first.
-    pub fn lease_read_anew(&self, lease: &str) {
+    pub fn lease_read_again(&self, lease: &str) {
         self.runtime.slow_path.inc(&[lease]);
     }
 
@@ -183,49 +181,57 @@ impl Metrics {
         self.runtime.request_time.took(&[method, host], took);
     }
 
-    /// How the queue stands now.
-    pub fn queue_has(&self, numbers: &Numbers) {
-        let runtime = &self.runtime;
-        runtime.depth.set(QUEUED, number(numbers.depth));
-        self.seed.depth.set(&[], number(numbers.depth));
-        runtime.unfinished.set(QUEUED, numbers.unfinished.as_secs_f64());
-        runtime.longest.set(QUEUED, numbers.longest.as_secs_f64());
-        runtime.adds.add(QUEUED, numbers.adds);
-        runtime.retries.add(QUEUED, numbers.retries);
+    pub fn controller_started(&self, controller: &'static str, concurrency: usize) {
+        self.runtime.concurrency.set(&[controller], number(concurrency));
     }
 
-    /// A node was taken from the queue, so long after it was due.
-    pub fn taken(&self, waited: Duration) {
-        self.runtime.waited.took(QUEUED, waited);
-        self.seed.latency.took(&[], waited);
+    pub fn leader_ready(&self, _took: Duration) {}
+
+    pub fn queue_stats(&self, controller: &'static str, stats: &QueueStats) {
+        let (runtime, labels) = (&self.runtime, &[controller, controller]);
+        runtime.depth.set(labels, number(stats.depth));
+        if controller == GATE {
+            self.seed.depth.set(&[], number(stats.depth));
+        }
+        runtime.unfinished.set(labels, stats.unfinished.as_secs_f64());
+        runtime.longest.set(labels, stats.longest.as_secs_f64());
+        runtime.adds.add(labels, stats.adds);
+        runtime.retries.add(labels, stats.retries);
     }
 
-    /// So many nodes are being looked at.
-    pub fn looking_at(&self, count: usize) {
-        self.runtime.active.set(&[CONTROLLER], number(count));
+    pub fn key_taken(&self, controller: &'static str, waited: Duration) {
+        self.runtime.waited.took(&[controller, controller], waited);
+        if controller == GATE {
+            self.seed.latency.took(&[], waited);
+        }
     }
 
-    /// A look at a node, or at something else, ended.
-    pub fn reconciled(&self, node: Option<&str>, outcome: Outcome, took: Duration) {
-        let result = match outcome {
-            Outcome::Settled => "success",
-            Outcome::Again(_) => "requeue_after",
-            Outcome::Failed => "error",
+    pub fn active_workers(&self, controller: &'static str, count: usize) {
+        self.runtime.active.set(&[controller], number(count));
+    }
+
+    pub fn reconciled(&self, controller: &'static str, key: &str, action: Option<Action>, took: Duration) {
+        let result = match action {
+            Some(Action::AwaitChange) => "success",
+            Some(Action::RequeueAfter(_)) => "requeue_after",
+            None => "error",
         };
-        self.runtime.reconciles.inc(&[CONTROLLER, result]);
-        self.runtime.time.took(&[CONTROLLER], took);
-        self.runtime.worked.took(QUEUED, took);
-        if outcome == Outcome::Failed {
-            self.runtime.errors.inc(&[CONTROLLER]);
+        self.runtime.reconciles.inc(&[controller, result]);
+        self.runtime.time.took(&[controller], took);
+        self.runtime.worked.took(&[controller, controller], took);
+        if action.is_none() {
+            self.runtime.errors.inc(&[controller]);
             self.seed.errors.inc(&[]);
         }
-        let Some(node) = node else { return };
-        self.of(node, |series| series.reconcile_time.took(&[node], took));
-        if outcome == Outcome::Failed {
+        if controller != GATE {
+            return;
+        }
+        self.of(key, |series| series.reconcile_time.took(&[key], took));
+        if action.is_none() {
             self.seed.reconciliations.inc(&["error"]);
             return;
         }
-        self.seed.reconciliations.inc(&[match self.board.seed_state(node) {
+        self.seed.reconciliations.inc(&[match self.board.seed_state(key) {
             Some("verified") => "already_verified",
             Some("no_taint") => "no_taint",
             Some("pending" | "in_progress") => "worker_running",

@@ -126,13 +126,14 @@ fn everything(metrics: &Metrics, node: &str) {
     metrics.opened("default", second);
     metrics.gave_up(node, "default", second);
     metrics.taken(second);
-    metrics.reconciled(Some(node), Outcome::Failed, second);
+    metrics.reconciled("gate", node, None, second);
 }
 
 fn leading(options: Options) -> Metrics {
     let metrics = Metrics::new(options);
-    metrics.starts(Timestamp::UNIX_EPOCH, "lease", Duration::from_secs(15), 32);
-    metrics.lead("lease");
+    metrics.process_started(Timestamp::UNIX_EPOCH, "lease", Duration::from_secs(15));
+    metrics.controller_started("gate", 32);
+    metrics.leadership_began("lease");
     metrics
 }
 
@@ -264,11 +265,11 @@ fn f20_series_of_a_node_go_with_it_and_with_our_term() {
     forget(&metrics, "node-1");
     assert_eq!([of("node-1"), of("node-10"), of("node-1-b"), of("node-1.c")], [0, whole, whole, whole]);
     // What was under way when the node went must not bring a series back.
-    metrics.reconciled(Some("node-1"), Outcome::Settled, Duration::ZERO);
+    metrics.reconciled("gate", "node-1", Some(Action::AwaitChange), Duration::ZERO);
     metrics.taint_removed("node-1", false, Duration::ZERO);
     metrics.worker_created("node-1", "default", None);
     assert_eq!(of("node-1"), 0);
-    metrics.step_down("lease");
+    metrics.leadership_ended("lease");
     let left: Vec<String> = series(&metrics).into_iter().filter(|line| line.contains("node=\"")).collect();
     assert!(left.is_empty(), "{left:?}");
     assert!(!text(&metrics).contains("nodekeeper_nodes{"), "only a leader says what nodes are like");

@@ -227,6 +227,7 @@ fn gate() -> GateView {
     GateView {
         name: "default".into(),
         uid: "gate-1".into(),
+        resource_version: String::new(),
         generation: 1,
         created: at(0),
         deleting: false,

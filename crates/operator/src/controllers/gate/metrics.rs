@@ -1,8 +1,10 @@
-//! What an effect comes to, in numbers and in the words of the log. Told when it is done, not when it is decided.
+//! Metrics and log lines of effects, recorded when an effect was applied.
 
+use std::sync::Mutex;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use nodekeeper_core::fleet::FleetIndex;
 use nodekeeper_core::gate::Effect;
 use nodekeeper_core::node::NodeView;
 use nodekeeper_core::record::Record;
@@ -10,85 +12,91 @@ use nodekeeper_core::report::Verdict;
 use nodekeeper_core::worker::{Progress, WorkerView};
 use tracing::{info, warn};
 
-use crate::apply::Trouble;
+use crate::apply::WriteError;
 use crate::metrics::{Ended, Failure, Metrics};
 
-/// One effect on a node, and how it went.
-pub struct Account<'a> {
-    /// As it was when the effect was decided.
+/// One effect on a node, as its metrics need it.
+pub(super) struct EffectMetrics<'a> {
+    /// The node when the effect was decided.
     pub node: &'a NodeView,
-    /// Its gate; empty if none.
+    /// The name of its gate; empty if none.
     pub gate: &'a str,
-    /// It bore the gate's taint.
-    pub held: bool,
-    /// Its workers, as they were then.
+    /// The node carried the gate's taint.
+    pub gated: bool,
     pub workers: &'a [WorkerView],
-    /// The time of day now.
     pub now: Timestamp,
-    /// The time by the clock on which workers are first seen.
+    /// The time by the clock of [`WorkerView::first_seen`].
     pub elapsed: Duration,
     /// How long the effect took.
     pub took: Duration,
 }
 
-impl Account<'_> {
-    /// Tells what became of an effect.
-    pub fn tell(&self, metrics: &Metrics, effect: &Effect, result: &Result<(), Trouble>) {
-        // What another leader may do, or what is decided again at once, did not happen.
-        if matches!(result, Err(Trouble::NotLeader | Trouble::Conflict(_))) {
+impl EffectMetrics<'_> {
+    pub fn record(
+        &self,
+        metrics: &Metrics,
+        fleet: &Mutex<FleetIndex>,
+        effect: &Effect,
+        result: &Result<(), WriteError>,
+    ) {
+        // These are decided again, by this or by another leader.
+        if matches!(result, Err(WriteError::NotLeader | WriteError::Conflict(_))) {
             return;
         }
         let (node, done) = (&*self.node.name, result.is_ok());
         match (effect, result) {
-            (Effect::StartWorker(_), Ok(())) => metrics.worker_created(node, self.gate, self.last_word()),
-            (Effect::StartWorker(_), Err(trouble)) => metrics.worker_not_created(node, word(trouble)),
+            (Effect::StartWorker(_), Ok(())) => {
+                metrics.worker_created(node, self.gate, self.previous_result());
+            }
+            (Effect::StartWorker(_), Err(error)) => metrics.worker_not_created(node, label(error)),
             (Effect::RemoveTaint(record), _) => {
-                // A node that works and passed again loses no taint.
-                if self.held {
+                // A verified node that passed again had no taint.
+                if self.gated {
                     metrics.taint_removed(node, done, self.took);
                 }
                 if done {
-                    self.ended(metrics, record);
+                    self.worker_ended(metrics, fleet, record);
                 }
-                // One that was tainted again came long ago.
-                if done && self.held && !self.before().retainted {
-                    metrics.opened(self.gate, self.since_it_came());
+                // A node that was tainted again was created long ago.
+                if done && self.gated && !self.record_before().retainted {
+                    metrics.opened(self.gate, self.age());
                 }
             }
-            (Effect::PatchRecord(record), Ok(())) => self.ended(metrics, record),
+            (Effect::PatchRecord(record), Ok(())) => self.worker_ended(metrics, fleet, record),
             (Effect::Retaint(record), Ok(())) => {
-                self.ended(metrics, record);
+                self.worker_ended(metrics, fleet, record);
                 metrics.taint_added(true);
             }
             (Effect::Retaint(_), Err(_)) => metrics.taint_added(false),
             (Effect::PatchRecord(_) | Effect::SetNodeCondition(_), Err(_)) => {
-                metrics.failed(node, Failure::WriteNode)
+                metrics.failed(node, Failure::WriteNode);
             }
             (Effect::EmitEvent(event), _) if event.reason == "NodeVerificationFailed" => {
-                metrics.gave_up(node, self.gate, self.since_it_came());
+                metrics.gave_up(node, self.gate, self.age());
             }
             _ => {}
         }
     }
 
-    fn before(&self) -> Record {
+    fn record_before(&self) -> Record {
         Record::read(self.node.record.as_deref(), &self.node.uid).unwrap_or_default()
     }
 
-    /// What the worker before said; none if this is the first.
-    fn last_word(&self) -> Option<&'static str> {
-        let before = self.before();
+    /// The result of the previous worker; none if this is the first.
+    fn previous_result(&self) -> Option<&'static str> {
+        let before = self.record_before();
         let failed = before.inconclusive_streak == 0 && before.verdict == Some(Verdict::Failed);
         (before.workers > 0).then_some(if failed { "failed" } else { "inconclusive" })
     }
 
-    fn since_it_came(&self) -> Duration {
+    fn age(&self) -> Duration {
         Duration::try_from(self.now.duration_since(self.node.created)).unwrap_or_default()
     }
 
-    /// A record that counts one more worker than the one before it is the end of that worker.
-    fn ended(&self, metrics: &Metrics, record: &Record) {
-        let before = self.before();
+    /// A record with a higher worker number than the one before records the end of that worker.
+    fn worker_ended(&self, metrics: &Metrics, fleet: &Mutex<FleetIndex>, record: &Record) {
+        let _ = fleet;
+        let before = self.record_before();
         if record.number <= before.number {
             return;
         }
@@ -104,18 +112,19 @@ impl Account<'_> {
         match verdict {
             Verdict::Passed => info!(node, duration, "Worker completed successfully"),
             Verdict::Failed => warn!(node, duration, why = record.why, "Worker completed: checks failed"),
-            Verdict::Inconclusive => warn!(node, duration, why = record.why, "Worker could not tell"),
+            Verdict::Inconclusive => warn!(node, duration, why = record.why, "worker inconclusive"),
         }
         metrics.worker_ended(&Ended { node, gate: self.gate, verdict, took, checks });
     }
 }
 
-fn word(trouble: &Trouble) -> &'static str {
-    match trouble {
-        Trouble::NotLeader => "not_leader",
-        Trouble::Conflict(_) => "conflict",
-        Trouble::Gone(_) => "gone",
-        Trouble::Doubtful(_) => "no_answer",
-        Trouble::Refused(_) => "refused",
+/// The class of an error, as a metric label.
+fn label(error: &WriteError) -> &'static str {
+    match error {
+        WriteError::NotLeader => "not_leader",
+        WriteError::Conflict(_) => "conflict",
+        WriteError::Gone(_) => "gone",
+        WriteError::OutcomeUnknown(_) => "no_answer",
+        WriteError::Refused(_) => "refused",
     }
 }

@@ -43,6 +43,7 @@ fn gate() -> GateView {
     GateView {
         name: "g".into(),
         uid: "g".into(),
+        resource_version: String::new(),
         generation: 1,
         created: Timestamp::UNIX_EPOCH,
         deleting: false,
@@ -70,18 +71,19 @@ fn keys(object: &Value) -> Vec<(&str, &str)> {
 }
 
 #[test]
-fn f03_two_taints_among_foreign_ones_go_and_the_others_stay() {
-    let opened = patched(&object(), &open(&view(&object()), &gate(), &record())).expect("it applies");
+fn f03_only_our_taints_are_removed() {
+    let verified =
+        patched(&object(), &remove_taint(&view(&object()), &gate(), &record())).expect("it applies");
     let left =
         [("first", "NoSchedule"), ("ours/a", "NoExecute"), ("foreign", "NoSchedule"), ("last", "NoExecute")];
-    assert_eq!(keys(&opened), left);
-    assert_eq!(opened["metadata"]["labels"], json!({"a/b": "c", "node-ready/verified": "true"}));
-    assert_eq!(opened["metadata"]["annotations"][record::ANNOTATION], json!(record().to_annotation()));
+    assert_eq!(keys(&verified), left);
+    assert_eq!(verified["metadata"]["labels"], json!({"a/b": "c", "node-ready/verified": "true"}));
+    assert_eq!(verified["metadata"]["annotations"][record::ANNOTATION], json!(record().to_annotation()));
 }
 
 #[test]
-fn f03_whoever_changed_the_list_meanwhile_wins() {
-    let decided = open(&view(&object()), &gate(), &record());
+fn f03_a_changed_taint_list_is_a_conflict() {
+    let decided = remove_taint(&view(&object()), &gate(), &record());
     for change in [
         (|node: &mut Value| drop(node["spec"]["taints"].as_array_mut().expect("a list").remove(0)))
             as fn(&mut Value),
@@ -102,35 +104,36 @@ fn f03_whoever_changed_the_list_meanwhile_wins() {
 }
 
 #[test]
-fn a_foreign_taint_at_the_end_does_not_stand_in_the_way() {
+fn a_foreign_taint_added_at_the_end_is_kept() {
     let mut node = object();
-    // Annotated, so that nothing but the places of our taints matters.
+    // With a record, so that only the positions of our taints are tested.
     node["metadata"]["annotations"] = json!({record::ANNOTATION: "{}"});
-    let decided = open(&view(&node), &gate(), &record());
+    let decided = remove_taint(&view(&node), &gate(), &record());
     node["metadata"]["resourceVersion"] = json!("8");
     node["spec"]["taints"]
         .as_array_mut()
         .expect("a list")
         .push(json!({"key": "late", "effect": "NoSchedule"}));
-    let opened = patched(&node, &decided).expect("it applies");
+    let verified = patched(&node, &decided).expect("it applies");
     assert!(
-        keys(&opened).contains(&("late", "NoSchedule")) && !keys(&opened).contains(&("ours/b", "NoSchedule"))
+        keys(&verified).contains(&("late", "NoSchedule"))
+            && !keys(&verified).contains(&("ours/b", "NoSchedule"))
     );
 }
 
 #[test]
-fn a_record_is_written_over_the_one_it_was_made_from_and_no_other() {
+fn a_record_replaces_only_the_one_it_was_made_from() {
     for annotations in [json!(null), json!({"other": "x"}), json!({record::ANNOTATION: "old", "other": "x"})]
     {
         let mut node = object();
         if !annotations.is_null() {
             node["metadata"]["annotations"] = annotations.clone();
         }
-        let decided = remember(&view(&node), &record());
+        let decided = patch_record(&view(&node), &record());
         let written = patched(&node, &decided).expect("it applies");
         assert_eq!(written["metadata"]["annotations"][record::ANNOTATION], json!(record().to_annotation()));
         assert_eq!(written["metadata"]["annotations"]["other"], annotations["other"]);
-        // Somebody else recorded first: with it the version changed too.
+        // Another writer was first, which changes the resourceVersion too.
         node["metadata"]["annotations"] = json!({record::ANNOTATION: "newer"});
         node["metadata"]["resourceVersion"] = json!("8");
         assert!(patched(&node, &decided).is_err(), "{annotations}");
@@ -138,13 +141,13 @@ fn a_record_is_written_over_the_one_it_was_made_from_and_no_other() {
 }
 
 #[test]
-fn a_node_without_labels_gets_its_first_under_guard() {
+fn the_first_label_of_a_node_is_guarded() {
     let mut node = object();
     node["metadata"].as_object_mut().expect("metadata").remove("labels");
-    let decided = open(&view(&node), &gate(), &record());
-    let opened = patched(&node, &decided).expect("it applies");
-    assert_eq!(opened["metadata"]["labels"], json!({"node-ready/verified": "true"}));
+    let decided = remove_taint(&view(&node), &gate(), &record());
+    let verified = patched(&node, &decided).expect("it applies");
+    assert_eq!(verified["metadata"]["labels"], json!({"node-ready/verified": "true"}));
     node["metadata"]["labels"] = json!({"foreign": "x"});
     node["metadata"]["resourceVersion"] = json!("8");
-    assert!(patched(&node, &decided).is_err(), "it would have taken the label that came meanwhile");
+    assert!(patched(&node, &decided).is_err(), "it would remove the label that was added meanwhile");
 }

@@ -1,4 +1,4 @@
-//! The faults of kube-runtime 5.0.0 that a watch can meet, each with the number that the research gave it.
+//! Faults of kube-runtime 5.0.0 that this watcher must not have, by the number that the research gave them.
 
 use std::sync::{Arc, Mutex};
 
@@ -46,7 +46,7 @@ fn node(name: &str, version: &str) -> Value {
 }
 
 fn listed(version: &str) -> String {
-    let metadata = json!({"resourceVersion": version, "annotations": {LIST_END: "true"}});
+    let metadata = json!({"resourceVersion": version, "annotations": {INITIAL_EVENTS_END: "true"}});
     line("ADDED", &node("a", "1"))
         + &line("BOOKMARK", &json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata}))
 }
@@ -56,27 +56,28 @@ fn refused(code: u16) -> (u16, String) {
     (code, status.to_string())
 }
 
-async fn heard(client: Client, patience: Duration) -> Vec<String> {
-    let stream = follow(
+async fn events(client: Client, patience: Duration) -> Vec<String> {
+    let stream = watch(
         Api::<Node>::all(client),
         "nodes",
-        Part::default(),
+        Selector::default(),
         Arc::new(|node: &Node| Some(node.name_any()).filter(|name| name != "strange")),
         Clock::new(|| jiff::Timestamp::UNIX_EPOCH),
         1,
     );
     let mut stream = Box::pin(stream);
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     let end = Instant::now() + patience;
     while let Ok(Some(event)) = tokio::time::timeout_at(end, stream.next()).await {
-        heard.push(match event {
-            Event::All(all, version) => format!("all {all:?} {version}"),
-            Event::Is(name) => format!("is {name}"),
-            Event::Gone(name, version) => format!("gone {name} {version}"),
-            Event::UpTo(version) => format!("up to {version}"),
+        received.push(match event {
+            WatchEvent::Restarted(all, version) => format!("restarted {all:?} {version}"),
+            WatchEvent::Applied(name, _) => format!("applied {name}"),
+            WatchEvent::Deleted(name, version) => format!("deleted {name} {version}"),
+            WatchEvent::Bookmark(version) => format!("bookmark {version}"),
+            WatchEvent::NotServed => "not served".into(),
         });
     }
-    heard
+    received
 }
 
 fn pauses(asked: &Asked) -> Vec<u64> {
@@ -85,26 +86,26 @@ fn pauses(asked: &Asked) -> Vec<u64> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_is_told_when_it_is_complete_and_then_what_happens() {
+async fn a_complete_list_comes_first_and_then_each_event() {
     let (client, asked) = server(|n, _| match n {
         0 => (200, listed("5") + &line("MODIFIED", &node("a", "6")) + &line("DELETED", &node("a", "7"))),
         _ => (200, line("BOOKMARK", &node("", "9"))),
     });
-    let heard = heard(client, Duration::from_millis(700)).await;
-    assert_eq!(heard[..4], ["all [\"a\"] 5", "is a", "gone a 7", "up to 9"]);
+    let events = events(client, Duration::from_millis(700)).await;
+    assert_eq!(events[..4], ["restarted [\"a\"] 5", "applied a", "deleted a 7", "bookmark 9"]);
     assert!(asked.lock().unwrap()[1].1.contains("resourceVersion=7"), "it goes on where it was");
 }
 
 #[tokio::test(start_paused = true)]
-async fn fault_4_failing_lists_come_more_and_more_rarely() {
+async fn fault_4_failing_lists_back_off() {
     let (client, asked) = server(|_, _| refused(500));
-    heard(client, Duration::from_mins(2)).await;
+    events(client, Duration::from_mins(2)).await;
     assert!(asked.lock().unwrap().len() < 12, "{:?}", pauses(&asked));
     assert!(pauses(&asked).last().is_some_and(|pause| *pause >= 20), "{:?}", pauses(&asked));
 }
 
 #[tokio::test(start_paused = true)]
-async fn fault_4_repeated_410_in_a_watch_come_more_and_more_rarely() {
+async fn fault_4_repeated_410_in_a_watch_backs_off() {
     let (client, asked) = server(|_, uri| {
         let gone = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "too old", "reason": "Expired", "code": 410});
         if uri.contains("sendInitialEvents") {
@@ -113,43 +114,43 @@ async fn fault_4_repeated_410_in_a_watch_come_more_and_more_rarely() {
             refused(500)
         }
     });
-    heard(client, Duration::from_mins(2)).await;
+    events(client, Duration::from_mins(2)).await;
     assert!(asked.lock().unwrap().len() < 12, "{:?}", pauses(&asked));
 }
 
 #[tokio::test(start_paused = true)]
-async fn fault_5_a_version_that_the_server_refuses_is_not_asked_for_twice() {
+async fn fault_5_a_refused_resource_version_is_not_repeated() {
     let (client, asked) = server(|n, uri| match n {
         0 => (200, listed("5")),
         1 => refused(410),
         2 if uri.contains("sendInitialEvents") => (200, listed("9")),
         _ => refused(500),
     });
-    let heard = heard(client, Duration::from_secs(5)).await;
-    assert_eq!(heard[..2], ["all [\"a\"] 5", "all [\"a\"] 9"]);
+    let events = events(client, Duration::from_secs(5)).await;
+    assert_eq!(events[..2], ["restarted [\"a\"] 5", "restarted [\"a\"] 9"]);
     let again = asked.lock().unwrap().iter().filter(|(_, uri)| uri.contains("resourceVersion=5")).count();
     assert_eq!(again, 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn fault_6_watches_that_end_at_once_come_more_and_more_rarely() {
+async fn fault_6_watches_that_end_at_once_back_off() {
     let (client, asked) = server(|n, _| if n == 0 { (200, listed("5")) } else { (200, String::new()) });
-    heard(client, Duration::from_mins(2)).await;
+    events(client, Duration::from_mins(2)).await;
     assert!(asked.lock().unwrap().len() < 12, "{:?}", pauses(&asked));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_breaks_off_is_not_taken_for_all() {
+async fn a_list_that_breaks_off_is_dropped() {
     let (client, _) = server(|n, _| match n {
         0 => (200, line("ADDED", &node("a", "1"))),
         _ => (200, line("ADDED", &node("b", "2")) + &listed("5")),
     });
-    let heard = heard(client, Duration::from_secs(2)).await;
-    assert_eq!(heard[0], "all [\"b\", \"a\"] 5", "nothing is left of the first try");
+    let events = events(client, Duration::from_secs(2)).await;
+    assert_eq!(events[0], "restarted [\"b\", \"a\"] 5", "nothing is left of the first try");
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_lists_are_not_streamed_they_come_in_pages() {
+async fn without_streamed_lists_pages_are_read() {
     let (client, asked) = server(|_, uri| {
         let page = |name: &str, token: &str| {
             let metadata = json!({"resourceVersion": "5", "continue": token});
@@ -163,18 +164,18 @@ async fn where_lists_are_not_streamed_they_come_in_pages() {
             _ => (200, line("MODIFIED", &node("b", "6"))),
         }
     });
-    let heard = heard(client, Duration::from_secs(2)).await;
-    assert_eq!(heard[..2], ["all [\"a\", \"b\"] 5", "is b"], "{:?}", asked.lock().unwrap());
+    let events = events(client, Duration::from_secs(2)).await;
+    assert_eq!(events[..2], ["restarted [\"a\", \"b\"] 5", "applied b"], "{:?}", asked.lock().unwrap());
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_can_no_longer_be_read_is_as_good_as_gone() {
+async fn an_object_that_cannot_be_projected_counts_as_deleted() {
     let (client, _) = server(|n, _| match n {
         0 => {
             (200, listed("5") + &line("MODIFIED", &node("strange", "6")) + &line("MODIFIED", &node("a", "7")))
         }
         _ => refused(500),
     });
-    let heard = heard(client, Duration::from_secs(1)).await;
-    assert_eq!(heard[..3], ["all [\"a\"] 5", "gone strange 6", "is a"]);
+    let events = events(client, Duration::from_secs(1)).await;
+    assert_eq!(events[..3], ["restarted [\"a\"] 5", "deleted strange 6", "applied a"]);
 }

@@ -1,0 +1,257 @@
+//! What a reconcile of a NodeRemediation does: one decision, as effects.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::act::{ActInput, NextStep, Step, next};
+use super::drain::PodView;
+use super::provider::Replacement;
+use super::view::ClusterView;
+use super::{
+    Approval, BlockReason, Blocked, GroupStats, Policy, Remediation, Seen, Target, cluster_block,
+    control_group_block, evaluate,
+};
+use crate::api::{NodeRemediationStatus, RemediationPolicyStatus, Reservation};
+use crate::gate::EventSpec;
+use crate::topology::zone;
+
+/// After a write that another one follows.
+const SOON: Duration = Duration::from_millis(100);
+/// How often a blocked remediation is evaluated though nothing changed: most reasons say when they end.
+const BLOCKED_PERIOD: Duration = Duration::from_mins(5);
+/// How often an act is continued though nothing changed.
+const ACT_PERIOD: Duration = Duration::from_secs(5);
+const LONGEST_EVICTION_BACKOFF: Duration = Duration::from_mins(1);
+
+/// One thing to do. Effects are applied in their order; one that fails ends the rest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Reserve the act in the policy's status. The act begins only after this write landed.
+    ReserveAct(Box<RemediationPolicyStatus>),
+    UpdateStatus(Box<NodeRemediationStatus>),
+    Cordon,
+    Uncordon,
+    EvictPods(Vec<PodView>),
+    Replace(Replacement),
+    EmitEvent(EventSpec),
+}
+
+/// What to do about a remediation now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    pub effects: Vec<Effect>,
+    /// When to evaluate again though nothing changed; never if none.
+    pub requeue_after: Option<Duration>,
+    /// A reason for which it is blocked since now.
+    pub newly_blocked: Option<Blocked>,
+    /// The status that is written ends an act; whether it succeeded.
+    pub act_ended: Option<bool>,
+}
+
+impl Decision {
+    fn nothing() -> Self {
+        Self { effects: Vec::new(), requeue_after: None, newly_blocked: None, act_ended: None }
+    }
+}
+
+/// What was read from the API server for one decision, past every cache.
+#[derive(Clone, Debug)]
+pub struct LiveState {
+    pub target: Option<Target>,
+    pub pods: Vec<PodView>,
+    pub replacement: Replacement,
+}
+
+/// Refused evictions of one remediation in a row.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EvictionBackoff {
+    refusals: u32,
+    /// What the API server said last.
+    pub message: String,
+}
+
+impl EvictionBackoff {
+    /// Counts one more refusal, and returns how long to wait.
+    pub fn refused(&mut self, message: String) -> Duration {
+        let wait = ACT_PERIOD * 2_u32.saturating_pow(self.refusals.min(8));
+        self.refusals = self.refusals.saturating_add(1);
+        self.message = message;
+        wait.min(LONGEST_EVICTION_BACKOFF)
+    }
+}
+
+/// Decides without reading anything from the API server, where that is possible: where many nodes fail, most
+/// remediations are blocked for the whole cluster.
+pub fn decide_cached(
+    remediation: &Remediation,
+    cluster: &ClusterView<'_>,
+    stats: &GroupStats,
+) -> Option<Decision> {
+    if cluster.policy.and_then(|policy| policy.reservation(remediation)).is_some() {
+        return None;
+    }
+    if remediation.is_history() {
+        return Some(Decision::nothing());
+    }
+    let blocked = cluster_block(cluster.policy, &cluster.remediations, stats, cluster.now)
+        .or_else(|| blocked_by_control_group(remediation, cluster));
+    blocked.map(|blocked| block(remediation, blocked, cluster.now))
+}
+
+fn blocked_by_control_group(remediation: &Remediation, cluster: &ClusterView<'_>) -> Option<Blocked> {
+    let compares = [BlockReason::Comparing.as_str(), BlockReason::SharedDependencyDown.as_str()];
+    let is_waiting =
+        remediation.condition("Approved").is_some_and(|now| compares.contains(&now.reason.as_str()));
+    let policy = cluster.policy.filter(|_| is_waiting)?;
+    let node = cluster.node(&remediation.spec.node.name)?;
+    let gate = cluster.gate(remediation.gate_cause()?.0)?;
+    // A node that passed, or another node of its name, is found out by reading it.
+    let is_same =
+        *node.uid == *remediation.spec.node.uid && !node.terminating && node.failing_scope().is_some();
+    let compared = cluster.compared_with(Some(node), gate, zone(node));
+    control_group_block(policy, remediation, zone(node), &compared).filter(|_| is_same)
+}
+
+/// Decides what to do about a remediation now.
+pub fn decide(
+    remediation: &Remediation,
+    cluster: &ClusterView<'_>,
+    stats: &GroupStats,
+    live: &LiveState,
+    refused_eviction: Option<&str>,
+) -> Decision {
+    if let Some(reservation) = cluster.policy.and_then(|policy| policy.reservation(remediation)) {
+        return act(remediation, cluster.policy, reservation, live, refused_eviction, cluster.now);
+    }
+    let target = live.target.as_ref();
+    let gate = remediation.gate_cause().and_then(|(gate, _)| cluster.gate(gate));
+    let compared = gate.zip(target).map(|(gate, target)| {
+        let node = cluster.node(&target.identity.name).filter(|node| *node.uid == *target.identity.uid);
+        cluster.compared_with(node, gate, &target.zone)
+    });
+    let approval = evaluate(&Seen {
+        request: remediation,
+        policy: cluster.policy,
+        target,
+        pods: &live.pods,
+        replacement: &live.replacement,
+        group_stats: stats,
+        requests: &cluster.remediations,
+        compared: &compared.unwrap_or_default(),
+        ran_elsewhere: cluster.reported_elsewhere(remediation),
+        now: cluster.now,
+    });
+    match approval {
+        Approval::BlockReason(blocked) | Approval::Compare(blocked) => {
+            block(remediation, blocked, cluster.now)
+        }
+        Approval::Approve(status) => {
+            let note = format!("its replacement was approved: {}", first_message(remediation));
+            let event = EventSpec::new(false, "RemediationApproved", "Approve", note);
+            Decision {
+                effects: vec![Effect::ReserveAct(status), Effect::EmitEvent(event)],
+                requeue_after: Some(SOON),
+                ..Decision::nothing()
+            }
+        }
+    }
+}
+
+fn first_message(remediation: &Remediation) -> String {
+    remediation.spec.causes.first().map(|cause| cause.message.clone()).unwrap_or_default()
+}
+
+/// Nothing is done; the status says why.
+fn block(remediation: &Remediation, blocked: Blocked, now: Timestamp) -> Decision {
+    let reason = blocked.hold;
+    let before = remediation.condition("Approved").map(|condition| condition.reason.as_str());
+    let is_new = before != Some(reason.as_str());
+    // Figures in a message are no reason to write it again.
+    let reopened = remediation.finished().is_some() != reason.is_end();
+    let ends_again = reason.is_end() && !remediation.is_history();
+    let mut effects = Vec::new();
+    if is_new || reopened || ends_again {
+        let status = remediation.status_with(blocked.findings(), now);
+        effects.push(Effect::UpdateStatus(Box::new(status)));
+    }
+    if is_new && !reason.is_end() && reason != BlockReason::Comparing {
+        let note = format!("it is not replaced: {}", blocked.message);
+        effects.push(Effect::EmitEvent(EventSpec::new(true, "RemediationBlocked", reason.as_str(), note)));
+    }
+    let wait = blocked.again_in.unwrap_or(BLOCKED_PERIOD).clamp(SOON, BLOCKED_PERIOD);
+    Decision {
+        effects,
+        requeue_after: (!reason.is_end()).then_some(wait),
+        newly_blocked: is_new.then_some(blocked),
+        act_ended: None,
+    }
+}
+
+/// The next step of an approved act.
+fn act(
+    remediation: &Remediation,
+    policy: Option<&Policy>,
+    reservation: &Reservation,
+    live: &LiveState,
+    refused_eviction: Option<&str>,
+    now: Timestamp,
+) -> Decision {
+    let next = next(&ActInput {
+        request: remediation,
+        policy,
+        reservation,
+        target: live.target.as_ref(),
+        pods: &live.pods,
+        replacement: &live.replacement,
+        blocked: refused_eviction.filter(|message| !message.is_empty()),
+        now,
+    });
+    let is_end = next.is_end();
+    let NextStep { step, findings, again_in } = next;
+    let ending = findings.iter().find(|one| one.type_ == "Succeeded").cloned().filter(|_| is_end);
+    let mut wait = again_in.unwrap_or(ACT_PERIOD);
+    let mut effects = Vec::new();
+    if live.target.is_some() {
+        match step {
+            Step::Wait => {}
+            Step::Cordon => {
+                effects.push(Effect::Cordon);
+                wait = SOON;
+            }
+            Step::Uncordon => effects.push(Effect::Uncordon),
+            Step::Evict(pods) => effects.push(Effect::EvictPods(pods)),
+            Step::DeleteClaim(_) | Step::DeleteNode => {
+                effects.push(Effect::Replace(live.replacement.clone()));
+                let (action, what) = match &live.replacement {
+                    Replacement::Claim(claim) => {
+                        ("DeleteNodeClaim", format!("its NodeClaim {} is deleted", claim.name))
+                    }
+                    _ => ("DeleteNode", "its Node object is deleted".to_owned()),
+                };
+                let note = format!("{what}: {}", first_message(remediation));
+                let event = EventSpec::new(true, "NodeReplacementRequested", action, note);
+                effects.push(Effect::EmitEvent(event));
+            }
+        }
+    }
+    // The leader that reserved the act may have had a clock ahead of ours.
+    let mut status = remediation.status_with(findings, now.max(reservation.at));
+    if live.target.is_some() {
+        live.replacement.provider().clone_into(&mut status.provider);
+        if let Replacement::Claim(claim) = &live.replacement {
+            status.machine.clone_from(&claim.name);
+        }
+    }
+    let mut act_ended = None;
+    if status != remediation.status {
+        effects.push(Effect::UpdateStatus(Box::new(status)));
+        act_ended = is_end.then(|| ending.as_ref().is_some_and(|ending| ending.status == "True"));
+        if act_ended == Some(false) {
+            let why = ending.map(|ending| ending.message).unwrap_or_default();
+            let note = format!("its replacement was given up: {why}");
+            effects.push(Effect::EmitEvent(EventSpec::new(true, "RemediationGivenUp", "GiveUp", note)));
+        }
+    }
+    Decision { effects, requeue_after: Some(wait), newly_blocked: None, act_ended }
+}

@@ -1,0 +1,144 @@
+//! What a reconcile of the RemediationPolicy does: history, cordons, control workers and the policy's status.
+
+use std::time::Duration;
+
+use super::control::{MOST, candidates, spent};
+use super::view::ClusterView;
+use super::{BlockReason, GroupStats, PolicyInput, Remediation, Target, prune, reconcile_policy_status};
+use crate::api::{ActEnforcement, RemediationPolicySpec, RemediationPolicyStatus};
+use crate::checks::WorkerIdentity;
+use crate::gate::GateView;
+use crate::node::NodeView;
+use crate::topology::zone;
+use crate::worker::WorkerView;
+
+const BUSY_PERIOD: Duration = Duration::from_secs(10);
+const IDLE_PERIOD: Duration = Duration::from_hours(1);
+/// So many old remediations are deleted at once.
+const MAX_PRUNED: usize = 50;
+
+/// One thing to do. The effects are independent of each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PolicyEffect {
+    DeleteRemediation(Box<Remediation>),
+    Uncordon(Box<Target>),
+    DeleteControlWorker(Box<WorkerView>),
+    CreatePolicy(Box<RemediationPolicySpec>),
+    UpdateStatus(Box<RemediationPolicyStatus>),
+    CreateControlWorker { node: Box<NodeView>, gate: Box<GateView>, identity: WorkerIdentity },
+}
+
+/// What to do about the policy now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyDecision {
+    pub effects: Vec<PolicyEffect>,
+    pub requeue_after: Duration,
+}
+
+/// The nodes with a cordon of ours whose act has ended or whose remediation was deleted.
+pub fn cordons_to_remove<'a>(cluster: &ClusterView<'a>) -> Vec<&'a NodeView> {
+    let is_reserved = |node: &NodeView| {
+        let remediation = cluster.remediations.iter().find(|one| *one.name == *node.uid);
+        remediation.is_some_and(|one| cluster.policy.is_some_and(|policy| policy.reservation(one).is_some()))
+    };
+    let marked = cluster.nodes.iter().copied().filter(|node| node.marked && !node.terminating);
+    marked.filter(|node| !is_reserved(node)).collect()
+}
+
+/// Decides what to do about the policy now. `cordoned` are the nodes of [`cordons_to_remove`], read from the server.
+pub fn decide_policy(
+    cluster: &ClusterView<'_>,
+    stats: &GroupStats,
+    cordoned: Vec<Target>,
+    configured: Option<&RemediationPolicySpec>,
+) -> PolicyDecision {
+    let mut effects = Vec::new();
+    let old = prune(cluster.policy, &cluster.remediations, cluster.now);
+    let old = old.into_iter().take(MAX_PRUNED);
+    effects.extend(old.map(|one| PolicyEffect::DeleteRemediation(Box::new(one.clone()))));
+    effects.extend(cordoned.into_iter().map(|target| PolicyEffect::Uncordon(Box::new(target))));
+    let zone_of = |node: &str| cluster.node(node).map(|node| zone(node).to_owned());
+    // Control workers go also where somebody deleted the policy meanwhile.
+    let expired = spent(&cluster.controls, zone_of, cluster.elapsed);
+    effects.extend(expired.into_iter().map(|one| PolicyEffect::DeleteControlWorker(Box::new(one.clone()))));
+    let has_controls = !cluster.controls.is_empty();
+    let Some(policy) = cluster.policy else {
+        effects.extend(configured.map(|spec| PolicyEffect::CreatePolicy(Box::new(spec.clone()))));
+        let requeue_after = if has_controls { BUSY_PERIOD } else { IDLE_PERIOD };
+        return PolicyDecision { effects, requeue_after };
+    };
+    let compared: Vec<_> = cluster
+        .compared_places(&[BlockReason::Comparing, BlockReason::SharedDependencyDown])
+        .into_iter()
+        .filter_map(|(gate, in_zone)| {
+            let compared = cluster.compared(cluster.gate(&gate)?, &in_zone);
+            Some((gate, in_zone, compared))
+        })
+        .collect();
+    let status = reconcile_policy_status(&PolicyInput {
+        policy,
+        requests: &cluster.remediations,
+        group_stats: stats,
+        is_there: &|uid| cluster.nodes.iter().any(|node| *node.uid == *uid),
+        compared: &compared,
+        now: cluster.now,
+    });
+    let is_busy = cluster.remediations.iter().any(|remediation| !remediation.is_history())
+        || status.breaker.open
+        || !status.down.is_empty()
+        || status.cooldown_until.is_some()
+        || policy.spec.pause.is_some()
+        || status.reservations.iter().any(|one| one.ended.is_none())
+        || has_controls;
+    if is_different(&status, &policy.status) {
+        effects.push(PolicyEffect::UpdateStatus(Box::new(status)));
+    }
+    effects.extend(control_workers(cluster));
+    PolicyDecision { effects, requeue_after: if is_busy { BUSY_PERIOD } else { IDLE_PERIOD } }
+}
+
+/// The control workers that are due: for gates and zones that are compared, one run at a time.
+fn control_workers(cluster: &ClusterView<'_>) -> Vec<PolicyEffect> {
+    let Some(policy) = cluster.policy else { return Vec::new() };
+    let size = usize::try_from(policy.spec.control_group.size).unwrap_or_default();
+    if size == 0 || policy.spec.enforcement == ActEnforcement::DryRun {
+        return Vec::new();
+    }
+    let number = cluster.run_number();
+    let mut running = cluster.controls.iter().filter(|control| !control.has_ended()).count();
+    let mut effects = Vec::new();
+    for (gate, in_zone) in cluster.compared_places(&[BlockReason::Comparing]) {
+        let Some(gate) = cluster.gate(&gate) else { continue };
+        let there = candidates(cluster.nodes.iter().copied(), gate, &in_zone, number);
+        let is_due = cluster.compared(gate, &in_zone).is_due();
+        if !is_due || running + size > MOST || there.len() < size {
+            continue;
+        }
+        running += size;
+        effects.extend(there.into_iter().take(size).map(|node| PolicyEffect::CreateControlWorker {
+            node: Box::new(node.clone()),
+            gate: Box::new(gate.clone()),
+            identity: WorkerIdentity {
+                node_uid: node.uid.to_string(),
+                boot_id: node.boot_id.to_string(),
+                gate_uid: gate.uid.clone(),
+                gate_generation: gate.generation,
+                number,
+            },
+        }));
+    }
+    effects
+}
+
+/// Whether a status says something else. Figures in messages are no reason to write.
+fn is_different(next: &RemediationPolicyStatus, before: &RemediationPolicyStatus) -> bool {
+    let words = |status: &RemediationPolicyStatus| -> Vec<(String, String, String)> {
+        let conditions = status.conditions.iter();
+        conditions.map(|one| (one.type_.clone(), one.status.clone(), one.reason.clone())).collect()
+    };
+    let bare = |status: &RemediationPolicyStatus| RemediationPolicyStatus {
+        conditions: Vec::new(),
+        ..status.clone()
+    };
+    bare(next) != bare(before) || words(next) != words(before)
+}

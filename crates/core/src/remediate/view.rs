@@ -1,0 +1,118 @@
+//! The cluster as remediation sees it: the cached objects, and what follows from several of them.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::control::{Compared, candidates};
+use super::{BlockReason, GroupStats, Policy, Remediation, evidence_lasts};
+use crate::api::{CauseSource, CauseVerdict, RemediationPolicySpec};
+use crate::gate::GateView;
+use crate::node::NodeView;
+use crate::record::Record;
+use crate::report::Verdict;
+use crate::topology::zone;
+use crate::worker::WorkerView;
+
+/// The cached objects that decisions about remediations are made from.
+#[derive(Clone, Debug)]
+pub struct ClusterView<'a> {
+    /// All nodes, sorted by name.
+    pub nodes: Vec<&'a NodeView>,
+    pub gates: Vec<&'a GateView>,
+    /// The control workers.
+    pub controls: Vec<&'a WorkerView>,
+    pub remediations: Vec<&'a Remediation>,
+    /// None if there is no policy or it cannot be read.
+    pub policy: Option<&'a Policy>,
+    pub now: Timestamp,
+    /// The time by the clock of [`WorkerView::first_seen`].
+    pub elapsed: Duration,
+}
+
+impl<'a> ClusterView<'a> {
+    pub fn node(&self, name: &str) -> Option<&'a NodeView> {
+        self.nodes.binary_search_by(|node| (*node.name).cmp(name)).ok().map(|at| self.nodes[at])
+    }
+
+    pub fn gate(&self, name: &str) -> Option<&'a GateView> {
+        self.gates.iter().copied().find(|gate| gate.name == name)
+    }
+
+    /// Counts all nodes by group.
+    pub fn group_stats(&self) -> GroupStats {
+        let default = RemediationPolicySpec::default();
+        let spec = self.policy.map_or(&default, |policy| &policy.spec);
+        let window = SignedDuration::from_secs(spec.breaker.window_seconds.into());
+        GroupStats::new(self.nodes.iter().copied(), &self.gates, self.now - window)
+    }
+
+    /// Control runs are numbered by the minute in which they begin.
+    pub fn run_number(&self) -> u32 {
+        u32::try_from(self.now.as_second() / 60).unwrap_or_default()
+    }
+
+    /// How verified nodes of a zone fare with the checks of a gate.
+    pub fn compared(&self, gate: &GateView, in_zone: &str) -> Compared {
+        let number = self.run_number();
+        let there = candidates(self.nodes.iter().copied(), gate, in_zone, number).len();
+        let is_in = |node: &str| self.node(node).is_some_and(|node| zone(node) == in_zone);
+        let controls = self.controls.iter().copied().filter(|control| !control.deleting);
+        Compared::new(gate, controls, is_in, there, self.elapsed, number)
+    }
+
+    /// The same for a node that fails: control runs count that began after its first failure.
+    pub fn compared_with(&self, node: Option<&NodeView>, gate: &GateView, in_zone: &str) -> Compared {
+        let since_failure =
+            node.map_or(Duration::ZERO, |node| self.elapsed.saturating_sub(node.failing_since));
+        Compared { since_failure, ..self.compared(gate, in_zone) }
+    }
+
+    /// Gates and zones of remediations that are blocked for one of these reasons, and of known outages.
+    pub fn compared_places(&self, reasons: &[BlockReason]) -> BTreeSet<(String, String)> {
+        let is_blocked = |remediation: &&&Remediation| {
+            let approved = remediation.condition("Approved");
+            !remediation.is_history()
+                && approved.is_some_and(|one| reasons.iter().any(|reason| one.reason == reason.as_str()))
+        };
+        let blocked = self.remediations.iter().filter(is_blocked).filter_map(|remediation| {
+            let (gate, _) = remediation.gate_cause()?;
+            let node = self.node(&remediation.spec.node.name)?;
+            Some((gate.to_owned(), zone(node).to_owned()))
+        });
+        let outages = self.policy.map_or(&[][..], |policy| &policy.status.down);
+        let outages = outages.iter().map(|outage| (outage.gate.clone(), outage.zone.clone()));
+        blocked.chain(outages).filter(|(gate, _)| self.gate(gate).is_some()).collect()
+    }
+
+    /// Whether workers of the gate that reports the node as stuck reported about another node lately.
+    pub fn reported_elsewhere(&self, remediation: &Remediation) -> bool {
+        let stuck = remediation
+            .spec
+            .causes
+            .iter()
+            .find(|cause| cause.source == CauseSource::Gate && cause.verdict == CauseVerdict::Stuck);
+        let Some(gate) = stuck.and_then(|cause| self.gate(&cause.name)) else { return false };
+        let uid = &remediation.spec.node.uid;
+        reported_elsewhere(self.nodes.iter().copied(), gate, uid, evidence_lasts(self.policy), self.now)
+    }
+}
+
+/// Whether a worker of this gate passed or failed another node within this time: its image can be run.
+pub fn reported_elsewhere<'a>(
+    nodes: impl IntoIterator<Item = &'a NodeView>,
+    gate: &GateView,
+    uid: &str,
+    within: SignedDuration,
+    now: Timestamp,
+) -> bool {
+    nodes.into_iter().filter(|node| *node.uid != *uid).any(|node| {
+        Record::read(node.record.as_deref(), &node.uid).is_some_and(|record| {
+            record.round.gate_uid == gate.uid
+                && record.round.gate_generation == gate.generation
+                && matches!(record.verdict, Some(Verdict::Passed | Verdict::Failed))
+                && record.at.is_some_and(|at| now.duration_since(at) < within)
+        })
+    })
+}

@@ -1,0 +1,136 @@
+//! The only place that writes to the API server, besides the Lease in `runtime/leader.rs`: one file for each kind.
+//!
+//! Every write is guarded, so that it lands only on the object, boot and list that it was decided for. Functions return
+//! what the API server answered; who keeps caches puts it there.
+
+mod event;
+mod gate;
+mod node;
+mod node_claim;
+mod pod;
+mod policy;
+mod remediation;
+
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kube::api::{DeleteParams, Preconditions};
+use kube::{Api, Client, Resource};
+use nodekeeper_core::lease::Candidate;
+use serde_json::{Value, json};
+
+use crate::clock::Clock;
+use crate::runtime::call::{CallError, WRITE_TIMEOUT, call};
+
+pub use pod::{CreatedWorker, Eviction, WorkerPods};
+
+/// Why a write was not made, or why its outcome is not known.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    #[error("this replica does not hold the lease")]
+    NotLeader,
+    /// The object is no longer what the decision was made for, or the API server finds the write invalid. Reading the
+    /// object again tells the two apart: a failed JSON Patch `test` is a 422, as an invalid object is.
+    #[error("conflict: {0}")]
+    Conflict(String),
+    #[error("not found: {0}")]
+    Gone(String),
+    #[error("outcome unknown: {0}")]
+    OutcomeUnknown(String),
+    #[error("refused: {0}")]
+    Refused(String),
+}
+
+impl From<CallError> for WriteError {
+    fn from(error: CallError) -> Self {
+        let message = error.to_string();
+        match error.code() {
+            Some(404) => Self::Gone(message),
+            Some(409 | 410 | 412 | 422) => Self::Conflict(message),
+            // The request may succeed later.
+            None | Some(401 | 408 | 429) => Self::OutcomeUnknown(message),
+            Some(400..=499) => Self::Refused(message),
+            Some(_) => Self::OutcomeUnknown(message),
+        }
+    }
+}
+
+/// Who may write.
+#[derive(Clone)]
+pub enum WritePermit {
+    /// The holder of the Lease, as long as it was renewed in time.
+    Lease(Arc<Mutex<Candidate>>),
+    /// An agent, which writes only its own node.
+    Always,
+}
+
+impl WritePermit {
+    fn check(&self, clock: &Clock) -> Result<(), WriteError> {
+        let permitted = match self {
+            Self::Lease(candidate) => {
+                candidate.lock().unwrap_or_else(PoisonError::into_inner).may_write(clock.elapsed())
+            }
+            Self::Always => true,
+        };
+        if permitted { Ok(()) } else { Err(WriteError::NotLeader) }
+    }
+}
+
+/// Writes, as long as the permit allows it.
+pub struct Writer {
+    client: Client,
+    clock: Clock,
+    permit: WritePermit,
+    /// The identity of this replica in Events.
+    instance: String,
+    /// Keeps the names of two Events within a microsecond apart.
+    events: AtomicU32,
+}
+
+impl Writer {
+    pub fn new(client: Client, clock: Clock, permit: WritePermit, instance: &str) -> Self {
+        let instance = instance.chars().take(128).collect();
+        Self { client, clock, permit, instance, events: AtomicU32::new(0) }
+    }
+
+    /// Sends one write, if this replica may write now.
+    async fn write<T>(&self, request: impl Future<Output = kube::Result<T>>) -> Result<T, WriteError> {
+        self.permit.check(&self.clock)?;
+        Ok(call(WRITE_TIMEOUT, request).await?)
+    }
+
+    fn all<K: Resource<DynamicType = ()>>(&self) -> Api<K> {
+        Api::all(self.client.clone())
+    }
+}
+
+/// A deletion of the object with this uid and of no other of its name. An object that is gone already counts as deleted.
+fn deleted<T>(answer: Result<T, WriteError>) -> Result<(), WriteError> {
+    match answer {
+        Ok(_) | Err(WriteError::Gone(_)) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn with_uid(uid: &str) -> DeleteParams {
+    let preconditions = Preconditions { uid: Some(uid.to_owned()), ..Preconditions::default() };
+    DeleteParams::default().preconditions(preconditions)
+}
+
+fn json_patch(operations: &[Value]) -> Result<kube::api::Patch<()>, WriteError> {
+    let patch = serde_json::from_value(json!(operations));
+    patch.map(kube::api::Patch::Json).map_err(|error| WriteError::Refused(error.to_string()))
+}
+
+fn test_uid(uid: &str) -> Value {
+    json!({"op": "test", "path": "/metadata/uid", "value": uid})
+}
+
+fn test_version(version: &str) -> Value {
+    json!({"op": "test", "path": "/metadata/resourceVersion", "value": version})
+}
+
+/// Escapes a key for a JSON Pointer.
+fn escaped(key: &str) -> String {
+    key.replace('~', "~0").replace('/', "~1")
+}

@@ -1,0 +1,125 @@
+//! Pods: workers and control workers are created and deleted, pods of a drained node are evicted.
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::PostParams;
+use kube::core::Status;
+use nodekeeper_core::checks::WorkerIdentity;
+use nodekeeper_core::gate::GateView;
+use nodekeeper_core::node::NodeView;
+use nodekeeper_core::remediate::drain::PodView;
+use nodekeeper_core::worker::{self, Template};
+use serde_json::json;
+
+use super::{WriteError, Writer, deleted, with_uid};
+use crate::runtime::call::{CallError, READ_TIMEOUT, WRITE_TIMEOUT, call};
+
+/// What became of an eviction.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Eviction {
+    /// The pod is terminating or gone.
+    Accepted,
+    /// A PodDisruptionBudget does not allow it now; the server's message.
+    Blocked(String),
+}
+
+/// The pod of a worker.
+pub enum CreatedWorker {
+    New(Pod),
+    /// A pod of this name was there already.
+    Adopted(Pod),
+}
+
+/// Creates and deletes the pods of one namespace that verify nodes.
+pub struct WorkerPods {
+    pub template: Template,
+}
+
+impl WorkerPods {
+    fn api(&self, writer: &Writer) -> Api<Pod> {
+        Api::namespaced(writer.client.clone(), &self.template.namespace)
+    }
+
+    /// Creates the worker pod of a node. Its name is made from node uid and worker number, so there is never a second.
+    pub async fn create_worker(
+        &self,
+        writer: &Writer,
+        node: &NodeView,
+        gate: &GateView,
+        identity: &WorkerIdentity,
+    ) -> Result<CreatedWorker, WriteError> {
+        let pod = worker::pod(&self.template, node, &gate.spec, identity)
+            .map_err(|error| WriteError::Refused(error.to_string()))?;
+        let name = worker::name(&identity.node_uid, identity.number);
+        // Without the pod's name a refusal has the same message for all workers.
+        let refused = |message: String| WriteError::Refused(message.replace(&name, "worker"));
+        match writer.write(self.api(writer).create(&PostParams::default(), &pod)).await {
+            Err(WriteError::Conflict(message)) => match self.adopt_existing_pod(writer, &name).await {
+                // The name is free, so the server refuses the pod itself.
+                Err(WriteError::Gone(_)) => Err(refused(message)),
+                adopted => adopted.map(CreatedWorker::Adopted),
+            },
+            // The namespace or the ServiceAccount is missing: reading the node again would not help.
+            Err(WriteError::Gone(message) | WriteError::Refused(message)) => Err(refused(message)),
+            created => created.map(CreatedWorker::New),
+        }
+    }
+
+    /// Reads the pod that has the name already: the watch is behind or does not select it.
+    async fn adopt_existing_pod(&self, writer: &Writer, name: &str) -> Result<Pod, WriteError> {
+        Ok(call(READ_TIMEOUT, self.api(writer).get(name)).await?)
+    }
+
+    /// Reads a worker pod from the API server.
+    pub async fn get(&self, writer: &Writer, name: &str) -> Result<Option<Pod>, CallError> {
+        call(READ_TIMEOUT, self.api(writer).get_opt(name)).await
+    }
+
+    pub async fn create_control_worker(
+        &self,
+        writer: &Writer,
+        node: &NodeView,
+        gate: &GateView,
+        identity: &WorkerIdentity,
+    ) -> Result<Option<Pod>, WriteError> {
+        let pod = worker::control_pod(&self.template, node, &gate.spec, identity)
+            .map_err(|error| WriteError::Refused(error.to_string()))?;
+        match writer.write(self.api(writer).create(&PostParams::default(), &pod)).await {
+            // The previous leader created it.
+            Err(WriteError::Conflict(_)) => Ok(None),
+            created => created.map(Some),
+        }
+    }
+
+    pub async fn delete(&self, writer: &Writer, name: &str, uid: &str) -> Result<(), WriteError> {
+        deleted(writer.write(self.api(writer).delete(name, &with_uid(uid))).await)
+    }
+}
+
+impl Writer {
+    /// Evicts a pod through the Eviction API, which respects PodDisruptionBudgets.
+    pub async fn evict_pod(&self, pod: &PodView) -> Result<Eviction, WriteError> {
+        self.permit.check(&self.clock)?;
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
+        // `Api::evict` of kube 5.0 sends `delete_options`, which no server reads, so that the uid would not count.
+        let eviction = json!({
+            "apiVersion": "policy/v1", "kind": "Eviction",
+            "metadata": {"name": pod.name, "namespace": pod.namespace},
+            "deleteOptions": {"preconditions": {"uid": pod.uid}},
+        });
+        let params = PostParams::default();
+        let request = pods.create_subresource::<_, Status>("eviction", &pod.name, &params, &eviction);
+        match call(WRITE_TIMEOUT, request).await {
+            Ok(_) => Ok(Eviction::Accepted),
+            Err(CallError::Status(status)) if status.code == 429 => {
+                let causes = status.details.iter().flat_map(|details| &details.causes);
+                let messages: Vec<&str> = causes.map(|cause| cause.message.as_str()).collect();
+                let message = if messages.is_empty() { status.message.clone() } else { messages.join("; ") };
+                Ok(Eviction::Blocked(format!("pod {}/{}: {message}", pod.namespace, pod.name)))
+            }
+            // The pod is gone, or another has its name.
+            Err(error) if matches!(error.code(), Some(404 | 409)) => Ok(Eviction::Accepted),
+            Err(error) => Err(error.into()),
+        }
+    }
+}

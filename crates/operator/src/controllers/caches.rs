@@ -1,0 +1,303 @@
+//! The caches of the controllers: which kinds are watched, and what is kept of each object.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::core::{ApiResource, DynamicObject};
+use kube::{Api, Client, Resource, ResourceExt as _};
+use nodekeeper_core::api::{NodeGate, NodeRemediation, RemediationPolicy};
+use nodekeeper_core::gate::{GateView, wanted_labels};
+use nodekeeper_core::node::NodeView;
+use nodekeeper_core::remediate::{ClusterView, Policy, Remediation};
+use nodekeeper_core::worker::{self, CONTROLS, SELECTOR, WorkerView};
+use serde::de::DeserializeOwned;
+use tracing::warn;
+
+use super::daemon_pods::{DaemonPodSource, DaemonPods};
+use super::{kinds, lock};
+use crate::clock::Clock;
+use crate::runtime::cache::{Store, parse_version};
+use crate::runtime::manager::{Manager, Start};
+use crate::runtime::watcher::Selector;
+use crate::runtime::{Cache, Cached};
+
+impl Cached for NodeView {
+    fn key(&self) -> Arc<str> {
+        self.name.clone()
+    }
+
+    fn resource_version(&self) -> u64 {
+        self.resource_version
+    }
+
+    fn on_insert(&mut self, now: Duration) {
+        (self.record_seen_at, self.failing_since) = (now, now);
+    }
+
+    fn on_update(&mut self, before: &Self, now: Duration) {
+        let is_same = self.record == before.record;
+        self.record_seen_at = if is_same { before.record_seen_at } else { now };
+        let goes_on = || self.failing_scope().is_some_and(|scope| before.failing_scope() == Some(scope));
+        self.failing_since = if is_same || goes_on() { before.failing_since } else { now };
+    }
+}
+
+impl Cached for WorkerView {
+    fn key(&self) -> Arc<str> {
+        self.name.as_str().into()
+    }
+
+    fn resource_version(&self) -> u64 {
+        parse_version(&self.resource_version)
+    }
+
+    fn on_insert(&mut self, now: Duration) {
+        self.first_seen = now;
+    }
+
+    fn on_update(&mut self, before: &Self, now: Duration) {
+        self.first_seen = if self.uid == before.uid { before.first_seen } else { now };
+    }
+}
+
+/// A control worker. When it began is known only of those that this replica created: others count as older than
+/// anything that it knows.
+#[derive(Clone, Debug)]
+pub struct ControlView(pub WorkerView);
+
+impl Cached for ControlView {
+    fn key(&self) -> Arc<str> {
+        self.0.key()
+    }
+
+    fn resource_version(&self) -> u64 {
+        self.0.resource_version()
+    }
+
+    fn on_insert(&mut self, _now: Duration) {}
+
+    fn on_update(&mut self, before: &Self, _now: Duration) {
+        self.0.first_seen = if self.0.uid == before.0.uid { before.0.first_seen } else { Duration::ZERO };
+    }
+}
+
+impl Cached for GateView {
+    fn key(&self) -> Arc<str> {
+        self.name.as_str().into()
+    }
+
+    fn resource_version(&self) -> u64 {
+        parse_version(&self.resource_version)
+    }
+}
+
+impl Cached for Remediation {
+    fn key(&self) -> Arc<str> {
+        self.name.as_str().into()
+    }
+
+    fn resource_version(&self) -> u64 {
+        parse_version(&self.resource_version)
+    }
+}
+
+impl Cached for Policy {
+    fn key(&self) -> Arc<str> {
+        Self::NAME.into()
+    }
+
+    fn resource_version(&self) -> u64 {
+        parse_version(&self.resource_version)
+    }
+}
+
+/// The caches, which every replica keeps.
+pub struct Caches {
+    pub nodes: Cache<NodeView>,
+    pub workers: Cache<WorkerView>,
+    pub gates: Cache<GateView>,
+    pub controls: Cache<ControlView>,
+    pub remediations: Cache<Remediation>,
+    pub policies: Cache<Policy>,
+    pub daemon_pods: DaemonPods,
+    /// The labels that are kept of nodes.
+    labels: Arc<Mutex<BTreeSet<Arc<str>>>>,
+    /// Names of worker pods that the watch does not show, because the label by which it selects was removed.
+    unwatched: Mutex<BTreeSet<String>>,
+}
+
+impl Caches {
+    /// Starts the watches of all kinds.
+    pub fn watch(manager: &mut Manager, client: &Client, namespace: &str) -> Self {
+        let pods = || Api::<Pod>::namespaced(client.clone(), namespace);
+        let labelled = |labels: &str| Selector { labels: Some(labels.into()), ..Selector::default() };
+        let optional = Selector { optional: true, ..Selector::default() };
+        let workers = manager.watch(kinds::WORKERS, pods(), labelled(SELECTOR), Arc::new(WorkerView::new));
+        // As untyped objects: one that a newer release wrote must not keep us from reading the others.
+        let gates = manager.watch(
+            kinds::GATES,
+            untyped::<NodeGate>(client),
+            Selector::default(),
+            Arc::new(|object: &DynamicObject| parse::<NodeGate>(object).map(|gate| GateView::new(&gate))),
+        );
+        let controls = manager.watch(
+            kinds::CONTROLS,
+            pods(),
+            Selector { optional: true, ..labelled(CONTROLS) },
+            Arc::new(|pod: &Pod| WorkerView::control(pod).map(ControlView)),
+        );
+        let remediations = manager.watch(
+            kinds::REMEDIATIONS,
+            untyped::<NodeRemediation>(client),
+            optional.clone(),
+            Arc::new(|object: &DynamicObject| parse(object).map(|read| Remediation::new(&read))),
+        );
+        let policies = manager.watch(
+            kinds::POLICIES,
+            untyped::<RemediationPolicy>(client),
+            optional,
+            Arc::new(|object: &DynamicObject| parse(object).and_then(|read| Policy::new(&read))),
+        );
+        let labels: Arc<Mutex<BTreeSet<Arc<str>>>> = Arc::default();
+        let kept = labels.clone();
+        let nodes = manager.watch_when(
+            kinds::NODES,
+            Api::<Node>::all(client.clone()),
+            Selector::default(),
+            Arc::new(move |node: &Node| Some(NodeView::new(node).with_labels(&lock(&kept)))),
+            Some(Box::new(label_condition(gates.clone(), labels.clone()))),
+        );
+        let daemon_pods = DaemonPods::new(manager.signal());
+        let (clock, seed) = (manager.clock().clone(), manager.next_seed());
+        manager.add_source(DaemonPodSource::new(client.clone(), daemon_pods.clone(), clock, seed));
+        let unwatched = Mutex::default();
+        Self { nodes, workers, gates, controls, remediations, policies, daemon_pods, labels, unwatched }
+    }
+
+    /// Takes in what the API server answered about a node.
+    pub fn apply_node(&self, node: &Node, now: Duration) {
+        let view = NodeView::new(node).with_labels(&lock(&self.labels));
+        self.nodes.lock().apply_response(view, now);
+    }
+
+    /// The workers of a node uid.
+    pub fn workers_of(&self, node_uid: &str) -> Vec<WorkerView> {
+        self.workers.lock().with_prefix(&worker::name_prefix(node_uid)).cloned().collect()
+    }
+
+    pub fn policy(&self) -> Option<Policy> {
+        self.policies.lock().get(Policy::NAME).cloned()
+    }
+
+    /// Takes in a worker pod that the watch does not show.
+    pub fn insert_unwatched_worker(&self, view: WorkerView, now: Duration) {
+        lock(&self.unwatched).insert(view.name.clone());
+        self.workers.lock().force_insert(view, now);
+    }
+
+    /// The names of a node's worker pods that the watch does not show.
+    pub fn unwatched_workers_of(&self, node_uid: &str) -> Vec<String> {
+        let prefix = worker::name_prefix(node_uid);
+        let unwatched = lock(&self.unwatched);
+        unwatched.range(prefix.clone()..).take_while(|name| name.starts_with(&prefix)).cloned().collect()
+    }
+
+    pub fn remove_unwatched_worker(&self, name: &str) {
+        lock(&self.unwatched).remove(name);
+        self.workers.lock().remove(name);
+    }
+
+    /// Another replica led since these were read.
+    pub fn forget_unwatched_workers(&self) {
+        for name in std::mem::take(&mut *lock(&self.unwatched)) {
+            self.workers.lock().remove(&name);
+        }
+    }
+
+    /// Gives the cached objects to a decision about remediations.
+    pub fn with_cluster<T>(&self, clock: &Clock, decide: impl FnOnce(&ClusterView<'_>) -> T) -> T {
+        let (nodes, gates, controls) = (self.nodes.lock(), self.gates.lock(), self.controls.lock());
+        let (remediations, policies) = (self.remediations.lock(), self.policies.lock());
+        decide(&ClusterView {
+            nodes: nodes.iter().collect(),
+            gates: gates.iter().collect(),
+            controls: controls.iter().map(|control| &control.0).collect(),
+            remediations: remediations.iter().collect(),
+            policy: policies.get(Policy::NAME),
+            now: clock.now(),
+            elapsed: clock.elapsed(),
+        })
+    }
+}
+
+/// Nodes are listed when the gates are known, which say which labels to keep; and again when a gate needs more labels.
+fn label_condition(
+    gates: Cache<GateView>,
+    labels: Arc<Mutex<BTreeSet<Arc<str>>>>,
+) -> impl FnMut(bool) -> Start + Send {
+    move |is_running| {
+        let gates = gates.lock();
+        if !gates.is_synced() {
+            return if is_running { Start::Keep } else { Start::Wait };
+        }
+        let wanted = wanted_labels(Store::iter(&gates));
+        let mut labels = lock(&labels);
+        if is_running && wanted.is_subset(&labels) {
+            return Start::Keep;
+        }
+        *labels = wanted;
+        Start::Restart
+    }
+}
+
+fn untyped<K: Resource<DynamicType = ()>>(client: &Client) -> Api<DynamicObject> {
+    Api::all_with(client.clone(), &ApiResource::erase::<K>(&()))
+}
+
+/// Parses an object; one that cannot be parsed is treated as if it were not there.
+fn parse<K: Resource<DynamicType = ()> + DeserializeOwned>(object: &DynamicObject) -> Option<K> {
+    let parsed = serde_json::to_value(object).and_then(serde_json::from_value);
+    let name = object.name_any();
+    parsed
+        .map_err(|error| warn!(kind = %K::kind(&()), name, %error, "object ignored: it cannot be parsed"))
+        .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use nodekeeper_core::record::Record;
+    use nodekeeper_core::report::Verdict;
+
+    use super::*;
+    use crate::runtime::watcher::WatchEvent;
+
+    #[test]
+    fn a_node_that_fails_again_is_failing_since_its_first_failure() {
+        let mut store: Store<NodeView> = Store::default();
+        let mut version = 0;
+        let mut since = |record: Record, at: u64| {
+            version += 1;
+            let record = Some(Record { uid: "a".into(), ..record }.to_annotation().into());
+            let node = NodeView {
+                name: "n".into(),
+                uid: "a".into(),
+                resource_version: version,
+                record,
+                ..NodeView::default()
+            };
+            let event = WatchEvent::Applied(node, version.to_string());
+            store.handle_event(kinds::NODES, event, Duration::from_secs(at), false);
+            store.get("n").map(|node| (node.failing_since.as_secs(), node.record_seen_at.as_secs()))
+        };
+        let failed = |number| Record { number, verdict: Some(Verdict::Failed), ..Record::default() };
+        assert_eq!(since(failed(1), 10), Some((10, 10)));
+        assert_eq!(since(failed(2), 20), Some((10, 20)), "control runs between the two failures count");
+        let inconclusive = Record { verdict: Some(Verdict::Inconclusive), ..failed(3) };
+        assert_eq!((since(inconclusive, 30), since(failed(4), 40)), (Some((30, 30)), Some((40, 40))));
+        let mut rebooted = failed(5);
+        rebooted.round.boot_id = "other".into();
+        assert_eq!(since(rebooted, 50), Some((50, 50)));
+    }
+}

@@ -1,0 +1,179 @@
+//! Applies the effects of a decision about a node, and puts the responses into the caches.
+
+use std::time::Duration;
+
+use nodekeeper_core::checks::WorkerIdentity;
+use nodekeeper_core::gate::{Decision, Effect, GateView};
+use nodekeeper_core::node::NodeView;
+use nodekeeper_core::remediate::Remediation;
+use nodekeeper_core::worker::{self, WorkerView};
+use tracing::{info, warn};
+
+use super::super::{Shared, lock};
+use super::metrics::EffectMetrics;
+use super::observe::Evaluation;
+use super::{EmittedEvents, GateReconciler};
+use crate::apply::{CreatedWorker, WriteError};
+
+/// How long no condition is written for a gate after the API server refused one.
+const CONDITION_BACKOFF: Duration = Duration::from_mins(10);
+
+impl GateReconciler {
+    /// Applies all effects in order. One that fails ends the rest, except for an Event.
+    pub(super) async fn apply(&self, evaluation: &Evaluation) -> Result<(), WriteError> {
+        let Evaluation { node, gate, gated, workers, decision } = evaluation;
+        let Shared { clock, metrics, .. } = &*self.shared;
+        let gate_name = gate.as_ref().map_or("", |gate| gate.name.as_str());
+        let mut failed_event = Ok(());
+        for effect in &decision.effects {
+            let started = clock.elapsed();
+            let result = self.apply_effect(node, gate.as_ref(), effect).await;
+            let (now, elapsed) = (clock.now(), clock.elapsed());
+            let took = elapsed.saturating_sub(started);
+            EffectMetrics { node, gate: gate_name, gated: *gated, workers, now, elapsed, took }.record(
+                metrics,
+                &self.term.fleet,
+                effect,
+                &result,
+            );
+            match (effect, result) {
+                (Effect::EmitEvent(_), Err(error)) => failed_event = Err(error),
+                (Effect::SetNodeCondition(_), Err(WriteError::Refused(why))) => {
+                    // The condition is for others to read; nothing waits for it.
+                    warn!(
+                        gate = gate_name,
+                        why, "node condition refused; the chart allows it with rbac.nodeConditions"
+                    );
+                    lock(&self.refused_conditions).insert(gate_name.to_owned(), elapsed + CONDITION_BACKOFF);
+                }
+                (_, Err(error)) => return Err(error),
+                (effect, Ok(())) => self.remember_event(node, effect),
+            }
+        }
+        failed_event
+    }
+
+    async fn apply_effect(
+        &self,
+        node: &NodeView,
+        gate: Option<&GateView>,
+        effect: &Effect,
+    ) -> Result<(), WriteError> {
+        let Shared { caches, writer, pods, clock, .. } = &*self.shared;
+        let gate = || gate.ok_or_else(|| WriteError::Conflict("the gate was deleted".into()));
+        let patched = match effect {
+            Effect::StartWorker(identity) => return self.start_worker(node, gate()?, identity).await,
+            Effect::RemoveWorker { name, uid } => {
+                pods.delete(writer, name, uid).await?;
+                let is_same = |view: &mut WorkerView| view.deleting |= view.uid == *uid;
+                caches.workers.lock().update(name, is_same);
+                return Ok(());
+            }
+            Effect::RequestRemediation(cause) => {
+                let known = caches.remediations.lock().get(&node.uid).cloned();
+                let written = writer.upsert_remediation(node, known.as_ref(), cause).await?;
+                info!(node = &*node.name, gate = cause.name, why = cause.message, "replacement requested");
+                caches.remediations.lock().apply_response(Remediation::new(&written), clock.elapsed());
+                return Ok(());
+            }
+            Effect::EmitEvent(event) => {
+                return match writer.emit_event(&node.name, &node.uid, event).await {
+                    // The record holds what this Event says.
+                    Err(error) if event.dedup_key.is_none() => {
+                        warn!(node = &*node.name, reason = event.reason, %error, "event not created");
+                        Ok(())
+                    }
+                    emitted => emitted,
+                };
+            }
+            Effect::RemoveTaint(record) => {
+                let gate = gate()?;
+                let patched = writer.remove_taint(node, gate, record).await?;
+                let label = &gate.spec.verified_label;
+                let label = format!("{}={}", label.key, label.value);
+                info!(
+                    node = &*node.name,
+                    label,
+                    gate = gate.name,
+                    attempts = record.attempts,
+                    "Node verified"
+                );
+                patched
+            }
+            Effect::Retaint(record) => {
+                let gate = gate()?;
+                let patched = writer.retaint(node, gate, record).await?;
+                info!(node = &*node.name, gate = gate.name, why = record.why, "node tainted again");
+                patched
+            }
+            Effect::PatchRecord(record) => writer.patch_record(node, record).await?,
+            Effect::SetNodeCondition(update) => writer.set_node_condition(node, update).await?,
+        };
+        caches.apply_node(&patched, clock.elapsed());
+        Ok(())
+    }
+
+    async fn start_worker(
+        &self,
+        node: &NodeView,
+        gate: &GateView,
+        identity: &WorkerIdentity,
+    ) -> Result<(), WriteError> {
+        let Shared { caches, writer, pods, clock, .. } = &*self.shared;
+        let (number, pod) = (identity.number, worker::name(&identity.node_uid, identity.number));
+        info!(node = &*node.name, pod, gate = gate.name, worker = number, "Creating worker pod");
+        let created = pods.create_worker(writer, node, gate, identity).await;
+        let refused = match &created {
+            Err(WriteError::Refused(message)) => Some(message.clone()),
+            _ => None,
+        };
+        let created = created.map(|created| match created {
+            CreatedWorker::New(pod) => {
+                if let Some(view) = WorkerView::new(&pod) {
+                    caches.workers.lock().apply_response(view, clock.elapsed());
+                }
+            }
+            CreatedWorker::Adopted(pod) => {
+                let view =
+                    WorkerView::new(&pod).unwrap_or_else(|| WorkerView::unreadable(&pod, node, identity));
+                caches.insert_unwatched_worker(view, clock.elapsed());
+            }
+        });
+        // The cache counts the worker from here on.
+        let changed =
+            lock(&self.term.limiter).finish(&gate.name, number, refused, created.is_ok(), clock.elapsed());
+        if changed {
+            self.counts_changed([gate.name.as_str().into()]);
+        }
+        created
+    }
+
+    /// Drops Events that no write remembers and that were emitted already.
+    pub(super) fn drop_emitted_events(&self, node: &NodeView, decision: &mut Decision) {
+        let is_repeated =
+            |effect: &Effect| matches!(effect, Effect::EmitEvent(event) if event.dedup_key.is_some());
+        let mut all = lock(&self.emitted);
+        if !decision.effects.iter().any(is_repeated) {
+            all.remove(&*node.name);
+            return;
+        }
+        let Some(emitted) = all.get(&*node.name).filter(|emitted| *emitted.uid == *node.uid) else { return };
+        decision.effects.retain(|effect| match effect {
+            Effect::EmitEvent(event) => {
+                event.dedup_key.is_none_or(|key| !emitted.events.contains(&(event.reason, key)))
+            }
+            _ => true,
+        });
+    }
+
+    fn remember_event(&self, node: &NodeView, effect: &Effect) {
+        let Effect::EmitEvent(event) = effect else { return };
+        let Some(key) = event.dedup_key else { return };
+        let mut all = lock(&self.emitted);
+        let emitted = all.entry(node.name.to_string()).or_default();
+        if *emitted.uid != *node.uid {
+            *emitted = EmittedEvents { uid: node.uid.to_string(), ..EmittedEvents::default() };
+        }
+        emitted.events.insert((event.reason, key));
+    }
+}

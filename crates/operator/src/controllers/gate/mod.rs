@@ -1,0 +1,279 @@
+//! The gate controller: keeps a taint on each new node until a worker pod has verified it.
+
+mod effects;
+mod metrics;
+mod observe;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use nodekeeper_core::gate::{Effect, GateView};
+use nodekeeper_core::limits::PendingNode;
+use nodekeeper_core::node::NodeView;
+use nodekeeper_core::remediate::Policy;
+use nodekeeper_core::worker::{Progress, WorkerView};
+use tracing::{debug, info};
+
+use super::{Shared, TermState, kinds, lock};
+use crate::apply::WriteError;
+use crate::metrics::Failure;
+use crate::runtime::{Action, Change, ControllerOptions, ReconcileError, Reconciler};
+
+use observe::Evaluation;
+
+/// The shortest time until a node is reconciled again though nothing changed.
+const MIN_REQUEUE: Duration = Duration::from_millis(10);
+
+/// So many decisions with effects in a row are made without a pause; then the node is retried with backoff.
+const MAX_STREAK: u32 = 6;
+
+/// Events about a node that are remembered by no write.
+#[derive(Debug, Default)]
+struct EmittedEvents {
+    uid: String,
+    events: BTreeSet<(&'static str, u32)>,
+}
+
+/// Reconciles nodes.
+pub struct GateReconciler {
+    shared: Arc<Shared>,
+    term: Arc<TermState>,
+    emitted: Mutex<BTreeMap<String, EmittedEvents>>,
+    /// Gates whose node conditions the API server refuses, and until when they are not tried again.
+    refused_conditions: Mutex<BTreeMap<String, Duration>>,
+    /// Nodes whose last write may or may not have landed: they are read before the next decision.
+    needs_live_read: Mutex<BTreeSet<Arc<str>>>,
+    /// By node: decisions with effects since the last one without.
+    streaks: Mutex<BTreeMap<Arc<str>, u32>>,
+}
+
+impl GateReconciler {
+    pub fn new(shared: Arc<Shared>, term: Arc<TermState>) -> Self {
+        Self {
+            shared,
+            term,
+            emitted: Mutex::default(),
+            refused_conditions: Mutex::default(),
+            needs_live_read: Mutex::default(),
+            streaks: Mutex::default(),
+        }
+    }
+
+    fn all_nodes(&self) -> Vec<Arc<str>> {
+        self.shared.caches.nodes.lock().keys().cloned().collect()
+    }
+
+    /// Reads a node from the API server into the cache. Returns whether there is one.
+    async fn read_node(&self, name: &str) -> Result<bool, ReconcileError> {
+        match self.shared.get_node(name).await {
+            Ok(Some(node)) => {
+                self.shared.caches.apply_node(&node, self.shared.clock.elapsed());
+                Ok(true)
+            }
+            Ok(None) => Ok(false),
+            Err(error) => {
+                self.shared.metrics.failed(name, Failure::ReadNode);
+                lock(&self.needs_live_read).insert(name.into());
+                Err(ReconcileError(format!("node not read: {error}")))
+            }
+        }
+    }
+
+    /// Reads the workers of a node that the watch does not show.
+    async fn read_unwatched_workers(&self, name: &str) -> Result<(), ReconcileError> {
+        let Shared { caches, pods, writer, clock, .. } = &*self.shared;
+        let uid = caches.nodes.lock().get(name).map(|node| node.uid.clone());
+        let Some(uid) = uid else { return Ok(()) };
+        for pod in caches.unwatched_workers_of(&uid) {
+            match pods.get(writer, &pod).await {
+                Ok(Some(read)) => {
+                    if let Some(view) = WorkerView::new(&read) {
+                        caches.workers.lock().force_insert(view, clock.elapsed());
+                    }
+                }
+                Ok(None) => caches.remove_unwatched_worker(&pod),
+                Err(error) => return Err(ReconcileError(format!("worker {pod} not read: {error}"))),
+            }
+        }
+        Ok(())
+    }
+
+    /// The node was deleted.
+    fn forget(&self, name: &str) {
+        let Shared { caches, metrics, clock, .. } = &*self.shared;
+        let changed = lock(&self.term.fleet).set(&name.into(), None);
+        lock(&self.emitted).remove(name);
+        lock(&self.streaks).remove(name);
+        metrics.forget_node(name);
+        caches.daemon_pods.want(name, false, clock.elapsed());
+        self.counts_changed(changed);
+    }
+
+    fn counts_changed(&self, gates: impl IntoIterator<Item = Arc<str>>) {
+        for gate in gates {
+            self.shared.dispatcher.dispatch(&Change::derived(kinds::GATE_COUNTS, gate));
+        }
+    }
+
+    /// The node is decided about again at once, but not without end.
+    fn again(&self, name: &Arc<str>) -> Result<Action, ReconcileError> {
+        let mut streaks = lock(&self.streaks);
+        let streak = streaks.entry(name.clone()).or_default();
+        *streak += 1;
+        if *streak < MAX_STREAK {
+            return Ok(Action::RequeueAfter(Duration::ZERO));
+        }
+        streaks.remove(name);
+        lock(&self.needs_live_read).insert(name.clone());
+        Err(ReconcileError(format!("{MAX_STREAK} decisions in a row had effects")))
+    }
+
+    /// Nothing is to be done until something changes or a time has come.
+    fn settle(&self, evaluation: &Evaluation) -> Action {
+        let Evaluation { node, gate, decision, .. } = evaluation;
+        debug!(node = &*node.name, state = ?decision.state, why = decision.why, "nothing to do");
+        lock(&self.streaks).remove(&node.name);
+        if let (Some(gate), Some(workers)) = (gate.as_ref(), decision.wants_slot) {
+            lock(&self.term.limiter).wait(PendingNode {
+                workers,
+                created: node.created,
+                node: node.name.to_string(),
+                gate: gate.name.clone(),
+            });
+        }
+        decision.recheck_in.map_or(Action::AwaitChange, |wait| Action::RequeueAfter(wait.max(MIN_REQUEUE)))
+    }
+
+    /// What follows a write that failed.
+    async fn recover(&self, node: &NodeView, error: WriteError) -> Result<Action, ReconcileError> {
+        let name = &node.name;
+        match error {
+            WriteError::Conflict(message) | WriteError::Gone(message) => {
+                debug!(node = &**name, message, "conflict; reading the node again");
+                if !self.read_node(name).await? {
+                    // If another node of this name comes, the watch shows it.
+                    self.forget(name);
+                    return Ok(Action::AwaitChange);
+                }
+                let version = self.shared.caches.nodes.lock().get(name).map(|node| node.resource_version);
+                if version == Some(node.resource_version) {
+                    // The node did not change, so this was no conflict: the write would be refused again.
+                    lock(&self.needs_live_read).insert(name.clone());
+                    return Err(ReconcileError(format!("refused: {message}")));
+                }
+                self.again(name)
+            }
+            WriteError::NotLeader | WriteError::Refused(_) => Err(ReconcileError(error.to_string())),
+            WriteError::OutcomeUnknown(_) => {
+                lock(&self.needs_live_read).insert(name.clone());
+                Err(ReconcileError(error.to_string()))
+            }
+        }
+    }
+
+    /// Reports how long a worker pod took to start.
+    fn observe_start(&self, change: &Change) {
+        let (Some(before), Some(after)) = change.states::<WorkerView>() else { return };
+        let has_not_started =
+            |worker: &WorkerView| matches!(worker.progress, Progress::Waiting(..) | Progress::Unscheduled(_));
+        if before.uid != after.uid || !has_not_started(before) || has_not_started(after) {
+            return;
+        }
+        let gates = self.shared.caches.gates.lock();
+        if let Some(gate) = gates.iter().find(|gate| gate.uid == after.identity.gate_uid) {
+            let took = self.shared.clock.elapsed().saturating_sub(after.first_seen);
+            self.shared.metrics.worker_runs(&gate.name, took);
+        }
+    }
+}
+
+impl Reconciler for GateReconciler {
+    const NAME: &'static str = "gate";
+    type Key = Arc<str>;
+
+    /// A policy or remediations that cannot be read never keep a node from being verified.
+    fn needs(&self) -> Vec<&'static str> {
+        vec![kinds::NODES, kinds::WORKERS, kinds::GATES]
+    }
+
+    fn keys(&self, change: &Change) -> Vec<Arc<str>> {
+        match change.kind {
+            kinds::NODES | kinds::DAEMON_PODS if !change.is_whole_kind() => vec![change.key.clone()],
+            kinds::WORKERS => {
+                self.observe_start(change);
+                change
+                    .latest::<WorkerView>()
+                    .map(|worker| worker.node_name.as_str().into())
+                    .into_iter()
+                    .collect()
+            }
+            kinds::GATES => {
+                let (before, after) = change.states::<GateView>();
+                let identity = |gate: &GateView| (gate.uid.clone(), gate.generation, gate.deleting);
+                // What a gate's status says concerns no node.
+                if before.map(identity) == after.map(identity) { Vec::new() } else { self.all_nodes() }
+            }
+            kinds::POLICIES => {
+                let (before, after) = change.states::<Policy>();
+                let outages = |policy: Option<&Policy>| policy.map(|policy| policy.status.down.clone());
+                let changed = outages(before).unwrap_or_default() != outages(after).unwrap_or_default();
+                if changed || change.is_whole_kind() { self.all_nodes() } else { Vec::new() }
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn all_keys(&self) -> Vec<Arc<str>> {
+        self.all_nodes()
+    }
+
+    fn options(&self) -> ControllerOptions {
+        let settings = &self.shared.settings;
+        ControllerOptions { concurrency: settings.concurrency, resync: settings.resync, ..Default::default() }
+    }
+
+    async fn reconcile(&self, name: &Arc<str>) -> Result<Action, ReconcileError> {
+        let needs_live_read = lock(&self.needs_live_read).remove(name);
+        if needs_live_read && !self.read_node(name).await? {
+            self.forget(name);
+            return Ok(Action::AwaitChange);
+        }
+        self.read_unwatched_workers(name).await?;
+        let Some(evaluation) = self.evaluate(name) else {
+            self.forget(name);
+            return Ok(Action::AwaitChange);
+        };
+        let decision = &evaluation.decision;
+        if decision.effects.is_empty() {
+            return Ok(self.settle(&evaluation));
+        }
+        info!(node = &**name, state = ?decision.state, why = decision.why, "decided");
+        match self.apply(&evaluation).await {
+            // The responses are in the cache: what follows from them is decided next.
+            Ok(()) => self.again(name),
+            Err(error) => self.recover(&evaluation.node, error).await,
+        }
+    }
+
+    /// The nodes for which there are slots now.
+    fn due_keys(&self) -> Vec<Arc<str>> {
+        let workers = self.shared.caches.workers.lock();
+        let (mut limiter, now) = (lock(&self.term.limiter), self.shared.clock.elapsed());
+        self.shared.metrics.workers_active(limiter.taken(workers.iter(), now));
+        limiter.admit(workers.iter(), now).into_iter().map(Into::into).collect()
+    }
+
+    fn next_wakeup(&self) -> Option<Duration> {
+        let workers = self.shared.caches.workers.lock();
+        lock(&self.term.limiter).next_wakeup(workers.iter(), self.shared.clock.elapsed())
+    }
+}
+
+/// The number of the worker that a decision starts.
+fn started_worker(effects: &[Effect]) -> Option<u32> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::StartWorker(identity) => Some(identity.number),
+        _ => None,
+    })
+}

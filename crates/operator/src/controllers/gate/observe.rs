@@ -1,0 +1,172 @@
+//! Observes a node and what surrounds it, and lets `core::gate` decide.
+
+use jiff::Timestamp;
+use nodekeeper_core::api::{CauseSource, FailureAction};
+use nodekeeper_core::fleet::NodeStatus;
+use nodekeeper_core::gate::{
+    Decision, Effect, Fleet, GateView, NodeInputs, Ownership, Slots, State, Surroundings, decide, observe,
+};
+use nodekeeper_core::node::NodeView;
+use nodekeeper_core::record::Record;
+use nodekeeper_core::remediate::{evidence_lasts, reported_elsewhere};
+use nodekeeper_core::worker::WorkerView;
+use std::sync::Arc;
+use tracing::info;
+
+use super::super::lock;
+use super::{GateReconciler, started_worker};
+use crate::metrics::state_word;
+
+/// A node, what was seen with it, and what is to be done.
+pub(super) struct Evaluation {
+    pub node: NodeView,
+    pub gate: Option<GateView>,
+    /// The node carries the gate's taint.
+    pub gated: bool,
+    pub workers: Vec<WorkerView>,
+    pub decision: Decision,
+}
+
+impl Surroundings for GateReconciler {
+    fn slots(&self, gate: &str) -> Slots {
+        let (workers, now) = (self.shared.caches.workers.lock(), self.shared.clock.elapsed());
+        lock(&self.term.limiter).free(gate, workers.iter(), now)
+    }
+
+    fn fleet(&self, gate: &GateView, node: &NodeView, gated: bool) -> Fleet {
+        let refused = lock(&self.term.limiter).refusal(&gate.name, self.shared.clock.elapsed()).is_some();
+        let fleet = lock(&self.term.fleet).fleet(&gate.name, refused);
+        // Walks over all nodes, so it is found out only where something depends on it.
+        let ran_elsewhere = gated && gate.spec.on_stuck == FailureAction::Replace && {
+            let within = evidence_lasts(self.shared.caches.policy().as_ref());
+            let nodes = self.shared.caches.nodes.lock();
+            reported_elsewhere(nodes.iter(), gate, &node.uid, within, self.shared.clock.now())
+        };
+        Fleet { ran_elsewhere, ..fleet }
+    }
+
+    fn requested_at(&self, gate: &str, node: &NodeView) -> Option<Timestamp> {
+        let remediations = self.shared.caches.remediations.lock();
+        let remediation = remediations.get(&node.uid)?;
+        let mut causes = remediation.spec.causes.iter();
+        let cause = causes.find(|cause| cause.source == CauseSource::Gate && cause.name == gate)?;
+        Some(cause.observed_at.unwrap_or(remediation.created))
+    }
+}
+
+impl GateReconciler {
+    /// Decides about a node once, and reserves the slot of a worker that is to start.
+    pub(super) fn evaluate(&self, name: &str) -> Option<Evaluation> {
+        let caches = &self.shared.caches;
+        let node = caches.nodes.lock().get(name)?.clone();
+        let workers = caches.workers_of(&node.uid);
+        let daemons = caches.daemon_pods.of(name);
+        let (now, elapsed) = (self.shared.clock.now(), self.shared.clock.elapsed());
+        let policy = caches.policy();
+        let is_known = caches.policies.lock().is_current();
+        let outages = policy.as_ref().map_or(&[][..], |policy| &policy.status.down);
+        let gates = caches.gates.lock();
+        let inputs = NodeInputs {
+            node: &node,
+            workers: &workers,
+            daemons: daemons.as_deref(),
+            outages: is_known.then_some(outages),
+            now,
+            elapsed,
+        };
+        let observed = observe(inputs, gates.iter(), self);
+        let mut decision = decide(&observed);
+        let served = observed.served;
+        let gate = served.gate().cloned();
+        let gated = matches!(served, Ownership::Gated(_));
+        let gate_name = gate.as_ref().map_or("", |gate| gate.name.as_str());
+        if let Some(number) = started_worker(&decision.effects) {
+            lock(&self.term.limiter).reserve(gate_name, number, decision.periodic, elapsed);
+        }
+        self.drop_emitted_events(&node, &mut decision);
+        if lock(&self.refused_conditions).get(gate_name).is_some_and(|until| elapsed < *until) {
+            decision.effects.retain(|effect| !matches!(effect, Effect::SetNodeCondition(_)));
+        }
+        let index = match served {
+            Ownership::Gated(gate) | Ownership::Verified(gate) => gate.name.clone(),
+            Ownership::Unserved(taint, _) => taint.to_owned(),
+            Ownership::Released | Ownership::Unmanaged => String::new(),
+        };
+        let names: Vec<Arc<str>> = gates.iter().map(|gate| Arc::from(gate.name.as_str())).collect();
+        drop(gates);
+        self.update_fleet(&node, &index, gated, &decision, names);
+        caches.daemon_pods.want(name, decision.wants_pods, elapsed);
+        Some(Evaluation { node, gate, gated, workers, decision })
+    }
+
+    /// Enters the state of a node into the fleet index.
+    fn update_fleet(
+        &self,
+        node: &NodeView,
+        index: &str,
+        gated: bool,
+        decision: &Decision,
+        gates: Vec<Arc<str>>,
+    ) {
+        let record = Record::read(node.record.as_deref(), &node.uid).unwrap_or_default();
+        let mut fleet = lock(&self.term.fleet);
+        let status = NodeStatus {
+            at: fleet.name(index),
+            state: decision.state,
+            // A node on which no worker can be started says nothing about others.
+            cause: record.cause.filter(|_| gated && decision.state != State::Waiting),
+            // Nodes that are about to be tainted count already: others are decided meanwhile.
+            retainted: record.retainted
+                || decision.effects.iter().any(|one| matches!(one, Effect::Retaint(_))),
+            created_at: node.created.as_second(),
+            retries: record.attempts.saturating_sub(1),
+            took: None,
+        };
+        if gated && is_new(fleet.get(&node.name)) {
+            info!(node = &*node.name, state = state_word(decision.state), "Node added to queue");
+        }
+        let mut changed = fleet.set(&node.name, Some(status));
+        drop(fleet);
+        if changed.is_empty() {
+            return;
+        }
+        // Which nodes one gate serves concerns the status of the others.
+        changed.extend(gates);
+        if decision.state == State::Waiting {
+            info!(node = &*node.name, why = decision.why, "node waits");
+        }
+        changed.sort();
+        changed.dedup();
+        self.counts_changed(changed);
+    }
+}
+
+/// Whether no gate had the node so far. A node may come before its gate.
+fn is_new(status: Option<&NodeStatus>) -> bool {
+    status.is_none_or(|status| matches!(status.state, State::Ungated | State::Unserved))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_comes_before_its_gate_is_new_to_it() {
+        let status = |state| NodeStatus {
+            at: "default".into(),
+            state,
+            cause: None,
+            retainted: false,
+            created_at: 0,
+            retries: 0,
+            took: None,
+        };
+        assert!(is_new(None));
+        for state in [State::Ungated, State::Unserved] {
+            assert!(is_new(Some(&status(state))), "{state:?}");
+        }
+        for state in [State::Verified, State::Waiting, State::Unverified, State::Pending, State::Failed] {
+            assert!(!is_new(Some(&status(state))), "{state:?}");
+        }
+    }
+}

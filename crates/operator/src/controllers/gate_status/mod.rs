@@ -1,0 +1,158 @@
+//! The gate status controller: writes the status of each NodeGate, and keeps the gate of a configuration file.
+
+mod autoscalers;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use nodekeeper_core::api::NodeGateStatus;
+use nodekeeper_core::autoscaler::{Autoscalers, judge};
+use nodekeeper_core::fleet::{Seen, shadow, status};
+use nodekeeper_core::gate::{GateView, State};
+use tracing::info;
+
+use super::{Shared, TermState, kinds, lock};
+use crate::apply::WriteError;
+use crate::runtime::{Action, Change, ControllerOptions, ReconcileError, Reconciler};
+
+/// The name of the gate of a configuration file.
+const CONFIGURED: &str = "config";
+/// Changes of a gate's counts are gathered for so long before they are written.
+const DEBOUNCE: Duration = Duration::from_secs(2);
+/// How often autoscalers are looked for.
+const AUTOSCALER_PERIOD: Duration = Duration::from_mins(10);
+
+/// Reconciles the status of gates.
+pub struct GateStatusReconciler {
+    shared: Arc<Shared>,
+    term: Arc<TermState>,
+    autoscalers: Mutex<Option<(Duration, Autoscalers)>>,
+}
+
+impl GateStatusReconciler {
+    pub fn new(shared: Arc<Shared>, term: Arc<TermState>) -> Self {
+        Self { shared, term, autoscalers: Mutex::default() }
+    }
+
+    /// Makes the gate of the configuration file what the file says.
+    async fn sync_configured_gate(&self, name: &str) -> Result<(), ReconcileError> {
+        let Some(spec) = self.shared.settings.gate.as_ref().filter(|_| name == CONFIGURED) else {
+            return Ok(());
+        };
+        let known = self.shared.caches.gates.lock().get(name).cloned();
+        if known.as_ref().is_some_and(|gate| gate.spec == *spec) {
+            return Ok(());
+        }
+        info!(gate = name, "writing the gate of the configuration file");
+        let written = self.shared.writer.sync_configured_gate(name, spec, known.as_ref()).await;
+        written
+            .map_err(|error| ReconcileError(format!("gate of the configuration file not written: {error}")))
+    }
+
+    async fn read_autoscalers(&self) {
+        let now = self.shared.clock.elapsed();
+        let read_at = lock(&self.autoscalers).as_ref().map(|(at, _)| *at);
+        if read_at.is_none_or(|at| now >= at + AUTOSCALER_PERIOD) {
+            let found = autoscalers::read(&self.shared.client).await;
+            *lock(&self.autoscalers) = Some((now, found));
+        }
+    }
+
+    fn next_status(&self, name: &str) -> Option<(GateView, NodeGateStatus)> {
+        let Shared { caches, clock, metrics, .. } = &*self.shared;
+        let (gates, nodes) = (caches.gates.lock(), caches.nodes.lock());
+        let gate = gates.get(name)?.clone();
+        let fleet = lock(&self.term.fleet);
+        let refused = lock(&self.term.limiter).refusal(name, clock.elapsed());
+        let all: Vec<&GateView> = gates.iter().collect();
+        let shadowed_by = shadow(&gate, &all, nodes.iter());
+        let unserved = gate.spec.taints.iter().find_map(|taint| {
+            let count = fleet.counts(&taint.key).count(State::Unserved);
+            let example = fleet.example(&taint.key, State::Unserved)?;
+            (count > 0).then_some((example, count))
+        });
+        let taints: Vec<&str> = gate.spec.taints.iter().map(|taint| taint.key.as_str()).collect();
+        let autoscalers = lock(&self.autoscalers);
+        let nothing = Autoscalers { pools: Ok(Vec::new()), cluster_autoscaler: false };
+        let there = autoscalers.as_ref().map_or(&nothing, |(_, found)| found);
+        let found = judge(there, &taints);
+        if there.pools.as_ref().is_ok_and(|pools| !pools.is_empty()) {
+            metrics.autoscaler("karpenter", found.reason != "TaintIsPermanent");
+        }
+        if there.cluster_autoscaler {
+            metrics.autoscaler("cluster-autoscaler", found.status == "True");
+        }
+        let seen = Seen {
+            gate: &gate,
+            counts: &fleet.counts(name),
+            refused: refused.as_deref(),
+            shadowed_by: shadowed_by.as_ref().map(|(other, count)| (other.as_str(), *count)),
+            unserved,
+            autoscalers: found,
+        };
+        let now = clock.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let next = status(&seen, &gate.status, &now);
+        Some((gate, next))
+    }
+}
+
+impl Reconciler for GateStatusReconciler {
+    const NAME: &'static str = "gate_status";
+    type Key = Arc<str>;
+
+    fn needs(&self) -> Vec<&'static str> {
+        vec![kinds::NODES, kinds::WORKERS, kinds::GATES]
+    }
+
+    fn keys(&self, change: &Change) -> Vec<Arc<str>> {
+        match change.kind {
+            kinds::GATES if !change.is_whole_kind() => {
+                let (_, after) = change.states::<GateView>();
+                match after {
+                    Some(gate) => self.shared.metrics.gate_is(&gate.name, gate.spec.enforcement.as_str()),
+                    None => self.shared.metrics.forget_gate(&change.key),
+                }
+                vec![change.key.clone()]
+            }
+            kinds::GATE_COUNTS => vec![change.key.clone()],
+            _ => Vec::new(),
+        }
+    }
+
+    fn all_keys(&self) -> Vec<Arc<str>> {
+        let gates = self.shared.caches.gates.lock();
+        for gate in gates.iter() {
+            self.shared.metrics.gate_is(&gate.name, gate.spec.enforcement.as_str());
+        }
+        let configured = self.shared.settings.gate.is_some() && gates.get(CONFIGURED).is_none();
+        gates.keys().cloned().chain(configured.then(|| CONFIGURED.into())).collect()
+    }
+
+    fn options(&self) -> ControllerOptions {
+        ControllerOptions { concurrency: 4, debounce: DEBOUNCE, ..ControllerOptions::default() }
+    }
+
+    async fn reconcile(&self, name: &Arc<str>) -> Result<Action, ReconcileError> {
+        self.sync_configured_gate(name).await?;
+        self.read_autoscalers().await;
+        let Some((gate, next)) = self.next_status(name) else {
+            lock(&self.term.limiter).forget(name);
+            return Ok(Action::AwaitChange);
+        };
+        if next == gate.status {
+            return Ok(Action::RequeueAfter(AUTOSCALER_PERIOD));
+        }
+        match self.shared.writer.patch_gate_status(&gate, &next).await {
+            Ok(written) => {
+                let view = GateView::new(&written);
+                self.shared.caches.gates.lock().apply_response(view, self.shared.clock.elapsed());
+                Ok(Action::RequeueAfter(AUTOSCALER_PERIOD))
+            }
+            // The gate was deleted or created again, which the watch shows.
+            Err(error @ (WriteError::Conflict(_) | WriteError::Gone(_))) => {
+                Err(ReconcileError(format!("status of a gate that changed: {error}")))
+            }
+            Err(error) => Err(ReconcileError(format!("status not written: {error}"))),
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! The controllers. Each observes, lets `core` decide, and applies the effects of the decision.
+
+mod caches;
+mod daemon_pods;
+mod gate;
+mod gate_status;
+mod policy;
+mod remediation;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, Client};
+use nodekeeper_core::fleet::FleetIndex;
+use nodekeeper_core::limits::WorkerLimiter;
+
+use crate::apply::{WorkerPods, WritePermit, Writer};
+use crate::clock::Clock;
+use crate::metrics::Metrics;
+use crate::run::Settings;
+use crate::runtime::call::{CallError, READ_TIMEOUT, call};
+use crate::runtime::manager::Manager;
+use crate::runtime::reconciler::Controller;
+use crate::runtime::{Dispatcher, controller};
+
+pub use caches::Caches;
+
+/// The names of the kinds that are watched, and of figures that are derived from them.
+pub mod kinds {
+    pub const NODES: &str = "nodes";
+    pub const WORKERS: &str = "workers";
+    pub const GATES: &str = "gates";
+    pub const CONTROLS: &str = "controls";
+    pub const REMEDIATIONS: &str = "remediations";
+    pub const POLICIES: &str = "policy";
+    /// Pods of DaemonSets on a node; the key is the node's name.
+    pub const DAEMON_PODS: &str = "daemon pods";
+    /// The counts of a gate's nodes, or whether its workers can run; the key is the gate's name.
+    pub const GATE_COUNTS: &str = "gate counts";
+}
+
+/// What the controllers of one replica share.
+pub struct Shared {
+    pub client: Client,
+    pub clock: Clock,
+    pub caches: Arc<Caches>,
+    pub writer: Arc<Writer>,
+    pub pods: Arc<WorkerPods>,
+    pub metrics: Arc<Metrics>,
+    pub dispatcher: Dispatcher,
+    pub settings: Settings,
+}
+
+/// What the controllers of one term share.
+pub struct TermState {
+    pub fleet: Arc<Mutex<FleetIndex>>,
+    pub limiter: Mutex<WorkerLimiter>,
+}
+
+impl Shared {
+    pub fn new(
+        client: &Client,
+        settings: &Settings,
+        caches: Caches,
+        manager: &Manager,
+        permit: WritePermit,
+    ) -> Self {
+        let clock = manager.clock().clone();
+        Self {
+            client: client.clone(),
+            clock: clock.clone(),
+            caches: Arc::new(caches),
+            writer: Arc::new(Writer::new(client.clone(), clock, permit, &settings.identity)),
+            pods: Arc::new(WorkerPods { template: settings.template.clone() }),
+            metrics: settings.metrics.clone(),
+            dispatcher: manager.dispatcher(),
+            settings: settings.clone(),
+        }
+    }
+
+    /// Reads a node from the API server, past the cache.
+    async fn get_node(&self, name: &str) -> Result<Option<Node>, CallError> {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        call(READ_TIMEOUT, nodes.get_opt(name)).await
+    }
+}
+
+/// Makes the controllers of one term.
+pub fn build(shared: &Arc<Shared>) -> Vec<Arc<dyn Controller>> {
+    shared.caches.forget_unwatched_workers();
+    let fleet: Arc<Mutex<FleetIndex>> = shared.metrics.fleet();
+    let term =
+        Arc::new(TermState { fleet, limiter: Mutex::new(WorkerLimiter::new(shared.settings.most_workers)) });
+    vec![
+        controller(gate::GateReconciler::new(shared.clone(), term.clone())),
+        controller(gate_status::GateStatusReconciler::new(shared.clone(), term)),
+        controller(remediation::RemediationReconciler::new(shared.clone())),
+        controller(policy::PolicyReconciler::new(shared.clone())),
+    ]
+}
+
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,139 @@
+//! The policy controller: keeps the status of the RemediationPolicy, control workers, cordons and history.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nodekeeper_core::remediate::housekeeping::{PolicyEffect, cordons_to_remove, decide_policy};
+use nodekeeper_core::remediate::{Policy, Target};
+use nodekeeper_core::worker::WorkerView;
+use tracing::{info, warn};
+
+use super::caches::ControlView;
+use super::remediation::acts_changed;
+use super::{Shared, kinds};
+use crate::apply::WriteError;
+use crate::runtime::{Action, Change, ReconcileError, Reconciler};
+
+/// After a write that met a change.
+const SOON: Duration = Duration::from_millis(100);
+
+/// There is one policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PolicyKey;
+
+impl fmt::Display for PolicyKey {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(Policy::NAME)
+    }
+}
+
+/// Reconciles the policy.
+pub struct PolicyReconciler {
+    shared: Arc<Shared>,
+}
+
+impl PolicyReconciler {
+    pub fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    /// Reads the nodes whose cordon of ours has to go.
+    async fn read_cordoned(&self) -> Result<Vec<Target>, ReconcileError> {
+        let names: Vec<Arc<str>> = self.shared.caches.with_cluster(&self.shared.clock, |cluster| {
+            cordons_to_remove(cluster).into_iter().map(|node| node.name.clone()).collect()
+        });
+        let mut targets = Vec::new();
+        for name in names {
+            let node = self.shared.get_node(&name).await;
+            let node = node.map_err(|error| ReconcileError(format!("node {name} not read: {error}")))?;
+            targets.extend(node.map(|node| Target::new(&node)));
+        }
+        Ok(targets)
+    }
+
+    async fn apply(&self, policy: Option<&Policy>, effect: &PolicyEffect) -> Result<(), WriteError> {
+        let Shared { caches, writer, pods, clock, .. } = &*self.shared;
+        match effect {
+            PolicyEffect::DeleteRemediation(remediation) => writer.delete_remediation(remediation).await,
+            PolicyEffect::Uncordon(target) => {
+                if let Some(patched) = writer.uncordon(target).await? {
+                    info!(node = target.identity.name, "node uncordoned");
+                    caches.apply_node(&patched, clock.elapsed());
+                }
+                Ok(())
+            }
+            PolicyEffect::DeleteControlWorker(control) => {
+                pods.delete(writer, &control.name, &control.uid).await?;
+                caches.controls.lock().update(&control.name, |known| known.0.deleting = true);
+                Ok(())
+            }
+            PolicyEffect::CreatePolicy(spec) => writer.create_policy(spec).await,
+            PolicyEffect::UpdateStatus(status) => {
+                // Guarded by the policy that this was decided from, and no newer one.
+                let Some(policy) = policy else {
+                    return Err(WriteError::Conflict("there is no policy".into()));
+                };
+                let written = writer.update_policy_status(policy, status).await?;
+                if let Some(policy) = Policy::new(&written) {
+                    caches.policies.lock().apply_response(policy, clock.elapsed());
+                }
+                Ok(())
+            }
+            PolicyEffect::CreateControlWorker { node, gate, identity } => {
+                info!(node = &*node.name, gate = gate.name, "creating control worker pod");
+                let began = clock.elapsed();
+                let created = pods.create_control_worker(writer, node, gate, identity).await?;
+                if let Some(view) = created.and_then(|pod| WorkerView::control(&pod)) {
+                    let (mut controls, name) = (caches.controls.lock(), view.name.clone());
+                    controls.apply_response(ControlView(view), began);
+                    // The watch may have been faster, and does not know when the run began.
+                    controls.update(&name, |known| known.0.first_seen = began);
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Reconciler for PolicyReconciler {
+    const NAME: &'static str = "policy";
+    type Key = PolicyKey;
+
+    fn needs(&self) -> Vec<&'static str> {
+        vec![kinds::NODES, kinds::GATES, kinds::CONTROLS, kinds::REMEDIATIONS, kinds::POLICIES]
+    }
+
+    fn keys(&self, change: &Change) -> Vec<PolicyKey> {
+        let concerns = match change.kind {
+            kinds::REMEDIATIONS | kinds::CONTROLS => true,
+            kinds::POLICIES => acts_changed(change),
+            _ => false,
+        };
+        concerns.then_some(PolicyKey).into_iter().collect()
+    }
+
+    fn all_keys(&self) -> Vec<PolicyKey> {
+        vec![PolicyKey]
+    }
+
+    async fn reconcile(&self, _key: &PolicyKey) -> Result<Action, ReconcileError> {
+        let cordoned = self.read_cordoned().await?;
+        let Shared { caches, clock, settings, .. } = &*self.shared;
+        let (policy, decision) = caches.with_cluster(clock, |cluster| {
+            let stats = cluster.group_stats();
+            (cluster.policy.cloned(), decide_policy(cluster, &stats, cordoned, settings.policy.as_ref()))
+        });
+        for effect in &decision.effects {
+            match self.apply(policy.as_ref(), effect).await {
+                Ok(()) => {}
+                Err(WriteError::Conflict(_) | WriteError::Gone(_)) => return Ok(Action::RequeueAfter(SOON)),
+                Err(error) => {
+                    warn!(%error, "policy not reconciled");
+                    return Err(ReconcileError(error.to_string()));
+                }
+            }
+        }
+        Ok(Action::RequeueAfter(decision.requeue_after))
+    }
+}

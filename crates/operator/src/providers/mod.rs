@@ -1,0 +1,30 @@
+//! Who replaces a machine: one file for each provider, with what finds, replaces and observes it. Which one is
+//! responsible for a node is decided in `core::remediate::provider`.
+
+pub mod karpenter;
+pub mod node_object;
+
+use kube::Client;
+use nodekeeper_core::remediate::Target;
+use nodekeeper_core::remediate::provider::{Claims, Replacement, find as decide};
+use tracing::warn;
+
+use crate::apply::{WriteError, Writer};
+
+/// Finds out who would replace a node.
+pub async fn find(client: &Client, target: &Target, may_delete_node: bool) -> Replacement {
+    let claims = karpenter::find(client, target).await;
+    if let Claims::Unreadable(why) = &claims {
+        warn!(node = target.identity.name, why, "NodeClaims not read; nothing is deleted");
+    }
+    decide(target, &claims, may_delete_node)
+}
+
+/// Asks the provider to replace the machine.
+pub async fn replace(writer: &Writer, replacement: &Replacement, target: &Target) -> Result<(), WriteError> {
+    match replacement {
+        Replacement::Claim(claim) => karpenter::replace(writer, claim, target).await,
+        Replacement::NodeObject => node_object::replace(writer, target).await,
+        Replacement::Nobody | Replacement::ClaimMissing | Replacement::Unreadable(_) => Ok(()),
+    }
+}

@@ -1,0 +1,470 @@
+//! Caches: ordered maps of small projections, filled by watches and by the responses to our own writes.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::reconciler::Change;
+use super::watcher::WatchEvent;
+
+/// A projection of an object that a [`Cache`] holds.
+pub trait Cached: Clone + Send + 'static {
+    fn key(&self) -> Arc<str>;
+    fn resource_version(&self) -> u64;
+    /// Called when the object was not in the cache before.
+    fn on_insert(&mut self, _now: Duration) {}
+    /// Called when the object replaces another state of itself, or another object of its name.
+    fn on_update(&mut self, _before: &Self, _now: Duration) {}
+}
+
+/// Every server that we support counts resourceVersions. One that is no number is never newer than another.
+pub fn parse_version(version: &str) -> u64 {
+    version.parse().unwrap_or(0)
+}
+
+/// The objects of one kind, and how far their watch has come.
+#[derive(Debug)]
+pub struct Store<V> {
+    objects: BTreeMap<Arc<str>, V>,
+    /// The resourceVersion that the watch has reached, with events that were dropped.
+    position: u64,
+    /// How many complete lists were received.
+    lists: u64,
+    synced: bool,
+    not_served: bool,
+    /// Nothing that another leader wrote is missing.
+    current: bool,
+    relist_requested: bool,
+}
+
+impl<V> Default for Store<V> {
+    fn default() -> Self {
+        Self {
+            objects: BTreeMap::new(),
+            position: 0,
+            lists: 0,
+            synced: false,
+            not_served: false,
+            current: false,
+            relist_requested: false,
+        }
+    }
+}
+
+impl<V: Cached> Store<V> {
+    /// Applies an event of the watch, and returns the changes if there is a controller to tell.
+    pub fn handle_event(
+        &mut self,
+        kind: &'static str,
+        event: WatchEvent<V>,
+        now: Duration,
+        wanted: bool,
+    ) -> Vec<Change> {
+        if self.relist_requested {
+            // The stream that this event comes from is about to be replaced.
+            return Vec::new();
+        }
+        match event {
+            WatchEvent::Restarted(objects, version) => self.replace_all(kind, objects, &version, now, wanted),
+            WatchEvent::NotServed => {
+                let changes = self.replace_all(kind, Vec::new(), "0", now, wanted);
+                self.not_served = true;
+                changes
+            }
+            WatchEvent::Applied(object, version) => {
+                self.advance(&version);
+                let known = self.objects.get(&object.key()).map(V::resource_version);
+                // The response to a write of ours may have brought us here or further already.
+                if known.is_some_and(|known| known >= object.resource_version().max(1)) {
+                    return Vec::new();
+                }
+                let after = wanted.then(|| object.clone());
+                let key = object.key();
+                let before = self.put(object, now);
+                vec![Change::new(kind, key, before, after)]
+            }
+            WatchEvent::Deleted(key, version) => {
+                self.advance(&version);
+                // An object of the same name may have been created since, and we may have read it.
+                if self
+                    .objects
+                    .get(&*key)
+                    .is_some_and(|known| known.resource_version() > parse_version(&version))
+                {
+                    return Vec::new();
+                }
+                let removed = self.objects.remove_entry(&*key);
+                removed.map(|(key, before)| Change::new(kind, key, Some(before), None)).into_iter().collect()
+            }
+            WatchEvent::Bookmark(version) => {
+                self.advance(&version);
+                Vec::new()
+            }
+        }
+    }
+
+    fn advance(&mut self, version: &str) {
+        self.position = self.position.max(parse_version(version));
+    }
+
+    fn replace_all(
+        &mut self,
+        kind: &'static str,
+        objects: Vec<V>,
+        version: &str,
+        now: Duration,
+        wanted: bool,
+    ) -> Vec<Change> {
+        let mut before = std::mem::take(&mut self.objects);
+        // A lower resourceVersion means that the cluster was restored from a backup: nothing we knew holds.
+        let restored = parse_version(version) < self.position;
+        self.position = parse_version(version);
+        self.lists += 1;
+        (self.synced, self.not_served) = (true, false);
+        let mut changes = Vec::new();
+        let updated = objects.into_iter().map(|mut object| {
+            let (key, known) = (object.key(), before.get(&object.key()));
+            let changed = known.is_none_or(|known| known.resource_version() != object.resource_version());
+            match known {
+                Some(known) => object.on_update(known, now),
+                None => object.on_insert(now),
+            }
+            if wanted && changed {
+                changes.push(Change::new(kind, key.clone(), known.cloned(), Some(object.clone())));
+            }
+            (key, object)
+        });
+        // Collecting packs a map twice as densely as inserting one by one.
+        self.objects = updated.collect();
+        // The response to a write of ours may be newer than the list.
+        let position = self.position;
+        before.retain(|key, known| {
+            let newer = !restored && known.resource_version() > position;
+            newer || !self.objects.contains_key(key)
+        });
+        for (key, known) in before {
+            if !restored && known.resource_version() > position {
+                self.objects.insert(key, known);
+            } else if wanted {
+                changes.push(Change::new(kind, key, Some(known), None));
+            }
+        }
+        changes
+    }
+
+    fn put(&mut self, mut object: V, now: Duration) -> Option<V> {
+        let key = object.key();
+        match self.objects.get(&key) {
+            Some(known) => object.on_update(known, now),
+            None => object.on_insert(now),
+        }
+        self.objects.insert(key, object)
+    }
+
+    /// Whether a complete list was received.
+    pub fn is_synced(&self) -> bool {
+        self.synced
+    }
+
+    /// Whether the cache holds at least what the API server held when this replica became leader.
+    pub fn is_current(&self) -> bool {
+        self.synced && self.current
+    }
+
+    /// A list with other projections is about to be made.
+    pub fn mark_unsynced(&mut self) {
+        self.synced = false;
+    }
+
+    /// Takes in the response to a request of ours, unless the watch has seen the same or more already.
+    pub fn apply_response(&mut self, object: V, now: Duration) {
+        let known = self.objects.get(&object.key()).map_or(0, V::resource_version);
+        if object.resource_version() > self.position.max(known) {
+            self.put(object, now);
+        }
+    }
+
+    /// Takes in an object that the watch does not show.
+    pub fn force_insert(&mut self, object: V, now: Duration) {
+        self.put(object, now);
+    }
+
+    /// Removes an object whose deletion the watch does not show.
+    pub fn remove(&mut self, key: &str) {
+        self.objects.remove(key);
+    }
+
+    pub fn get(&self, key: &str) -> Option<&V> {
+        self.objects.get(key)
+    }
+
+    /// Changes what we keep of an object besides its state in the cluster.
+    pub fn update(&mut self, key: &str, change: impl FnOnce(&mut V)) {
+        if let Some(object) = self.objects.get_mut(key) {
+            change(object);
+        }
+    }
+
+    /// All objects, in the order of their keys.
+    pub fn iter(&self) -> impl Iterator<Item = &V> + Clone {
+        self.objects.values()
+    }
+
+    /// The objects whose keys begin with `prefix`.
+    pub fn with_prefix<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a V> {
+        let from = self.objects.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
+        from.take_while(move |(key, _)| key.starts_with(prefix)).map(|(_, object)| object)
+    }
+
+    pub fn keys(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.objects.keys()
+    }
+}
+
+/// Wakes everything that waits for a cache to change its state.
+#[derive(Clone, Debug)]
+pub struct Signal(Arc<watch::Sender<u64>>);
+
+impl Default for Signal {
+    fn default() -> Self {
+        Self(Arc::new(watch::Sender::new(0)))
+    }
+}
+
+impl Signal {
+    pub fn notify(&self) {
+        self.0.send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.0.subscribe()
+    }
+}
+
+/// A shared handle to the objects of one kind.
+#[derive(Debug)]
+pub struct Cache<V> {
+    kind: &'static str,
+    store: Arc<Mutex<Store<V>>>,
+    signal: Signal,
+}
+
+impl<V> Clone for Cache<V> {
+    fn clone(&self) -> Self {
+        Self { kind: self.kind, store: self.store.clone(), signal: self.signal.clone() }
+    }
+}
+
+impl<V: Cached> Cache<V> {
+    pub fn new(kind: &'static str, signal: Signal) -> Self {
+        Self { kind, store: Arc::default(), signal }
+    }
+
+    /// The name of the kind, by which controllers name what they need.
+    pub fn kind(&self) -> &'static str {
+        self.kind
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, Store<V>> {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Applies an event of the watch, and returns the changes if there is a controller to tell.
+    pub fn handle_event(&self, event: WatchEvent<V>, now: Duration, wanted: bool) -> Vec<Change> {
+        let (changes, listed) = {
+            let mut store = self.lock();
+            let lists = store.lists;
+            (store.handle_event(self.kind, event, now, wanted), store.lists != lists)
+        };
+        // Also bookmarks move the position that a new leader waits for.
+        if listed || !self.lock().current {
+            self.signal.notify();
+        }
+        changes
+    }
+}
+
+/// The state of a cache, whatever it holds.
+pub trait CacheState: Send + Sync {
+    fn kind(&self) -> &'static str;
+    fn is_synced(&self) -> bool;
+    fn is_current(&self) -> bool;
+    fn is_not_served(&self) -> bool;
+    fn position(&self) -> u64;
+    fn lists(&self) -> u64;
+    fn set_current(&self, current: bool);
+    fn request_relist(&self);
+    /// Takes a request for a new list, if there is one.
+    fn take_relist_request(&self) -> bool;
+}
+
+impl<V: Cached> CacheState for Cache<V> {
+    fn kind(&self) -> &'static str {
+        self.kind
+    }
+
+    fn is_synced(&self) -> bool {
+        self.lock().synced
+    }
+
+    fn is_current(&self) -> bool {
+        self.lock().is_current()
+    }
+
+    fn is_not_served(&self) -> bool {
+        self.lock().not_served
+    }
+
+    fn position(&self) -> u64 {
+        self.lock().position
+    }
+
+    fn lists(&self) -> u64 {
+        self.lock().lists
+    }
+
+    fn set_current(&self, current: bool) {
+        self.lock().current = current;
+        self.signal.notify();
+    }
+
+    fn request_relist(&self) {
+        self.lock().relist_requested = true;
+        self.signal.notify();
+    }
+
+    fn take_relist_request(&self) -> bool {
+        std::mem::take(&mut self.lock().relist_requested)
+    }
+}
+
+/// A state of an object in a [`Change`], whatever its kind.
+pub type AnyObject = Box<dyn Any + Send>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Duration = Duration::ZERO;
+
+    #[derive(Clone, Debug)]
+    struct Object {
+        uid: &'static str,
+        version: u64,
+        first_seen: Duration,
+    }
+
+    impl Cached for Object {
+        fn key(&self) -> Arc<str> {
+            "n".into()
+        }
+
+        fn resource_version(&self) -> u64 {
+            self.version
+        }
+
+        fn on_insert(&mut self, now: Duration) {
+            self.first_seen = now;
+        }
+
+        fn on_update(&mut self, before: &Self, now: Duration) {
+            self.first_seen = if self.uid == before.uid { before.first_seen } else { now };
+        }
+    }
+
+    fn object(version: u64, uid: &'static str) -> Object {
+        Object { uid, version, first_seen: NOW }
+    }
+
+    fn list(store: &mut Store<Object>, objects: Vec<Object>, version: &str) -> usize {
+        store.handle_event("objects", WatchEvent::Restarted(objects, version.into()), NOW, true).len()
+    }
+
+    fn applied(store: &mut Store<Object>, object: Object) -> usize {
+        let version = object.version.to_string();
+        store.handle_event("objects", WatchEvent::Applied(object, version), NOW, true).len()
+    }
+
+    fn deleted(store: &mut Store<Object>, version: &str) -> usize {
+        store.handle_event("objects", WatchEvent::Deleted("n".into(), version.into()), NOW, true).len()
+    }
+
+    fn known(store: &Store<Object>) -> Option<(&str, u64)> {
+        store.get("n").map(|object| (object.uid, object.version))
+    }
+
+    #[test]
+    fn an_event_older_than_our_own_write_changes_nothing() {
+        let mut store = Store::default();
+        assert_eq!(list(&mut store, vec![object(5, "a")], "6"), 1);
+        store.apply_response(object(9, "a"), NOW);
+        assert_eq!(applied(&mut store, object(7, "a")), 0);
+        assert_eq!(applied(&mut store, object(9, "a")), 0, "the echo of our write is no change");
+        assert_eq!(known(&store), Some(("a", 9)));
+        assert_eq!(applied(&mut store, object(11, "a")), 1);
+        assert_eq!(known(&store), Some(("a", 11)));
+    }
+
+    #[test]
+    fn a_response_older_than_the_watch_is_dropped() {
+        let mut store = Store::default();
+        list(&mut store, vec![], "6");
+        deleted(&mut store, "9");
+        store.apply_response(object(8, "a"), NOW);
+        assert_eq!(known(&store), None, "it was created and deleted before the response arrived");
+    }
+
+    #[test]
+    fn the_deletion_of_an_older_object_keeps_its_successor() {
+        let mut store = Store::default();
+        list(&mut store, vec![object(5, "a")], "6");
+        store.apply_response(object(9, "b"), NOW);
+        assert_eq!(deleted(&mut store, "7"), 0);
+        applied(&mut store, object(8, "b"));
+        assert_eq!(known(&store), Some(("b", 9)));
+    }
+
+    #[test]
+    fn a_list_older_than_our_own_write_takes_nothing_back() {
+        let mut store = Store::default();
+        list(&mut store, vec![object(5, "a")], "6");
+        store.apply_response(object(9, "a"), NOW);
+        list(&mut store, vec![object(5, "a")], "7");
+        assert_eq!(known(&store), Some(("a", 9)));
+        assert_eq!(list(&mut store, vec![], "12"), 1, "the deletion is a change");
+        assert_eq!(known(&store), None);
+    }
+
+    #[test]
+    fn a_list_reports_only_what_changed() {
+        let mut store = Store::default();
+        assert_eq!(list(&mut store, vec![object(5, "a")], "6"), 1);
+        assert_eq!(list(&mut store, vec![object(5, "a")], "9"), 0);
+        assert_eq!(list(&mut store, vec![object(10, "a")], "11"), 1);
+    }
+
+    #[test]
+    fn a_restored_cluster_replaces_all_that_was_known() {
+        let mut store = Store::default();
+        list(&mut store, vec![object(500, "a")], "600");
+        store.apply_response(object(900, "a"), NOW);
+        list(&mut store, vec![object(5, "b")], "7");
+        assert_eq!(known(&store), Some(("b", 5)));
+        store.apply_response(object(8, "b"), NOW);
+        assert_eq!(known(&store), Some(("b", 8)));
+    }
+
+    #[test]
+    fn events_of_a_stream_that_is_replaced_are_dropped() {
+        let cache = Cache::new("objects", Signal::default());
+        cache.handle_event(WatchEvent::Restarted(vec![object(5, "a")], "6".into()), NOW, false);
+        cache.request_relist();
+        cache.handle_event(WatchEvent::Restarted(vec![], "7".into()), NOW, false);
+        assert_eq!((known(&cache.lock()), cache.lists()), (Some(("a", 5)), 1));
+        assert!(cache.take_relist_request() && !cache.take_relist_request());
+    }
+}

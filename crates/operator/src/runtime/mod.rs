@@ -1,0 +1,13 @@
+//! What every controller runs on: caches that are filled by watches, work queues, leader election and a manager.
+
+pub mod cache;
+pub mod call;
+pub mod leader;
+pub mod manager;
+pub mod reconciler;
+pub mod watcher;
+pub mod workqueue;
+
+pub use cache::{Cache, Cached, Store};
+pub use manager::{Dispatcher, Manager, Stop};
+pub use reconciler::{Action, Change, ControllerOptions, ReconcileError, Reconciler, controller};

@@ -1,0 +1,314 @@
+//! Lists and watches one collection of the API server as a stream of small projections.
+//!
+//! Built on `Api::watch` and not on `kube::runtime::watcher`, which reconnects without a pause when the server ends its
+//! watches at once, repeats a resourceVersion that the server refuses (a 410 as the answer), and forgets its backoff
+//! while lists fail. None of these can be mended from outside of it.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream::{self, BoxStream, Stream, StreamExt as _};
+use kube::api::{ListParams, WatchEvent as RawEvent, WatchParams};
+use kube::{Api, Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
+use tokio::time::{sleep, timeout};
+use tracing::{debug, warn};
+
+use super::call::call;
+use crate::clock::Clock;
+
+/// The server is asked to keep a watch open for so long.
+const WATCH_SECONDS: u32 = 290;
+/// A watch without any event for longer is considered broken, although its connection is open.
+const MAX_SILENCE: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 5);
+/// For the first line of an answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// The bookmark that ends a streamed list carries this annotation.
+const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
+/// The page size where the server does not stream lists.
+const PAGE_SIZE: u32 = 100;
+const FIRST_BACKOFF: Duration = Duration::from_millis(500);
+const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
+/// The end of a watch that lived for so long resets the backoff.
+const HEALTHY: Duration = Duration::from_secs(30);
+
+/// An event of a watched collection. Each carries the resourceVersion that the watch has reached with it.
+#[derive(Debug)]
+pub enum WatchEvent<V> {
+    /// A complete list replaces all that was known.
+    Restarted(Vec<V>, String),
+    /// An object was added or modified.
+    Applied(V, String),
+    /// The object of this name was deleted, or its projection no longer keeps it.
+    Deleted(String, String),
+    /// Nothing else happened up to this resourceVersion.
+    Bookmark(String),
+    /// The API server does not serve the optional kind or forbids to read it. It counts as empty until it is served.
+    NotServed,
+}
+
+/// Turns an object into what is kept of it, or into nothing if it is of no interest.
+pub type Projection<K, V> = Arc<dyn Fn(&K) -> Option<V> + Send + Sync>;
+
+/// Selects a part of a collection; everything by default.
+#[derive(Clone, Debug, Default)]
+pub struct Selector {
+    pub labels: Option<String>,
+    pub fields: Option<String>,
+    /// A server that does not serve the kind, or forbids to read it, is treated as if there were no objects.
+    pub optional: bool,
+}
+
+/// Watches a collection for ever.
+pub fn watch<K, V>(
+    api: Api<K>,
+    kind: &'static str,
+    selector: Selector,
+    projection: Projection<K, V>,
+    clock: Clock,
+    seed: u64,
+) -> impl Stream<Item = WatchEvent<V>> + Send
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+    V: Send + 'static,
+{
+    let watcher = Watcher {
+        api,
+        kind,
+        selector,
+        projection,
+        clock,
+        random: fastrand::Rng::with_seed(seed),
+        state: WatchState::Empty,
+        streams_lists: true,
+        backoff: Duration::ZERO,
+        since: Duration::ZERO,
+        reported_not_served: false,
+    };
+    stream::unfold(watcher, |mut watcher| async move {
+        let event = watcher.next().await;
+        Some((event, watcher))
+    })
+}
+
+type Lines<K> = BoxStream<'static, kube::Result<RawEvent<K>>>;
+
+enum WatchState<K, V> {
+    /// Nothing is known.
+    Empty,
+    /// A streamed list is being received.
+    InitialEvents(Lines<K>, Vec<V>),
+    /// Everything up to a resourceVersion is known, and no watch is open.
+    Listed(String),
+    /// A watch is open.
+    Watching(Lines<K>, String),
+}
+
+struct Watcher<K, V> {
+    api: Api<K>,
+    kind: &'static str,
+    selector: Selector,
+    projection: Projection<K, V>,
+    clock: Clock,
+    random: fastrand::Rng,
+    state: WatchState<K, V>,
+    streams_lists: bool,
+    backoff: Duration,
+    /// When the last request was answered.
+    since: Duration,
+    reported_not_served: bool,
+}
+
+/// Why a step failed, and from where to continue.
+enum WatchError {
+    /// Continue from the last resourceVersion.
+    Resume(String),
+    /// List again.
+    Relist(String),
+    /// List again; an optional kind counts as empty until then.
+    NotServed(String),
+}
+
+impl<K, V> Watcher<K, V>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+    V: Send + 'static,
+{
+    async fn next(&mut self) -> WatchEvent<V> {
+        loop {
+            match self.step().await {
+                Ok(Some(event)) => return event,
+                Ok(None) => {}
+                Err(WatchError::NotServed(why)) if self.selector.optional && !self.reported_not_served => {
+                    warn!(kind = self.kind, why, "kind not served; continuing without it");
+                    self.reported_not_served = true;
+                    return WatchEvent::NotServed;
+                }
+                Err(error) => self.recover(error).await,
+            }
+        }
+    }
+
+    async fn step(&mut self) -> Result<Option<WatchEvent<V>>, WatchError> {
+        match &mut self.state {
+            WatchState::Empty if self.streams_lists => {
+                let params = WatchParams { timeout: Some(WATCH_SECONDS), ..WatchParams::streaming_lists() };
+                let lines = self.open_watch(params, "").await?;
+                self.state = WatchState::InitialEvents(lines, Vec::new());
+                Ok(None)
+            }
+            WatchState::Empty => {
+                let (all, version) = self.list().await?;
+                self.state = WatchState::Listed(version.clone());
+                Ok(Some(WatchEvent::Restarted(all, version)))
+            }
+            WatchState::InitialEvents(..) => self.receive_initial().await,
+            WatchState::Listed(version) => {
+                let version = version.clone();
+                let params = WatchParams::default().timeout(WATCH_SECONDS);
+                let lines = self.open_watch(params, &version).await?;
+                self.state = WatchState::Watching(lines, version);
+                Ok(None)
+            }
+            WatchState::Watching(lines, version) => {
+                let event = match next_line(lines, MAX_SILENCE).await? {
+                    RawEvent::Added(object) | RawEvent::Modified(object) => {
+                        *version = object.resource_version().unwrap_or_default();
+                        match (self.projection)(&object) {
+                            Some(view) => WatchEvent::Applied(view, version.clone()),
+                            None => WatchEvent::Deleted(object.name_any(), version.clone()),
+                        }
+                    }
+                    RawEvent::Deleted(object) => {
+                        *version = object.resource_version().unwrap_or_default();
+                        WatchEvent::Deleted(object.name_any(), version.clone())
+                    }
+                    RawEvent::Bookmark(mark) => {
+                        *version = mark.metadata.resource_version;
+                        WatchEvent::Bookmark(version.clone())
+                    }
+                    RawEvent::Error(status) if status.code == 410 => {
+                        return Err(WatchError::Relist(status.message));
+                    }
+                    RawEvent::Error(status) => return Err(WatchError::Resume(status.message)),
+                };
+                Ok(Some(event))
+            }
+        }
+    }
+
+    /// Receives one line of a streamed list.
+    async fn receive_initial(&mut self) -> Result<Option<WatchEvent<V>>, WatchError> {
+        let WatchState::InitialEvents(mut lines, mut all) =
+            std::mem::replace(&mut self.state, WatchState::Empty)
+        else {
+            return Ok(None);
+        };
+        match next_line(&mut lines, ANSWER_TIMEOUT).await? {
+            RawEvent::Added(object) | RawEvent::Modified(object) => all.extend((self.projection)(&object)),
+            RawEvent::Bookmark(mark) if mark.metadata.annotations.contains_key(INITIAL_EVENTS_END) => {
+                let version = mark.metadata.resource_version;
+                self.state = WatchState::Watching(lines, version.clone());
+                return Ok(Some(WatchEvent::Restarted(all, version)));
+            }
+            RawEvent::Bookmark(_) => {}
+            other => return Err(WatchError::Relist(format!("{other:?} in a list"))),
+        }
+        self.state = WatchState::InitialEvents(lines, all);
+        Ok(None)
+    }
+
+    async fn open_watch(&mut self, mut params: WatchParams, version: &str) -> Result<Lines<K>, WatchError> {
+        params.label_selector.clone_from(&self.selector.labels);
+        params.field_selector.clone_from(&self.selector.fields);
+        let listing = params.send_initial_events;
+        let answer = call(ANSWER_TIMEOUT, self.api.watch(&params, version)).await;
+        self.since = self.clock.elapsed();
+        let error = match answer {
+            Ok(lines) => {
+                self.reported_not_served = false;
+                return Ok(lines.boxed());
+            }
+            Err(error) => error,
+        };
+        Err(match error.code() {
+            Some(400 | 422) if listing => {
+                // This server has streamed lists switched off.
+                self.streams_lists = false;
+                WatchError::Relist(error.to_string())
+            }
+            Some(410) => WatchError::Relist(error.to_string()),
+            Some(403 | 404) => WatchError::NotServed(error.to_string()),
+            _ => WatchError::Resume(error.to_string()),
+        })
+    }
+
+    async fn list(&mut self) -> Result<(Vec<V>, String), WatchError> {
+        let Selector { labels, fields, .. } = self.selector.clone();
+        let mut params = ListParams {
+            label_selector: labels,
+            field_selector: fields,
+            ..ListParams::default().limit(PAGE_SIZE)
+        };
+        let mut all = Vec::new();
+        loop {
+            self.since = self.clock.elapsed();
+            let page = call(ANSWER_TIMEOUT, self.api.list(&params)).await;
+            let page = page.map_err(|error| match error.code() {
+                Some(403 | 404) => WatchError::NotServed(error.to_string()),
+                _ => WatchError::Relist(error.to_string()),
+            })?;
+            all.extend(page.items.iter().filter_map(|object| (self.projection)(object)));
+            match page.metadata.continue_ {
+                Some(token) if !token.is_empty() => params = params.continue_token(&token),
+                _ => return Ok((all, page.metadata.resource_version.unwrap_or_default())),
+            }
+        }
+    }
+
+    async fn recover(&mut self, error: WatchError) {
+        let lived = self.clock.elapsed().saturating_sub(self.since);
+        let (kind, previous) = (self.kind, self.backoff);
+        self.backoff = if lived >= HEALTHY {
+            FIRST_BACKOFF
+        } else {
+            (self.backoff * 2).clamp(FIRST_BACKOFF, LONGEST_BACKOFF)
+        };
+        match error {
+            WatchError::Resume(why) => {
+                // Every watch ends now and then. One that cannot even begin is logged at once, and then each time that
+                // the backoff has reached its maximum.
+                if lived < HEALTHY && (previous.is_zero() || self.backoff == LONGEST_BACKOFF) {
+                    warn!(kind, why, "watch failed; retrying");
+                } else {
+                    debug!(kind, why, "watch ended");
+                }
+                self.state = match std::mem::replace(&mut self.state, WatchState::Empty) {
+                    WatchState::Watching(_, version) | WatchState::Listed(version) if !version.is_empty() => {
+                        WatchState::Listed(version)
+                    }
+                    _ => WatchState::Empty,
+                };
+            }
+            WatchError::Relist(why) | WatchError::NotServed(why) => {
+                warn!(kind, why, "listing again");
+                self.state = WatchState::Empty;
+            }
+        }
+        let jitter = self.random.f64() / 4.0;
+        sleep(self.backoff.mul_f64(1.0 + jitter)).await;
+    }
+}
+
+async fn next_line<K>(lines: &mut Lines<K>, limit: Duration) -> Result<RawEvent<K>, WatchError> {
+    match timeout(limit, lines.next()).await {
+        Ok(Some(Ok(event))) => Ok(event),
+        Ok(Some(Err(error))) => Err(WatchError::Resume(error.to_string())),
+        Ok(None) => Err(WatchError::Resume("the server ended the watch".into())),
+        Err(_) => Err(WatchError::Resume("no event or bookmark".into())),
+    }
+}
+
+#[cfg(test)]
+mod tests;
