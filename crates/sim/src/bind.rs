@@ -24,7 +24,7 @@ use crate::cluster::Cluster;
 use crate::server::{self, Body};
 
 /// A real server takes about as much.
-const LARGEST_BODY: usize = 3 * 1024 * 1024;
+const MAX_BODY: usize = 3 * 1024 * 1024;
 
 /// Why the cluster could not be put on a port.
 #[derive(Debug, thiserror::Error)]
@@ -59,7 +59,7 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// A token of somebody, such as the service account of a pod.
+    /// A token of user, such as the service account of a pod.
     #[must_use]
     pub fn token_of(&self, user: &str) -> String {
         format!("{}.{}", BASE64.encode(user), self.secret)
@@ -136,11 +136,11 @@ async fn accept(cluster: Cluster, listener: TcpListener, acceptor: TlsAcceptor, 
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
             continue;
         };
-        connections.spawn(converse(cluster.clone(), stream, acceptor.clone(), token.clone()));
+        connections.spawn(serve_connection(cluster.clone(), stream, acceptor.clone(), token.clone()));
     }
 }
 
-async fn converse(cluster: Cluster, stream: TcpStream, acceptor: TlsAcceptor, token: Arc<str>) {
+async fn serve_connection(cluster: Cluster, stream: TcpStream, acceptor: TlsAcceptor, token: Arc<str>) {
     let _ = stream.set_nodelay(true);
     let Ok(stream) = acceptor.accept(stream).await else { return };
     let service = service_fn(move |request| {
@@ -159,7 +159,7 @@ async fn serve(cluster: &Cluster, token: &str, request: Request<Incoming>) -> Re
     let is_probe = matches!(parts.uri.path(), "/healthz" | "/livez" | "/readyz" | "/version");
     let agent = parts.headers.get(header::USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or("anonymous");
     let agent = || agent.split([' ', '/']).next().unwrap_or("anonymous").to_owned();
-    let who = match bearer {
+    let user = match bearer {
         Some(bearer) if bearer == token => agent(),
         Some(bearer) => match user_of(bearer, token) {
             Some(user) => user,
@@ -169,12 +169,12 @@ async fn serve(cluster: &Cluster, token: &str, request: Request<Incoming>) -> Re
         None if is_probe => agent(),
         None => return refuse(&ApiError::unauthorized()),
     };
-    let body: Bytes = match Limited::new(body, LARGEST_BODY).collect().await {
+    let body: Bytes = match Limited::new(body, MAX_BODY).collect().await {
         Ok(body) => body.to_bytes(),
-        Err(_) => return refuse(&ApiError::too_large(LARGEST_BODY)),
+        Err(_) => return refuse(&ApiError::too_large(MAX_BODY)),
     };
     let request = Request::from_parts(parts, body);
-    let answer = server::answer(cluster, &who, &request, None);
+    let answer = server::answer(cluster, &user, &request, None);
     server::respond(cluster, answer)
 }
 

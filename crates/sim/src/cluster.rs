@@ -11,7 +11,7 @@ use crate::network::Network;
 use crate::resource::Resource;
 use crate::store::{ANY, Change, Observer};
 use crate::trace::Trace;
-use crate::wire::Wire;
+use crate::transport::Transport;
 
 /// How a cluster is made.
 #[derive(Clone, Debug)]
@@ -59,11 +59,11 @@ impl Cluster {
             network: Network::default(),
         };
         let cluster = Self(Arc::new(shared));
-        cluster.furnish();
+        cluster.bootstrap();
         cluster
     }
 
-    fn furnish(&self) {
+    fn bootstrap(&self) {
         let local = self.local("kube-apiserver");
         for name in ["default", "kube-system", "kube-public", "kube-node-lease"] {
             local.expect_create("v1", "Namespace", "", json!({"metadata": {"name": name}}));
@@ -87,7 +87,7 @@ impl Cluster {
         &self.0.clock
     }
 
-    /// What happened so far.
+    /// What observations so far.
     #[must_use]
     pub fn trace(&self) -> &Trace {
         &self.0.trace
@@ -105,21 +105,21 @@ impl Cluster {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets somebody look at each change as it is committed, before anybody else can see it.
+    /// Lets user look at each change as it is committed, before anybody else can see it.
     pub fn observe(&self, observer: Observer) {
         self.state().store.observe(observer);
     }
 
     /// A client without a socket, without faults. To be called inside a tokio runtime.
     #[must_use]
-    pub fn client(&self, who: &str) -> kube::Client {
-        Wire::new(self, who).client()
+    pub fn client(&self, user: &str) -> kube::Client {
+        Transport::new(self, user).client()
     }
 
     /// Direct access for the actors of the cluster itself.
     #[must_use]
-    pub fn local(&self, who: &str) -> Local {
-        Local { cluster: self.clone(), who: who.to_owned() }
+    pub fn local(&self, user: &str) -> Local {
+        Local { cluster: self.clone(), user: user.to_owned() }
     }
 }
 
@@ -127,7 +127,7 @@ impl Cluster {
 #[derive(Clone)]
 pub struct Local {
     cluster: Cluster,
-    who: String,
+    user: String,
 }
 
 impl Local {
@@ -138,7 +138,7 @@ impl Local {
     }
 
     fn caller(&self) -> Caller {
-        Caller::new(&self.who, self.cluster.clock().now())
+        Caller::new(&self.user, self.cluster.clock().now())
     }
 
     fn resource(&self, api_version: &str, kind: &str) -> Result<Arc<Resource>, ApiError> {
@@ -215,25 +215,25 @@ impl Local {
 
     /// The changes of some collections, or of [`ANY`], from now on.
     #[must_use]
-    pub fn follow(&self, collections: &[&str]) -> Follow {
+    pub fn watch(&self, collections: &[&str]) -> ChangeWatch {
         let mut state = self.cluster.state();
         let seen = state.store.revision();
         let wake = collections.iter().map(|c| state.store.changes_of(c)).collect();
         let collections = collections.iter().map(ToString::to_string).collect();
         drop(state);
-        Follow { cluster: self.cluster.clone(), collections, wake, seen }
+        ChangeWatch { cluster: self.cluster.clone(), collections, wake, seen }
     }
 }
 
 /// A place in the log that moves as it is read.
-pub struct Follow {
+pub struct ChangeWatch {
     cluster: Cluster,
     collections: Vec<String>,
     wake: Vec<Arc<tokio::sync::Notify>>,
     seen: u64,
 }
 
-impl Follow {
+impl ChangeWatch {
     /// What changed since the last call, without waiting.
     pub fn drain(&mut self) -> Vec<Arc<Change>> {
         let state = self.cluster.state();

@@ -30,7 +30,7 @@ pub enum Fault {
     /// It arrives, its answer does not.
     LostAnswer,
     /// It arrives long after its client gave up, and whoever leads by then.
-    Held,
+    Delayed,
     /// The client dies before it arrives.
     CrashBefore,
     /// The client dies after it arrived.
@@ -48,7 +48,7 @@ impl Fault {
             Self::Internal => "500",
             Self::LostRequest => "timeout, not landed",
             Self::LostAnswer => "timeout, landed",
-            Self::Held => "write held back",
+            Self::Delayed => "write held back",
             Self::CrashBefore => "crash before a write",
             Self::CrashAfter => "crash after a write",
         }
@@ -57,9 +57,9 @@ impl Fault {
 
 /// What happens to one line of a watch.
 #[derive(Clone, Copy, Debug)]
-pub enum Line {
+pub enum WatchFault {
     /// It comes, this much later.
-    Late(Duration),
+    Delay(Duration),
     /// The watch ends before it.
     Cut,
 }
@@ -72,7 +72,7 @@ pub struct Rates {
     /// Requests and answers lost, each.
     pub lost: u32,
     /// Writes that are held back until their client's lease may be over, of all writes.
-    pub held: u32,
+    pub delayed: u32,
     /// Crashes before and after a write, each, of all writes.
     pub crash: u32,
     /// Watches cut, of all their lines.
@@ -85,25 +85,25 @@ pub struct Rates {
 
 impl Rates {
     /// Enough for every run of ten minutes to meet every fault that its requests allow.
-    pub const ROUGH: Self =
-        Self { refused: 150, lost: 100, held: 50, crash: 200, cut: 300, late: 800, stale: 5_000 };
+    pub const CHAOS: Self =
+        Self { refused: 150, lost: 100, delayed: 50, crash: 200, cut: 300, late: 800, stale: 5_000 };
     /// Nothing goes wrong.
-    pub const CALM: Self = Self { refused: 0, lost: 0, held: 0, crash: 0, cut: 0, late: 0, stale: 0 };
+    pub const NONE: Self = Self { refused: 0, lost: 0, delayed: 0, crash: 0, cut: 0, late: 0, stale: 0 };
 }
 
 /// What was met so far, over all clients of a run and over all runs of a sweep.
 #[derive(Clone, Debug, Default)]
 pub struct Coverage {
-    /// How often each fault happened.
+    /// How often each fault observations.
     pub faults: BTreeMap<String, u64>,
-    /// The kinds of writes that were made.
+    /// The registry of writes that were made.
     pub write_points: BTreeSet<String>,
-    /// The kinds of writes around which a client crashed.
+    /// The registry of writes around which a client crashed.
     pub crashed_points: BTreeSet<String>,
     /// How often each invariant was checked.
     pub checks: BTreeMap<&'static str, u64>,
-    /// How often what the scenario finds worth counting came about.
-    pub happened: BTreeMap<&'static str, u64>,
+    /// How often name the scenario finds worth counting came about.
+    pub observations: BTreeMap<&'static str, u64>,
 }
 
 impl Coverage {
@@ -112,7 +112,7 @@ impl Coverage {
         *self.faults.entry(fault.to_owned()).or_default() += 1;
     }
 
-    /// Adds what another run met.
+    /// Adds name another run met.
     pub fn add(&mut self, other: Self) {
         for (fault, n) in other.faults {
             *self.faults.entry(fault).or_default() += n;
@@ -120,8 +120,8 @@ impl Coverage {
         for (check, n) in other.checks {
             *self.checks.entry(check).or_default() += n;
         }
-        for (what, n) in other.happened {
-            *self.happened.entry(what).or_default() += n;
+        for (name, n) in other.observations {
+            *self.observations.entry(name).or_default() += n;
         }
         self.write_points.extend(other.write_points);
         self.crashed_points.extend(other.crashed_points);
@@ -191,7 +191,7 @@ impl Faults {
     }
 
     /// Waits until the client sent so many.
-    pub async fn sent(&self, count: u64) {
+    pub async fn wait_for_requests(&self, count: u64) {
         let sent = self.lock().sent.clone();
         loop {
             let mut more = Box::pin(sent.notified());
@@ -216,7 +216,7 @@ impl Faults {
         }
         let is_write = request.method() != Method::GET;
         let fault = inner.choose(is_write);
-        if fault == Fault::Held {
+        if fault == Fault::Delayed {
             delay = inner.random.u64(5_000..40_000);
         }
         if fault != Fault::None {
@@ -235,28 +235,28 @@ impl Faults {
 
     /// What happens to the next line of a watch.
     #[must_use]
-    pub fn for_line(&self) -> Line {
+    pub fn for_watch_event(&self) -> WatchFault {
         let mut guard = self.lock();
         let inner = &mut *guard;
         if inner.happens(inner.rates.cut) {
             inner.count("watch cut");
-            return Line::Cut;
+            return WatchFault::Cut;
         }
         let late = inner.happens(inner.rates.late);
         if late {
             inner.count("late event");
         }
-        Line::Late(Duration::from_millis(inner.random.u64(if late { 200..4_000 } else { 0..10 })))
+        WatchFault::Delay(Duration::from_millis(inner.random.u64(if late { 200..4_000 } else { 0..10 })))
     }
 
-    /// Counts what became of something that happened to a request.
-    pub fn count(&self, what: &str) {
-        self.lock().count(what);
+    /// Counts name became of something that observations to a request.
+    pub fn count(&self, name: &str) {
+        self.lock().count(name);
     }
 
     /// How far the cache has come that answers a read which may be old, if it is behind.
     #[must_use]
-    pub fn cache_age(&self, request: &Request<Bytes>, store: &Store) -> Option<u64> {
+    pub fn stale_revision(&self, request: &Request<Bytes>, store: &Store) -> Option<u64> {
         let query = Query::parse(request.uri().query().unwrap_or_default());
         let may_be_old = request.method() == Method::GET && query.text("resourceVersion") == "0";
         let mut guard = self.lock();
@@ -271,7 +271,7 @@ impl Faults {
 
     /// How long a client waits for an answer that does not come.
     #[must_use]
-    pub fn patience(&self) -> Duration {
+    pub fn client_timeout(&self) -> Duration {
         Duration::from_millis(self.lock().random.u64(1_000..10_000))
     }
 
@@ -293,14 +293,14 @@ impl Inner {
     }
 
     fn choose(&mut self, is_write: bool) -> Fault {
-        let Rates { refused, lost, held, crash, .. } = self.rates;
+        let Rates { refused, lost, delayed, crash, .. } = self.rates;
         let mut faults =
             vec![(Fault::TooMany, refused), (Fault::Internal, refused), (Fault::LostRequest, lost)];
         if is_write {
             faults.extend([
                 (Fault::Conflict, refused),
                 (Fault::LostAnswer, lost),
-                (Fault::Held, held),
+                (Fault::Delayed, delayed),
                 (Fault::CrashBefore, crash),
                 (Fault::CrashAfter, crash),
             ]);

@@ -41,21 +41,21 @@ pub struct Network(Arc<Mutex<BTreeSet<(Fault, Outage)>>>);
 impl Network {
     /// Begins an outage of DNS.
     pub fn fail(&self, outage: Outage) {
-        self.break_at(Fault::Dns, outage);
+        self.fail_at(Fault::Dns, outage);
     }
 
     /// Ends an outage of DNS.
     pub fn heal(&self, outage: &Outage) {
-        self.mend_at(Fault::Dns, outage);
+        self.heal_at(Fault::Dns, outage);
     }
 
     /// Begins an outage.
-    pub fn break_at(&self, fault: Fault, outage: Outage) {
+    pub fn fail_at(&self, fault: Fault, outage: Outage) {
         self.lock().insert((fault, outage));
     }
 
     /// Ends an outage.
-    pub fn mend_at(&self, fault: Fault, outage: &Outage) {
+    pub fn heal_at(&self, fault: Fault, outage: &Outage) {
         self.lock().retain(|(what, place)| (*what, place) != (fault, outage));
     }
 
@@ -82,7 +82,7 @@ impl Network {
 
 /// Gives a cluster what its network has in a real one: the endpoints of the API server, and cluster DNS with its
 /// Service and two servers, on nodes that nobody else is on. A bare control plane, which the conformance cases compare with, has no DNS.
-pub fn furnish(cluster: &Cluster) -> Result<(), ApiError> {
+pub fn install(cluster: &Cluster) -> Result<(), ApiError> {
     let local = cluster.local("kube-controller-manager");
     let ports = json!([{"name": "https", "port": 6443}]);
     let slice = slice("kubernetes", "kubernetes", &[json!({"addresses": [API_SERVER_ADDRESS]})], &ports);

@@ -12,7 +12,7 @@ use futures::future::BoxFuture;
 use serde_json::Value;
 use tokio::process::Command;
 
-use crate::actors::kubelet::{End, Job, Runner, Shell};
+use crate::actors::kubelet::{ContainerConfig, ContainerRuntime, FakeRuntime, Terminated};
 use crate::bind;
 use crate::loopback::Endpoints;
 use crate::object::{items, text, uid};
@@ -41,7 +41,7 @@ pub struct Setup {
     pub tokens: Tokens,
 }
 
-/// Runs containers named `worker` that have an assignment as processes; all others as [`Shell`] does.
+/// Runs containers named `worker` that have an assignment as processes; all others as [`FakeRuntime`] does.
 #[derive(Clone)]
 pub struct Processes(Arc<Inner>);
 
@@ -74,8 +74,8 @@ impl Processes {
     }
 
     /// Runs the container of a worker's pod on a node, as a process. Dropping the future kills it.
-    pub async fn execute(&self, node: &str, pod: &Value, container: &Value) -> End {
-        let cannot = |error: String| End::Exit { code: CANNOT_START, message: error };
+    pub async fn execute(&self, node: &str, pod: &Value, container: &Value) -> Terminated {
+        let cannot = |error: String| Terminated::Exit { code: CANNOT_START, message: error };
         let network = match self.endpoints(node).await {
             Ok(network) => network,
             Err(error) => return cannot(error.to_string()),
@@ -87,7 +87,7 @@ impl Processes {
         let status = self.command(node, container, &network, &files).status().await;
         let message = std::fs::read_to_string(&files.log).unwrap_or_default();
         match status {
-            Ok(status) => End::Exit { code: status.code().unwrap_or(KILLED), message },
+            Ok(status) => Terminated::Exit { code: status.code().unwrap_or(KILLED), message },
             Err(error) => cannot(format!("cannot start {}: {error}", self.0.setup.binary.display())),
         }
     }
@@ -113,21 +113,21 @@ impl Processes {
     }
 }
 
-impl Runner for Processes {
+impl ContainerRuntime for Processes {
     fn has_image(&self, container: &Value) -> bool {
-        Shell.has_image(container)
+        FakeRuntime.has_image(container)
     }
 
-    fn winds_down(&self, container: &Value) -> Duration {
-        Shell.winds_down(container)
+    fn shutdown_time(&self, container: &Value) -> Duration {
+        FakeRuntime.shutdown_time(container)
     }
 
-    fn run(&self, job: Job) -> BoxFuture<'static, End> {
-        if assignment(&job.container).is_none() {
-            return Shell.run(job);
+    fn run(&self, config: ContainerConfig) -> BoxFuture<'static, Terminated> {
+        if assignment(&config.container).is_none() {
+            return FakeRuntime.run(config);
         }
         let processes = self.clone();
-        Box::pin(async move { processes.execute(&job.node, &job.pod, &job.container).await })
+        Box::pin(async move { processes.execute(&config.node, &config.pod, &config.container).await })
     }
 }
 

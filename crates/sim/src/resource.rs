@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::api::schema::Schema;
-use crate::kinds::{self, Rules};
+use crate::registry::{self, Strategy};
 
 /// Lists that a strategic merge patch merges by a key, in every object.
 const META_LISTS: &[(&str, &str)] =
@@ -94,7 +94,7 @@ pub struct Resource {
     /// The version under which a custom resource is stored; others are the same under another name.
     pub stored_version: Option<String>,
     /// What this kind does beyond being stored.
-    pub rules: &'static dyn Rules,
+    pub strategy: &'static dyn Strategy,
     decode: Option<Decode>,
     view: Option<View>,
     fields: Vec<String>,
@@ -143,7 +143,7 @@ impl Resource {
             columns: Vec::new(),
             schema: None,
             stored_version: None,
-            rules: &kinds::Plain,
+            strategy: &registry::DefaultStrategy,
             decode: None,
             view: None,
             fields: Vec::new(),
@@ -176,8 +176,8 @@ impl Resource {
         self.generation = generation;
         self
     }
-    pub(crate) fn rules(mut self, rules: &'static dyn Rules) -> Self {
-        self.rules = rules;
+    pub(crate) fn strategy(mut self, strategy: &'static dyn Strategy) -> Self {
+        self.strategy = strategy;
         self
     }
     pub(crate) fn fields(self, fields: &[&str]) -> Self {

@@ -17,29 +17,34 @@ use crate::api::status::ApiError;
 use crate::api::{self, Answer, Next, Request, Watch};
 use crate::clock::after;
 use crate::cluster::Cluster;
-use crate::kinds::not_enforced;
 use crate::object::{self, text};
+use crate::registry::not_enforced;
 
 /// The body of every answer.
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 /// How often a quiet watch says how far it is.
-const BOOKMARK_EVERY: Duration = Duration::from_mins(1);
+const BOOKMARK_PERIOD: Duration = Duration::from_mins(1);
 /// Answers one request. `cache_at` is how far a cache has come that may answer reads which allow it.
-pub fn answer(cluster: &Cluster, who: &str, request: &http::Request<Bytes>, cache_at: Option<u64>) -> Answer {
+pub fn answer(
+    cluster: &Cluster,
+    user: &str,
+    request: &http::Request<Bytes>,
+    cache_at: Option<u64>,
+) -> Answer {
     let path = request.uri().path();
     if matches!(path, "/healthz" | "/livez" | "/readyz") {
         return Answer::Plain(StatusCode::OK, "ok");
     }
     if api::is_review(path) {
-        let reviewed = api::review(request, who, cluster.clock().now());
+        let reviewed = api::review(request, user, cluster.clock().now());
         return reviewed.unwrap_or_else(|error| Answer::refusal(&error));
     }
     let read = Request::read(&cluster.state(), request);
     let result = match read {
         Some(Ok(mut request)) => {
             request.cache_at = cache_at;
-            cluster.state().serve(&request, who, cluster.clock().now())
+            cluster.state().serve(&request, user, cluster.clock().now())
         }
         Some(Err(error)) if error.code == 404 && !is_known_group(cluster, path) => {
             return Answer::Plain(StatusCode::NOT_FOUND, "404 page not found\n");
@@ -103,11 +108,11 @@ pub fn respond(cluster: &Cluster, answer: Answer) -> Response<Body> {
     }
 }
 
-/// A watch as lines of JSON, until its time is over or it can no longer follow.
+/// A watch as lines of JSON, until its time is over or it can no longer watch.
 pub fn events(cluster: Cluster, watch: Watch, lasts: Duration, bookmarks: bool) -> impl Stream<Item = Bytes> {
     let wake = cluster.state().store.changes_of(&watch.collection());
     let end = after(Instant::now(), lasts);
-    let bookmark_at = Instant::now() + BOOKMARK_EVERY;
+    let bookmark_at = Instant::now() + BOOKMARK_PERIOD;
     let place = Some((cluster, watch, wake, bookmark_at));
     stream::unfold(place, move |place| async move {
         let (cluster, mut watch, wake, mut bookmark_at) = place?;
@@ -128,7 +133,7 @@ pub fn events(cluster: Cluster, watch: Watch, lasts: Duration, bookmarks: bool) 
                 return None;
             }
             if bookmarks && now >= bookmark_at {
-                bookmark_at = now + BOOKMARK_EVERY;
+                bookmark_at = now + BOOKMARK_PERIOD;
                 if watch.is_ahead_of(&cluster.state()) {
                     continue;
                 }

@@ -23,19 +23,19 @@ pub struct Change {
     /// The object after; none where it is gone.
     pub after: Option<Arc<Value>>,
     /// Who did it.
-    pub who: String,
+    pub user: String,
     /// When.
     pub at: Timestamp,
 }
 
 /// Between a writer and the time at which it sent a write that was held back on its way.
-pub(crate) const HELD: &str = " held since ";
+pub(crate) const SENT_AT: &str = " held since ";
 
 impl Change {
     /// When the write was sent: earlier than it landed where something held it back.
     #[must_use]
     pub fn sent(&self) -> Timestamp {
-        let since = self.who.split_once(HELD).and_then(|(_, since)| since.parse().ok());
+        let since = self.user.split_once(SENT_AT).and_then(|(_, since)| since.parse().ok());
         since.unwrap_or(self.at)
     }
 
@@ -59,13 +59,13 @@ impl Change {
     /// Who sent it.
     #[must_use]
     pub fn writer(&self) -> &str {
-        self.who.split_once(HELD).map_or(&self.who, |(writer, _)| writer)
+        self.user.split_once(SENT_AT).map_or(&self.user, |(writer, _)| writer)
     }
 
     /// Whether it was held back on its way.
     #[must_use]
-    pub fn was_held(&self) -> bool {
-        self.who.contains(HELD)
+    pub fn was_delayed(&self) -> bool {
+        self.user.contains(SENT_AT)
     }
 }
 
@@ -87,7 +87,7 @@ pub struct Store {
 pub const ANY: &str = "*";
 
 /// A log longer than this is cut to half: a cluster that runs for days must not grow.
-const LONGEST_LOG: usize = 50_000;
+const MAX_LOG: usize = 50_000;
 
 impl Store {
     /// An empty store at a revision that has a past, so that very old versions are too old, as on a real server.
@@ -110,7 +110,7 @@ impl Store {
 
     /// Whether every change after this revision is still in the log.
     #[must_use]
-    pub fn reaches_back_to(&self, revision: u64) -> bool {
+    pub fn has_changes_since(&self, revision: u64) -> bool {
         self.log.front().is_none_or(|first| first.revision <= revision.saturating_add(1))
     }
 
@@ -158,7 +158,7 @@ impl Store {
         collection: &str,
         key: &str,
         mut new: Value,
-        who: &str,
+        user: &str,
         at: Timestamp,
     ) -> Arc<Value> {
         self.revision += 1;
@@ -166,17 +166,17 @@ impl Store {
         let new = Arc::new(new);
         let objects = self.objects.entry(collection.to_owned()).or_default();
         let before = objects.insert(key.to_owned(), new.clone());
-        self.record(collection, key, before, Some(new.clone()), who, at);
+        self.record(collection, key, before, Some(new.clone()), user, at);
         new
     }
 
     /// Removes an object and returns its last state, which carries the revision of its end.
-    pub fn remove(&mut self, collection: &str, key: &str, who: &str, at: Timestamp) -> Option<Arc<Value>> {
+    pub fn remove(&mut self, collection: &str, key: &str, user: &str, at: Timestamp) -> Option<Arc<Value>> {
         let before = self.objects.get_mut(collection)?.remove(key)?;
         self.revision += 1;
         let mut last = (*before).clone();
         object::set(&mut last, "metadata.resourceVersion", json!(self.revision.to_string()));
-        self.record(collection, key, Some(before), None, who, at);
+        self.record(collection, key, Some(before), None, user, at);
         Some(Arc::new(last))
     }
 
@@ -186,7 +186,7 @@ impl Store {
         key: &str,
         before: Option<Arc<Value>>,
         after: Option<Arc<Value>>,
-        who: &str,
+        user: &str,
         at: Timestamp,
     ) {
         let change = Change {
@@ -195,15 +195,15 @@ impl Store {
             key: key.to_owned(),
             before,
             after,
-            who: who.to_owned(),
+            user: user.to_owned(),
             at,
         };
         for observer in &mut self.observers {
             observer(&change);
         }
         self.log.push_back(Arc::new(change));
-        if self.log.len() > LONGEST_LOG {
-            self.compact(self.revision - (LONGEST_LOG as u64) / 2);
+        if self.log.len() > MAX_LOG {
+            self.compact(self.revision - (MAX_LOG as u64) / 2);
             while self.log.front().is_some_and(|c| c.revision <= self.compacted) {
                 self.log.pop_front();
             }
@@ -229,7 +229,7 @@ impl Store {
         self.waiting.entry(collection.to_owned()).or_default().clone()
     }
 
-    /// Lets somebody look at each change from now on.
+    /// Lets user look at each change from now on.
     pub fn observe(&mut self, observer: Observer) {
         self.observers.push(observer);
     }

@@ -1,4 +1,4 @@
-//! What happened, a line an event, the same byte for byte for the same seed.
+//! What observations, a line an event, the same byte for byte for the same seed.
 
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,19 +13,19 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// A trace that keeps nothing until [`Trace::keep`] is called.
+    /// A trace that keeps nothing until [`Trace::enable`] is called.
     #[must_use]
     pub fn new(clock: Clock) -> Self {
         Self { clock, lines: Arc::default() }
     }
 
     /// Keeps lines from now on.
-    pub fn keep(&self) {
+    pub fn enable(&self) {
         self.lock().get_or_insert_default();
     }
 
     /// Adds a line, if anybody wants it.
-    pub fn line(&self, text: impl FnOnce() -> String) {
+    pub fn record(&self, text: impl FnOnce() -> String) {
         if let Some(lines) = self.lock().as_mut() {
             let elapsed = self.clock.elapsed();
             let _ = writeln!(lines, "{:>5}.{:03} {}", elapsed.as_secs(), elapsed.subsec_millis(), text());

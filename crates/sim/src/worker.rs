@@ -12,30 +12,30 @@ use nodekeeper_core::report::{MESSAGE_LIMIT, Report};
 use serde_json::Value;
 use tokio::time::sleep;
 
-use crate::actors::kubelet::{End, Job, Runner, Shell};
+use crate::actors::kubelet::{ContainerConfig, ContainerRuntime, FakeRuntime, Terminated};
 use crate::api;
 use crate::cluster::Cluster;
 use crate::network::{self, Fault};
 use crate::object::{items, name, namespace, text, uid};
 use crate::server;
 
-/// Runs containers named `worker` that have an assignment as workers; all others as [`Shell`] does.
+/// Runs containers named `worker` that have an assignment as workers; all others as [`FakeRuntime`] does.
 #[derive(Debug)]
 pub struct Workers;
 
-impl Runner for Workers {
+impl ContainerRuntime for Workers {
     fn has_image(&self, container: &Value) -> bool {
-        Shell.has_image(container)
+        FakeRuntime.has_image(container)
     }
 
-    fn winds_down(&self, container: &Value) -> Duration {
-        Shell.winds_down(container)
+    fn shutdown_time(&self, container: &Value) -> Duration {
+        FakeRuntime.shutdown_time(container)
     }
 
-    fn run(&self, job: Job) -> BoxFuture<'static, End> {
-        match assignment(&job.container) {
-            Some(text) => Box::pin(work(text.to_owned(), job)),
-            None => Shell.run(job),
+    fn run(&self, config: ContainerConfig) -> BoxFuture<'static, Terminated> {
+        match assignment(&config.container) {
+            Some(text) => Box::pin(work(text.to_owned(), config)),
+            None => FakeRuntime.run(config),
         }
     }
 }
@@ -57,29 +57,30 @@ pub fn service_account(pod: &Value) -> String {
     format!("system:serviceaccount:{}:{account}", namespace(pod))
 }
 
-async fn work(text: String, job: Job) -> End {
-    let mut random = fastrand::Rng::with_seed(hash(uid(&job.pod)));
+async fn work(text: String, config: ContainerConfig) -> Terminated {
+    let mut random = fastrand::Rng::with_seed(hash(uid(&config.pod)));
     // To pull up the sandbox and the process; the checks themselves take some milliseconds more.
     sleep(Duration::from_millis(random.u64(200..1800))).await;
-    let net = Inside {
-        user: service_account(&job.pod),
+    let net = PodNetwork {
+        user: service_account(&config.pod),
         latency: Duration::from_millis(random.u64(1..50)),
-        cluster: job.cluster.clone(),
-        node: job.node.clone(),
-        zone: job.zone.clone(),
+        cluster: config.cluster.clone(),
+        node: config.node.clone(),
+        zone: config.zone.clone(),
     };
     let report = match nodekeeper_checks::read_assignment(&text) {
         Ok(assignment) => nodekeeper_checks::run(&net, &assignment).await,
         Err(report) => *report,
     };
-    note(&job, &report);
-    End::Exit { code: report.exit_code().into(), message: report.to_message(MESSAGE_LIMIT) }
+    log_report(&config, &report);
+    Terminated::Exit { code: report.exit_code().into(), message: report.to_message(MESSAGE_LIMIT) }
 }
 
-fn note(job: &Job, report: &Report) {
-    let pod = &job.pod;
-    let line = || format!("worker {} on {}: {}: {}", name(pod), job.node, report.verdict, report.summary());
-    job.cluster.trace().line(line);
+fn log_report(config: &ContainerConfig, report: &Report) {
+    let pod = &config.pod;
+    let line =
+        || format!("worker {} on {}: {}: {}", name(pod), config.node, report.verdict, report.summary());
+    config.cluster.trace().record(line);
 }
 
 /// FNV-1a: the same in every run and on every machine, which the hasher of the standard library does not promise.
@@ -89,7 +90,7 @@ fn hash(text: &str) -> u64 {
 }
 
 /// The network as a pod inside the cluster has it.
-struct Inside {
+struct PodNetwork {
     cluster: Cluster,
     node: String,
     zone: String,
@@ -97,9 +98,9 @@ struct Inside {
     latency: Duration,
 }
 
-impl Inside {
+impl PodNetwork {
     /// A way through the network. What is lost is lost, not refused: whoever waits gives up.
-    async fn pass(&self, fault: Fault) {
+    async fn traverse(&self, fault: Fault) {
         if !self.cluster.network().works(fault, &self.node, &self.zone) {
             std::future::pending::<()>().await;
         }
@@ -111,7 +112,7 @@ impl Inside {
     }
 }
 
-impl Net for Inside {
+impl Net for PodNetwork {
     fn place(&self) -> Place {
         let address = network::lookup(&self.cluster, "kubernetes.default.svc.cluster.local");
         let api_server = address.map(|address| (address.to_string(), 443));
@@ -127,29 +128,29 @@ impl Net for Inside {
     }
 
     async fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, Trouble> {
-        self.pass(Fault::Dns).await;
+        self.traverse(Fault::Dns).await;
         self.lookup(name)
     }
 
     async fn resolve_at(&self, server: Server, name: &str) -> Result<Vec<IpAddr>, Trouble> {
         if matches!(server, Server::Pod(_)) {
-            self.pass(Fault::Pods).await;
+            self.traverse(Fault::Pods).await;
         }
         self.resolve(name).await
     }
 
     async fn connect(&self, _: &str, _: u16) -> Result<(), Trouble> {
-        self.pass(Fault::Services).await;
+        self.traverse(Fault::Services).await;
         Ok(())
     }
 
     async fn connect_pod(&self, _: SocketAddr) -> Result<(), Trouble> {
-        self.pass(Fault::Pods).await;
+        self.traverse(Fault::Pods).await;
         Ok(())
     }
 
     async fn api(&self, path: &str, body: Option<&Value>) -> Result<Answer, Trouble> {
-        self.pass(Fault::Services).await;
+        self.traverse(Fault::Services).await;
         let method = if body.is_some() { "POST" } else { "GET" };
         let request =
             http::Request::builder().method(method).uri(path).header(CONTENT_TYPE, "application/json");
@@ -168,9 +169,9 @@ impl Net for Inside {
 
     async fn bulk(&self, packets: Packets, _: usize) -> Result<(), Trouble> {
         if packets == Packets::Full {
-            self.pass(Fault::LargePackets).await;
+            self.traverse(Fault::LargePackets).await;
         }
-        self.pass(Fault::Services).await;
+        self.traverse(Fault::Services).await;
         Ok(())
     }
 
@@ -179,7 +180,7 @@ impl Net for Inside {
         if url.host.parse::<IpAddr>().is_err() {
             self.resolve(&url.host).await?;
         }
-        self.pass(Fault::Services).await;
+        self.traverse(Fault::Services).await;
         Err(Trouble::Refused)
     }
 }

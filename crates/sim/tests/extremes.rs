@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use kube::api::{Api, WatchParams};
-use nodekeeper_sim::actors::kubelet::{Kubelets, NodeSpec, Shell};
+use nodekeeper_sim::actors::kubelet::{FakeRuntime, Kubelets, NodeSpec};
 use nodekeeper_sim::actors::{self, Timing};
 use nodekeeper_sim::object::{condition_status, text};
 use nodekeeper_sim::{Cluster, Options};
@@ -16,8 +16,8 @@ use tokio::time::sleep;
 async fn huge_numbers_are_survived() {
     let cluster = Cluster::new(Options::simulated(1));
     let mut actors = actors::start(&cluster, Timing::default());
-    let started = actors.at_work();
-    let kubelets = Kubelets::start(&cluster, 1, Arc::new(Shell));
+    let started = actors.is_running();
+    let kubelets = Kubelets::start(&cluster, 1, Arc::new(FakeRuntime));
     kubelets.join(NodeSpec { name: "n1".into(), ..NodeSpec::default() });
     let api = cluster.local("test");
     sleep(Duration::from_secs(10)).await;
@@ -59,8 +59,8 @@ async fn huge_numbers_are_survived() {
     drop(cluster.client("test").request_events::<Value>(request).await.unwrap());
 
     sleep(Duration::from_mins(10)).await;
-    assert!(kubelets.at_work(), "a kubelet died");
-    assert_eq!(actors.at_work(), started, "a controller died");
+    assert!(kubelets.is_running(), "a kubelet died");
+    assert_eq!(actors.is_running(), started, "a controller died");
     assert_eq!(text(&api.get("pods", "default", "tolerant").unwrap(), "status.phase"), "Running");
 }
 

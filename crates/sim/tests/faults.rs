@@ -1,4 +1,4 @@
-//! Each fault on a wire is what it says: what was lost did not land, what was cut ended, who is dead is silent.
+//! Each fault on a transport is what it says: what was lost did not land, what was cut result, who is dead is silent.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, GetParams, PostParams, WatchParams};
 use nodekeeper_sim::faults::{Coverage, Faults, Rates};
-use nodekeeper_sim::wire::Wire;
+use nodekeeper_sim::transport::Transport;
 use nodekeeper_sim::{Cluster, Options};
 use serde_json::json;
 use tokio::time::timeout;
@@ -24,7 +24,7 @@ impl Bench {
         let cluster = Cluster::new(Options::simulated(1));
         let coverage = Arc::<Mutex<Coverage>>::default();
         let faults = Faults::new(1, rates, coverage.clone());
-        let client = Wire::new(&cluster, "test").with_faults(faults.clone()).client();
+        let client = Transport::new(&cluster, "test").with_faults(faults.clone()).client();
         Self { cluster, faults, coverage, maps: Api::default_namespaced(client) }
     }
 
@@ -47,14 +47,14 @@ impl Bench {
 
 #[tokio::test(start_paused = true)]
 async fn on_a_calm_wire_everything_arrives() {
-    let bench = Bench::new(Rates::CALM);
+    let bench = Bench::new(Rates::NONE);
     assert_eq!(bench.create(50).await, (50, 50));
     assert!(bench.coverage.lock().unwrap().faults.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_refused_request_changes_nothing() {
-    let bench = Bench::new(Rates { refused: 2_000, ..Rates::CALM });
+    let bench = Bench::new(Rates { refused: 2_000, ..Rates::NONE });
     let (answered, there) = bench.create(200).await;
     assert_eq!(answered, there, "a request that was refused landed");
     assert_eq!(200 - answered, bench.count("409") + bench.count("429") + bench.count("500"));
@@ -63,7 +63,7 @@ async fn a_refused_request_changes_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_timeout_may_have_landed_or_not() {
-    let bench = Bench::new(Rates { lost: 2_000, ..Rates::CALM });
+    let bench = Bench::new(Rates { lost: 2_000, ..Rates::NONE });
     let (answered, there) = bench.create(200).await;
     assert_eq!(there - answered, bench.count("timeout, landed"));
     assert_eq!(200 - there, bench.count("timeout, not landed"));
@@ -72,7 +72,7 @@ async fn a_timeout_may_have_landed_or_not() {
 
 #[tokio::test(start_paused = true)]
 async fn a_write_that_is_held_back_lands_after_its_client_gave_up() {
-    let bench = Bench::new(Rates { held: 10_000, ..Rates::CALM });
+    let bench = Bench::new(Rates { delayed: 10_000, ..Rates::NONE });
     let map: ConfigMap = serde_json::from_value(json!({"metadata": {"name": "m"}})).unwrap();
     let answer = timeout(Duration::from_secs(4), bench.maps.create(&PostParams::default(), &map)).await;
     assert!(!matches!(answer, Ok(Ok(_))), "it was answered");
@@ -88,9 +88,9 @@ async fn a_write_that_is_held_back_lands_after_its_client_gave_up() {
 async fn a_crashed_client_is_heard_no_more() {
     let (mut before, mut after) = (0, 0);
     for seed in 0..40 {
-        let bench = Bench::new(Rates::CALM);
-        let faults = Faults::new(seed, Rates { crash: 5_000, ..Rates::CALM }, bench.coverage.clone());
-        let client = Wire::new(&bench.cluster, "test").with_faults(faults.clone()).client();
+        let bench = Bench::new(Rates::NONE);
+        let faults = Faults::new(seed, Rates { crash: 5_000, ..Rates::NONE }, bench.coverage.clone());
+        let client = Transport::new(&bench.cluster, "test").with_faults(faults.clone()).client();
         let maps: Api<ConfigMap> = Api::default_namespaced(client);
         let map: ConfigMap = serde_json::from_value(json!({"metadata": {"name": "m"}})).unwrap();
         let answer = timeout(Duration::from_mins(10), maps.create(&PostParams::default(), &map)).await;
@@ -104,7 +104,7 @@ async fn a_crashed_client_is_heard_no_more() {
 
 #[tokio::test(start_paused = true)]
 async fn a_cut_watch_loses_its_end_but_never_its_middle() {
-    let bench = Bench::new(Rates { cut: 1_000, late: 3_000, ..Rates::CALM });
+    let bench = Bench::new(Rates { cut: 1_000, late: 3_000, ..Rates::NONE });
     let (made, _) = bench.create(100).await;
     assert_eq!(made, 100);
     let mut version = "0".to_owned();
@@ -132,7 +132,7 @@ async fn a_cut_watch_loses_its_end_but_never_its_middle() {
 
 #[tokio::test(start_paused = true)]
 async fn only_reads_that_allow_it_are_stale() {
-    let bench = Bench::new(Rates { stale: 10_000, ..Rates::CALM });
+    let bench = Bench::new(Rates { stale: 10_000, ..Rates::NONE });
     bench.create(50).await;
     let any = GetParams::any();
     let mut old = 0;
@@ -145,9 +145,9 @@ async fn only_reads_that_allow_it_are_stale() {
 
 #[tokio::test(start_paused = true)]
 async fn rates_can_be_calmed() {
-    let bench = Bench::new(Rates { refused: 3_000, lost: 500, ..Rates::CALM });
+    let bench = Bench::new(Rates { refused: 3_000, lost: 500, ..Rates::NONE });
     bench.create(20).await;
-    bench.faults.set_rates(Rates::CALM);
+    bench.faults.set_rates(Rates::NONE);
     let met: u64 = bench.coverage.lock().unwrap().faults.values().sum();
     for _ in 0..100 {
         let _ = bench.maps.get("m000").await;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodekeeper_sim::actors::kubelet::{Kubelets, Lie, NodeSpec, Shell};
+use nodekeeper_sim::actors::kubelet::{FakeRuntime, FalseReport, Kubelets, NodeSpec};
 use nodekeeper_sim::actors::{self, Actors, Timing};
 use nodekeeper_sim::cluster::Local;
 use nodekeeper_sim::network::Outage;
@@ -24,7 +24,7 @@ impl Bench {
     async fn new() -> Self {
         let cluster = Cluster::new(Options::simulated(7));
         let actors = actors::start(&cluster, Timing::default());
-        let kubelets = Kubelets::start(&cluster, 7, Arc::new(Shell));
+        let kubelets = Kubelets::start(&cluster, 7, Arc::new(FakeRuntime));
         kubelets.join(NodeSpec { name: "n1".into(), zone: "a".into(), ..NodeSpec::default() });
         let bench = Self { api: cluster.local("test"), cluster, kubelets, _actors: actors };
         bench.until("n1 is Ready", |b| b.ready() == "True").await;
@@ -33,7 +33,7 @@ impl Bench {
 
     /// Waits for the cluster to change until it is so; five virtual minutes at most.
     async fn until(&self, what: &str, so: impl Fn(&Self) -> bool) {
-        let mut changes = self.api.follow(&["nodes", "pods", "events", "coordination.k8s.io/leases"]);
+        let mut changes = self.api.watch(&["nodes", "pods", "events", "coordination.k8s.io/leases"]);
         let wait = async {
             while !so(self) {
                 changes.next().await;
@@ -92,22 +92,22 @@ async fn a_pod_runs_and_succeeds() {
     assert_eq!(text(&running, "spec.nodeName"), "n1");
     assert_eq!(condition_status(&running, "Ready"), "True");
     assert!(!text(&running, "status.podIP").is_empty() && !text(&running, "status.startTime").is_empty());
-    let ended = bench.ends("p").await;
-    assert_eq!(text(&ended, "status.phase"), "Succeeded");
-    assert_eq!(number(state(&ended), "terminated.exitCode"), Some(0));
-    assert_eq!(text(state(&ended), "terminated.reason"), "Completed");
-    assert_eq!(condition_status(&ended, "Ready"), "False");
+    let result = bench.ends("p").await;
+    assert_eq!(text(&result, "status.phase"), "Succeeded");
+    assert_eq!(number(state(&result), "terminated.exitCode"), Some(0));
+    assert_eq!(text(state(&result), "terminated.reason"), "Completed");
+    assert_eq!(condition_status(&result, "Ready"), "False");
 }
 
 #[tokio::test(start_paused = true)]
 async fn exit_code_and_termination_message_are_reported() {
     let bench = Bench::new().await;
     bench.create("p", &["exit", "3", "dns failed"], &json!({}));
-    let ended = bench.ends("p").await;
-    assert_eq!(text(&ended, "status.phase"), "Failed");
-    assert_eq!(number(state(&ended), "terminated.exitCode"), Some(3));
-    assert_eq!(text(state(&ended), "terminated.reason"), "Error");
-    assert_eq!(text(state(&ended), "terminated.message"), "dns failed");
+    let result = bench.ends("p").await;
+    assert_eq!(text(&result, "status.phase"), "Failed");
+    assert_eq!(number(state(&result), "terminated.exitCode"), Some(3));
+    assert_eq!(text(state(&result), "terminated.reason"), "Error");
+    assert_eq!(text(state(&result), "terminated.message"), "dns failed");
 }
 
 #[tokio::test(start_paused = true)]
@@ -127,9 +127,12 @@ async fn a_pod_past_its_deadline_fails() {
     let bench = Bench::new().await;
     bench.create("p", &["serve"], &json!({"activeDeadlineSeconds": 10}));
     bench.until("p runs", |b| b.phase("p") == "Running").await;
-    let ended = bench.ends("p").await;
-    assert_eq!((text(&ended, "status.phase"), text(&ended, "status.reason")), ("Failed", "DeadlineExceeded"));
-    assert_eq!(number(state(&ended), "terminated.exitCode"), Some(137));
+    let result = bench.ends("p").await;
+    assert_eq!(
+        (text(&result, "status.phase"), text(&result, "status.reason")),
+        ("Failed", "DeadlineExceeded")
+    );
+    assert_eq!(number(state(&result), "terminated.exitCode"), Some(137));
 }
 
 #[tokio::test(start_paused = true)]
@@ -145,13 +148,13 @@ async fn a_deleted_pod_is_ended_before_its_object_goes() {
         deleted_at.elapsed() < Duration::from_secs(30),
         "it went when it was asked, not when its grace was over"
     );
-    let ended = bench
+    let result = bench
         .cluster
         .state()
         .store
         .since(0)
         .any(|c| c.after.as_ref().is_some_and(|p| name(p) == "p" && state_code(p) == Some(137)));
-    assert!(ended, "its end was not reported before it went");
+    assert!(result, "its end was not reported before it went");
 }
 
 #[tokio::test(start_paused = true)]
@@ -179,8 +182,8 @@ fn state_code(pod: &Value) -> Option<i64> {
 async fn a_finished_pod_that_is_deleted_goes_at_once() {
     let bench = Bench::new().await;
     bench.create("p", &["true"], &json!({}));
-    let ended = bench.ends("p").await;
-    bench.api.delete(&ended, None).unwrap();
+    let result = bench.ends("p").await;
+    bench.api.delete(&result, None).unwrap();
     assert!(bench.pod("p").is_none());
 }
 
@@ -210,9 +213,9 @@ async fn an_image_that_cannot_be_had_leaves_the_pod_waiting() {
 async fn out_of_memory_is_told_from_other_failures() {
     let bench = Bench::new().await;
     bench.create("p", &["oom"], &json!({}));
-    let ended = bench.ends("p").await;
-    assert_eq!(text(state(&ended), "terminated.reason"), "OOMKilled");
-    assert_eq!(number(state(&ended), "terminated.exitCode"), Some(137));
+    let result = bench.ends("p").await;
+    assert_eq!(text(state(&result), "terminated.reason"), "OOMKilled");
+    assert_eq!(number(state(&result), "terminated.exitCode"), Some(137));
 }
 
 #[tokio::test(start_paused = true)]
@@ -295,8 +298,8 @@ async fn a_reboot_kills_what_ran_and_changes_the_boot_id() {
     bench.kubelets.reboot("n1", Duration::from_secs(20));
     bench.until("n1 has another boot id", |b| b.boot_id() != boot).await;
     assert_eq!(uid(&bench.node()), id, "a reboot is not a new node");
-    let ended = bench.ends("p").await;
-    assert_eq!((text(&ended, "status.phase"), state_code(&ended)), ("Failed", Some(255)));
+    let result = bench.ends("p").await;
+    assert_eq!((text(&result, "status.phase"), state_code(&result)), ("Failed", Some(255)));
     bench
         .until("the reboot is an event", |b| {
             b.api.all("events").iter().any(|e| text(e, "reason") == "Rebooted")
@@ -366,13 +369,17 @@ async fn a_node_deleted_under_a_live_kubelet_stays_away_until_it_boots() {
 #[tokio::test(start_paused = true)]
 async fn a_kubelet_can_lie() {
     let bench = Bench::new().await;
-    bench.kubelets.lie(
+    bench.kubelets.set_false_report(
         "n1",
-        Lie { ready: Some(false), exit_code: Some(0), labels: [("forged".into(), "yes".into())].into() },
+        FalseReport {
+            ready: Some(false),
+            exit_code: Some(0),
+            labels: [("false_label".into(), "yes".into())].into(),
+        },
     );
     bench.until("n1 says it is not ready", |b| b.ready() == "False").await;
-    assert_eq!(bench.node()["metadata"]["labels"]["forged"], "yes");
-    bench.kubelets.lie("n1", Lie { exit_code: Some(0), ..Lie::default() });
+    assert_eq!(bench.node()["metadata"]["labels"]["false_label"], "yes");
+    bench.kubelets.set_false_report("n1", FalseReport { exit_code: Some(0), ..FalseReport::default() });
     bench.until("n1 says it is ready", |b| b.ready() == "True").await;
     bench.create("p", &["false"], &json!({}));
     assert_eq!(text(&*bench.ends("p").await, "status.phase"), "Succeeded", "false has not run");

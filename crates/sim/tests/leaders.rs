@@ -37,7 +37,7 @@ async fn a_node_that_passes_costs_three_writes_and_an_event() {
 async fn a_leader_that_stops_hands_over_at_once() {
     let bench = Bench::new();
     let (first, stop) = bench.controller("replica-0");
-    bench.until("somebody leads", |bench| bench.holder() == "replica-0_1").await;
+    bench.until("user leads", |bench| bench.holder() == "replica-0_1").await;
     let (_second, _) = bench.controller("replica-1");
     sleep(Duration::from_secs(10)).await;
     assert_eq!(bench.holder(), "replica-0_1", "a leader that lives is left alone");
@@ -53,7 +53,7 @@ async fn a_leader_that_stops_hands_over_at_once() {
 async fn a_leader_that_dies_is_followed_within_its_lease() {
     let bench = Bench::new();
     let (first, _) = bench.controller("replica-0");
-    bench.until("somebody leads", |bench| bench.holder() == "replica-0_1").await;
+    bench.until("user leads", |bench| bench.holder() == "replica-0_1").await;
     let (_second, _) = bench.controller("replica-1");
     bench.join("n1");
     // In the middle of its work: the worker is made, and nothing is recorded.
@@ -70,7 +70,7 @@ async fn a_leader_that_dies_is_followed_within_its_lease() {
 async fn what_has_begun_is_finished_before_the_lease_goes() {
     let bench = Bench::new();
     let (controller, stop) = bench.controller("replica-0");
-    bench.until("somebody leads", |bench| bench.holder() == "replica-0_1").await;
+    bench.until("user leads", |bench| bench.holder() == "replica-0_1").await;
     for n in 0..40 {
         bench.join(&format!("n{n}"));
     }
@@ -118,21 +118,20 @@ async fn no_more_workers_run_at_once_than_allowed_and_all_get_their_turn() {
 #[tokio::test(start_paused = true)]
 async fn a_gate_that_cannot_be_read_holds_up_no_other() {
     let bench = Bench::new();
-    let somebody = bench.cluster.local("somebody");
+    let user = bench.cluster.local("user");
     // As a newer release may write it: the API server of this cluster knows the field, this controller does not.
     let definition =
-        somebody.get("apiextensions.k8s.io/customresourcedefinitions", "", "nodegates.nodekeeper.dev");
+        user.get("apiextensions.k8s.io/customresourcedefinitions", "", "nodegates.nodekeeper.dev");
     let loose = serde_json::json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-    somebody
-        .change(&definition.expect("furnished"), None, |definition| {
-            definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = loose.clone();
-        })
-        .expect("it is valid");
+    user.change(&definition.expect("furnished"), None, |definition| {
+        definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = loose.clone();
+    })
+    .expect("it is valid");
     let strange = serde_json::json!({
         "apiVersion": "nodekeeper.dev/v1alpha1", "kind": "NodeGate", "metadata": {"name": "from-the-future"},
         "spec": {"taints": [{"key": "a", "effect": "Sometimes"}], "checks": {"peers": {}}},
     });
-    somebody.create("nodekeeper.dev/v1alpha1", "NodeGate", "", strange).expect("it is taken");
+    user.create("nodekeeper.dev/v1alpha1", "NodeGate", "", strange).expect("it is taken");
     let _controller = bench.controller("replica-0");
     bench.join("n1");
     bench.until("the gate opens", |bench| bench.is_open("n1")).await;
@@ -158,12 +157,11 @@ async fn a_worker_that_somebody_made_unrecognisable_is_replaced() {
         bench.join("n1");
         let pods = |bench: &Bench| bench.cluster.local("test").all("pods");
         bench.until("a worker is made", |bench| !pods(bench).is_empty()).await;
-        let somebody = bench.cluster.local("somebody");
-        somebody
-            .change(&pods(&bench)[0], None, |pod| {
-                pod["metadata"][part].as_object_mut().expect("a map").remove(key);
-            })
-            .expect("it may be changed");
+        let user = bench.cluster.local("user");
+        user.change(&pods(&bench)[0], None, |pod| {
+            pod["metadata"][part].as_object_mut().expect("a map").remove(key);
+        })
+        .expect("it may be changed");
         let start = Instant::now();
         while !bench.is_open("n1") {
             assert!(start.elapsed() < Duration::from_mins(10), "stuck without {key}");
@@ -182,12 +180,12 @@ async fn nobody_asks_for_a_node_that_is_gone() {
         bench.join(&format!("n{n}"));
     }
     bench.until("workers are made", |bench| bench.cluster.local("test").all("pods").len() > 1).await;
-    let somebody = bench.cluster.local("somebody");
-    for node in somebody.all("nodes") {
-        somebody.delete(&node, None).expect("it is there");
+    let user = bench.cluster.local("user");
+    for node in user.all("nodes") {
+        user.delete(&node, None).expect("it is there");
     }
     sleep(Duration::from_mins(2)).await;
-    bench.cluster.trace().keep();
+    bench.cluster.trace().enable();
     sleep(Duration::from_mins(30)).await;
     let asked =
         bench.cluster.trace().text().lines().filter(|line| line.contains("GET /api/v1/nodes/")).count();
@@ -202,7 +200,7 @@ async fn a_worker_that_the_server_does_not_want_is_no_conflict_and_no_storm() {
     let template = nodekeeper_core::worker::Template { image: String::new(), ..template() };
     let settings = Settings::new(template, "replica-0_1".into(), 1);
     let client = bench.cluster.client("replica-0");
-    bench.cluster.trace().keep();
+    bench.cluster.trace().enable();
     let _controller =
         tokio::spawn(run(client, settings, Clock::new(move || clock.now()), std::future::pending()));
     bench.join("n1");

@@ -88,10 +88,10 @@ async fn f02_a_node_that_is_verified_is_in_the_numbers_until_it_is_gone() {
     assert!(text.lines().any(verified), "{text}");
     assert!(text.contains("kube_node_ready_verification_duration_seconds{node=\"n1\"} "), "{text}");
     assert!(!text.contains("workqueue_adds_total{name=\"gate\",controller=\"gate\"} 0\n"), "{text}");
-    let somebody = bench.cluster.local("test");
-    let node = somebody.get("nodes", "", "n1").expect("it is there");
+    let user = bench.cluster.local("test");
+    let node = user.get("nodes", "", "n1").expect("it is there");
     bench.kubelets.power_off("n1");
-    somebody.delete(&node, None).expect("nothing holds it");
+    user.delete(&node, None).expect("nothing holds it");
     bench.until("its series are gone", |_| !replica.text().contains("n1")).await;
 }
 

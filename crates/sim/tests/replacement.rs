@@ -6,7 +6,7 @@ use std::time::Duration;
 use nodekeeper_sim::actors::autoscaler::{self, Autoscaler};
 use nodekeeper_sim::actors::cloud::{Cloud, Flaws, Group};
 use nodekeeper_sim::actors::karpenter::{Karpenter, POOL};
-use nodekeeper_sim::actors::kubelet::{Kubelets, Shell};
+use nodekeeper_sim::actors::kubelet::{FakeRuntime, Kubelets};
 use nodekeeper_sim::actors::{self, Actors, Timing};
 use nodekeeper_sim::cluster::Local;
 use nodekeeper_sim::network::Fault;
@@ -52,7 +52,7 @@ impl Bench {
             }
         }));
         let actors = actors::start(&cluster, Timing::default());
-        let kubelets = Kubelets::start(&cluster, 7, Arc::new(Shell));
+        let kubelets = Kubelets::start(&cluster, 7, Arc::new(FakeRuntime));
         let cloud = Cloud::new(&cluster, &kubelets);
         Self { api: cluster.local("test"), cluster, cloud, deletions, _actors: actors }
     }
@@ -265,7 +265,7 @@ async fn a_group_makes_up_for_a_node_and_the_machine_runs_on() {
     bench.api.delete(&first, None).expect("the node can be deleted");
     bench.until("another is Ready", |b| ready(b, 3)).await;
     sleep(Duration::from_mins(5)).await;
-    assert!(bench.cloud.has(text(&first, "spec.providerID")), "nobody ended the machine");
+    assert!(bench.cloud.has(text(&first, "spec.providerID")), "the machine was not terminated");
     assert!(bench.node(&pool.node(0)).is_none(), "a kubelet registers once");
     assert!(bench.tainted(&pool.node(3), GATE));
     assert!(!bench.cluster.network().resolves(&pool.node(3), "b"));

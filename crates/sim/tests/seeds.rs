@@ -2,18 +2,18 @@
 //! is the same run every time, of that one and of the real one.
 
 mod gate;
-mod labeller;
-mod replacing;
+mod remediation_chaos;
+mod toy_controller;
 
-use labeller::{Way, scenario};
 use nodekeeper_sim::actors::cloud::Group;
 use nodekeeper_sim::cluster::Local;
 use nodekeeper_sim::harness::{Report, Scenario, run, sweep};
 use nodekeeper_sim::object::name;
-use replacing::invariants::{BUDGET, DRY, FOREIGN, FRESH, PAUSED};
-use replacing::sabotage;
+use remediation_chaos::invariants::{BUDGET, DRY, FOREIGN, FRESH, PAUSED};
+use remediation_chaos::sabotage;
+use toy_controller::{Bug, scenario};
 
-fn caught(way: Way, by: &str) {
+fn caught(way: Bug, by: &str) {
     caught_in(&scenario(way), &format!("{way:?}"), &[by]);
 }
 
@@ -34,44 +34,45 @@ fn caught_in(scenario: &Scenario, way: &str, by_each: &[&str]) {
 
 #[test]
 fn deleting_what_nobody_approved_is_caught() {
-    caught_in(&sabotage::scenario(sabotage::Way::Blind), "Blind", &[BUDGET, DRY, PAUSED]);
+    caught_in(&sabotage::scenario(sabotage::Bug::Blind), "Blind", &[BUDGET, DRY, PAUSED]);
 }
 
 #[test]
 fn undoing_a_cordon_of_somebody_is_caught() {
-    caught_in(&sabotage::scenario(sabotage::Way::Uncordons), "Uncordons", &[FOREIGN]);
+    caught_in(&sabotage::scenario(sabotage::Bug::Uncordons), "Uncordons", &[FOREIGN]);
 }
 
 #[test]
 fn acting_on_what_was_seen_long_ago_is_caught() {
-    caught_in(&sabotage::scenario(sabotage::Way::Late), "Late", &[FRESH]);
+    caught_in(&sabotage::scenario(sabotage::Bug::Late), "Late", &[FRESH]);
 }
 
 #[test]
 fn a_lost_update_is_caught() {
-    caught(Way::LostUpdate, "nothing foreign is changed");
+    caught(Bug::LostUpdate, "nothing foreign is changed");
 }
 
 #[test]
 fn acting_on_a_stale_read_is_caught() {
-    caught(Way::StaleRead, "only a Ready node is labelled");
+    caught(Bug::StaleRead, "only a Ready node is labelled");
 }
 
 #[test]
 fn a_panic_of_the_program_is_caught() {
-    caught(Way::Panic, "the program under test panicked");
+    caught(Bug::Panic, "the program under test panicked");
 }
 
 #[test]
 fn a_busy_loop_is_caught() {
-    caught(Way::Busy, "replica-0 sent more than");
+    caught(Bug::Busy, "replica-0 sent more than");
 }
 
 #[test]
 fn a_seed_is_the_same_run_every_time() {
-    let (small, real, replacing) = (scenario(Way::Guarded), gate::scenario(), replacing::scenario());
+    let (small, real, remediation_chaos) =
+        (scenario(Bug::None), gate::scenario(), remediation_chaos::scenario());
     // 100 has 200 nodes.
-    for (scenario, seed) in [(&small, 3), (&small, 100), (&real, 3), (&real, 100), (&replacing, 3)] {
+    for (scenario, seed) in [(&small, 3), (&small, 100), (&real, 3), (&real, 100), (&remediation_chaos, 3)] {
         let once = run(scenario, seed, true).trace;
         let again = run(scenario, seed, true).trace;
         assert!(once.lines().count() > 1_000, "the trace is too short to show anything");
@@ -79,8 +80,8 @@ fn a_seed_is_the_same_run_every_time() {
         let line = |text: &str| differ.and_then(|i| text.lines().nth(i).map(str::to_owned));
         assert!(once == again, "seed {seed} differs from itself: {:?} and {:?}", line(&once), line(&again));
     }
-    let other = run(&scenario(Way::Guarded), 4, true).trace;
-    assert_ne!(other, run(&scenario(Way::Guarded), 3, true).trace, "two seeds gave the same run");
+    let other = run(&scenario(Bug::None), 4, true).trace;
+    assert_ne!(other, run(&scenario(Bug::None), 3, true).trace, "two seeds gave the same run");
 }
 
 /// Somebody deletes what is replaced: a Node of a group, a claim of Karpenter's or its Node.
@@ -95,9 +96,9 @@ fn delete_something(api: &Local, random: &mut fastrand::Rng) -> Option<&'static 
 fn a_seed_with_stand_ins_is_the_same_run_every_time() {
     let group =
         |name: &str| Group { name: name.into(), size: 4, zones: vec!["a".into()], ..Group::default() };
-    let mut scenario = scenario(Way::Guarded);
+    let mut scenario = scenario(Bug::None);
     (scenario.karpenter, scenario.autoscaled) = (vec![group("claimed")], vec![group("grouped")]);
-    scenario.meddle = delete_something;
+    scenario.user_action = delete_something;
     for fixed in [true, false] {
         scenario.fixed = fixed;
         let (once, again) = (run(&scenario, 3, true), run(&scenario, 3, true));

@@ -5,7 +5,7 @@
 //! - `SEED=x` replays one and prints its trace.
 
 mod gate;
-mod replacing;
+mod remediation_chaos;
 
 use std::env;
 use std::process::ExitCode;
@@ -43,7 +43,7 @@ const FAULTS: &[&str] = &[
     "kubelet lies",
     "node deleted and reborn",
     "foreign write",
-    "worker deleted by somebody",
+    "worker deleted by user",
     "gate changed",
     "node tainted again",
     "gate replaced by a namesake",
@@ -58,16 +58,16 @@ const FAULTS: &[&str] = &[
     "policy only looks",
     "budget changed",
     "node opted out",
-    "request deleted by somebody",
-    "replacement asked for by somebody",
+    "request deleted by user",
+    "replacement asked for by user",
 ];
 
 /// What must have come about in it.
-const HAPPENED: &[&str] =
+const OBSERVATIONS: &[&str] =
     &["nodes opened", "NodeClaims deleted", "Nodes deleted", "pods evicted", "nodes cordoned"];
 
 fn main() -> ExitCode {
-    let stories = Stories { gate: gate::scenario(), replacing: replacing::scenario() };
+    let stories = Stories { gate: gate::scenario(), remediation_chaos: remediation_chaos::scenario() };
     let done = number("SEED").and_then(|seed| {
         if let Some(seed) = seed {
             return Ok(replay(stories.of(seed), seed));
@@ -88,12 +88,12 @@ fn main() -> ExitCode {
 /// Nodes are only let in in even seeds, and also replaced in odd ones.
 struct Stories {
     gate: Scenario,
-    replacing: Scenario,
+    remediation_chaos: Scenario,
 }
 
 impl Stories {
     fn of(&self, seed: u64) -> &Scenario {
-        if seed.is_multiple_of(2) { &self.gate } else { &self.replacing }
+        if seed.is_multiple_of(2) { &self.gate } else { &self.remediation_chaos }
     }
 }
 
@@ -193,8 +193,8 @@ fn never_met(found: &Sweep) -> Vec<String> {
     let met = |fault: &&&str| !found.coverage.faults.contains_key(**fault);
     let mut missing: Vec<String> =
         FAULTS.iter().filter(met).map(|f| format!("{f} was never injected")).collect();
-    let never = |what: &&&str| !found.coverage.happened.contains_key(**what);
-    missing.extend(HAPPENED.iter().filter(never).map(|what| format!("{what}: there were none")));
+    let never = |what: &&&str| !found.coverage.observations.contains_key(**what);
+    missing.extend(OBSERVATIONS.iter().filter(never).map(|what| format!("{what}: there were none")));
     if found.coverage.crashed_points.len() + RARE * 2 < found.coverage.write_points.len() * 2 {
         missing.push("a write was never crashed around".into());
     }

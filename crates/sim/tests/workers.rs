@@ -24,7 +24,7 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let cluster = Cluster::new(Options::simulated(7));
-        network::furnish(&cluster).expect("an empty cluster has room for it");
+        network::install(&cluster).expect("an empty cluster has room for it");
         let actors = actors::start(&cluster, Timing::default());
         let kubelets = Kubelets::start(&cluster, 7, Arc::new(Workers));
         for (name, zone) in [("n1", "a"), ("n2", "b")] {
@@ -41,8 +41,8 @@ impl Bench {
             "spec": {"nodeName": node, "restartPolicy": "Never", "containers": [container]}});
         let api = self.cluster.local("test");
         api.create("v1", "Pod", "default", pod).expect("the pod is valid");
-        let mut changes = api.follow(&["pods"]);
-        let ended = async {
+        let mut changes = api.watch(&["pods"]);
+        let result = async {
             loop {
                 let pod = api.get("pods", "default", name).expect("nobody deletes it");
                 if matches!(text(&pod, "status.phase"), "Succeeded" | "Failed") {
@@ -51,7 +51,7 @@ impl Bench {
                 changes.next().await;
             }
         };
-        let pod: Arc<Value> = timeout(Duration::from_mins(5), ended).await.expect("workers end");
+        let pod: Arc<Value> = timeout(Duration::from_mins(5), result).await.expect("workers end");
         let end = &items(&pod, "status.containerStatuses")[0]["state"]["terminated"];
         let report = parse(text(end, "message")).expect("it is a report");
         (end["exitCode"].as_i64().expect("it has ended"), report)
@@ -137,12 +137,12 @@ async fn f23_each_fault_of_a_network_fails_its_own_check_on_its_own_node() {
         ),
     ] {
         let outage = Outage::Node("n1".into());
-        bench.cluster.network().break_at(fault, outage.clone());
+        bench.cluster.network().fail_at(fault, outage.clone());
         let (code, report) = bench.work(&format!("n1-{fault:?}").to_lowercase(), "n1", &text).await;
         assert_eq!((code, report.summary().as_str()), (1, told), "{report:?}");
         let (code, report) = bench.work(&format!("n2-{fault:?}").to_lowercase(), "n2", &text).await;
         assert_eq!(code, 0, "{report:?}");
-        bench.cluster.network().mend_at(fault, &outage);
+        bench.cluster.network().heal_at(fault, &outage);
     }
 }
 
@@ -155,7 +155,7 @@ async fn each_server_of_cluster_dns_is_asked_by_its_address() {
     let text = serde_json::to_string(&assignment).expect("it is JSON");
     let (code, report) = bench.work("w1", "n1", &text).await;
     assert_eq!((code, report.checks[1].message.as_str()), (0, "2 of 2 know it"), "{report:?}");
-    bench.cluster.network().break_at(Fault::Pods, Outage::All);
+    bench.cluster.network().fail_at(Fault::Pods, Outage::All);
     let (code, report) = bench.work("w2", "n1", &text).await;
     assert_eq!((code, report.checks[1].outcome), (1, Outcome::Failed), "{report:?}");
 }
@@ -172,7 +172,7 @@ fn workers_take_the_same_time_in_every_run() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
         runtime.expect("there are enough files").block_on(async {
             let bench = Bench::new();
-            bench.cluster.trace().keep();
+            bench.cluster.trace().enable();
             bench.standard("w1", "n1").await;
             bench.standard("w2", "n2").await;
             bench.cluster.trace().text()

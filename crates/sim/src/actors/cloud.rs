@@ -1,4 +1,4 @@
-//! A cloud: machines that are rented and given back. Who replaces what is [`super::karpenter`] and [`super::autoscaler`].
+//! A cloud: machines that are instance and given back. Who replaces what is [`super::karpenter`] and [`super::autoscaler`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -77,15 +77,15 @@ impl Group {
     }
 }
 
-/// The machines that are rented now. Clones are the same cloud.
+/// The machines that are instance now. Clones are the same cloud.
 #[derive(Clone)]
 pub struct Cloud {
     kubelets: Kubelets,
     network: Network,
-    machines: Arc<Mutex<BTreeMap<String, Rented>>>,
+    machines: Arc<Mutex<BTreeMap<String, Instance>>>,
 }
 
-struct Rented {
+struct Instance {
     spec: NodeSpec,
     faults: BTreeSet<Fault>,
 }
@@ -100,23 +100,23 @@ impl Cloud {
     /// Rents a machine, which boots and registers, with what is wrong with it.
     pub fn launch(&self, spec: NodeSpec, faults: Vec<Fault>) {
         for fault in &faults {
-            self.network.break_at(*fault, Outage::Node(spec.name.clone()));
+            self.network.fail_at(*fault, Outage::Node(spec.name.clone()));
         }
         self.kubelets.join(spec.clone());
-        let rented = Rented { spec, faults: faults.into_iter().collect() };
-        self.machines().insert(rented.spec.provider_id.clone(), rented);
+        let instance = Instance { spec, faults: faults.into_iter().collect() };
+        self.machines().insert(instance.spec.provider_id.clone(), instance);
     }
 
     /// Gives a machine back, as `TerminateInstance` does: it is off, for ever.
     pub fn terminate(&self, provider_id: &str) {
-        let Some(Rented { spec, faults }) = self.machines().remove(provider_id) else { return };
-        self.kubelets.scrap(&spec.name);
+        let Some(Instance { spec, faults }) = self.machines().remove(provider_id) else { return };
+        self.kubelets.remove(&spec.name);
         for fault in faults {
-            self.network.mend_at(fault, &Outage::Node(spec.name.clone()));
+            self.network.heal_at(fault, &Outage::Node(spec.name.clone()));
         }
     }
 
-    /// Whether a machine is rented.
+    /// Whether a machine is instance.
     #[must_use]
     pub fn has(&self, provider_id: &str) -> bool {
         self.machines().contains_key(provider_id)
@@ -125,19 +125,19 @@ impl Cloud {
     /// All machines, by provider id.
     #[must_use]
     pub fn all(&self) -> Vec<NodeSpec> {
-        self.machines().values().map(|rented| rented.spec.clone()).collect()
+        self.machines().values().map(|instance| instance.spec.clone()).collect()
     }
 
-    fn machines(&self) -> MutexGuard<'_, BTreeMap<String, Rented>> {
+    fn machines(&self) -> MutexGuard<'_, BTreeMap<String, Instance>> {
         self.machines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Slots of a group that are to be filled, each when its time has come.
 #[derive(Default)]
-pub(super) struct Vacancies(Vec<tokio::time::Instant>);
+pub(super) struct PendingReplacements(Vec<tokio::time::Instant>);
 
-impl Vacancies {
+impl PendingReplacements {
     /// How many machines are to be made now, where so many are missing; each a while after it was first missed.
     pub(super) fn due(&mut self, missing: usize, mut pause: impl FnMut() -> std::time::Duration) -> usize {
         let now = tokio::time::Instant::now();

@@ -8,28 +8,28 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value, json};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::REACTION;
-use crate::api::{BUDGETS, Labels, set_allowed};
+use super::REACTION_TIME;
+use crate::api::{BUDGETS, Labels, set_disruption_allowed};
 use crate::clock::{after, time};
 use crate::cluster::Local;
-use crate::kinds::percent;
 use crate::object::{
     at, condition, condition_status, is_deleting, is_true, items, name, namespace, number, set,
     set_condition, text, uid,
 };
+use crate::registry::percent;
 
 /// How long a pod that was let go may take to be deleted, before it counts again.
 const DELETION_TIMEOUT: SignedDuration = SignedDuration::from_mins(2);
 
 pub(super) async fn run(api: Local) {
-    let mut changes = api.follow(&[BUDGETS, "pods"]);
+    let mut changes = api.watch(&[BUDGETS, "pods"]);
     loop {
         let due = api.all(BUDGETS).iter().filter_map(|budget| sync(&api, budget)).min();
         match due {
             Some(due) => drop(timeout_at(due, changes.next()).await),
             None => drop(changes.next().await),
         }
-        sleep(REACTION).await;
+        sleep(REACTION_TIME).await;
         changes.drain();
     }
 }
@@ -49,13 +49,13 @@ fn sync(api: &Local, budget: &Arc<Value>) -> Option<Instant> {
             return None;
         }
     };
-    let going = still_going(budget, &pods, now);
+    let pending = pending_disruptions(budget, &pods, now);
     let is_healthy = |pod: &&Arc<Value>| {
-        !is_deleting(pod) && !going.contains_key(name(pod)) && condition_status(pod, "Ready") == "True"
+        !is_deleting(pod) && !pending.contains_key(name(pod)) && condition_status(pod, "Ready") == "True"
     };
     let healthy = i64::try_from(pods.iter().filter(is_healthy).count()).unwrap_or(i64::MAX);
     let allowed = if expected > 0 { (healthy - desired).max(0) } else { 0 };
-    let recheck = going.values().filter_map(|since| since.as_str()?.parse::<Timestamp>().ok()).min();
+    let recheck = pending.values().filter_map(|since| since.as_str()?.parse::<Timestamp>().ok()).min();
     let recheck = recheck.and_then(|since| since.checked_add(DELETION_TIMEOUT).ok());
     let _ = api.change(budget, Some("status"), |budget| {
         let observed = budget["metadata"]["generation"].clone();
@@ -65,17 +65,17 @@ fn sync(api: &Local, budget: &Arc<Value>) -> Option<Instant> {
             ("expectedPods", json!(expected)),
             ("disruptionsAllowed", json!(allowed)),
             ("observedGeneration", observed),
-            ("disruptedPods", Value::Object(going)),
+            ("disruptedPods", Value::Object(pending)),
         ] {
             set(budget, &format!("status.{field}"), value);
         }
-        set_allowed(budget, now);
+        set_disruption_allowed(budget, now);
     });
     recheck.map(|at| after(Instant::now(), Duration::try_from(at.duration_since(now)).unwrap_or_default()))
 }
 
 /// The pods that the server let go and that are not yet being deleted.
-fn still_going(budget: &Value, pods: &[Arc<Value>], now: Timestamp) -> Map<String, Value> {
+fn pending_disruptions(budget: &Value, pods: &[Arc<Value>], now: Timestamp) -> Map<String, Value> {
     let let_go = at(budget, "status.disruptedPods").and_then(Value::as_object);
     let is_going = |(pod, since): &(&String, &Value)| {
         let since: Option<Timestamp> = since.as_str().and_then(|s| s.parse().ok());
@@ -90,13 +90,13 @@ fn still_going(budget: &Value, pods: &[Arc<Value>], now: Timestamp) -> Map<Strin
 /// How many pods there should be, and how many of them healthy.
 fn count_expected(api: &Local, budget: &Value, pods: &[Arc<Value>]) -> Result<(i64, i64), String> {
     if let Some(bound) = at(budget, "spec.maxUnavailable") {
-        let expected = scale(api, pods)?;
-        return Ok((expected, (expected - of(bound, expected)).max(0)));
+        let expected = expected_scale(api, pods)?;
+        return Ok((expected, (expected - resolve_bound(bound, expected)).max(0)));
     }
     match at(budget, "spec.minAvailable") {
         Some(bound @ Value::String(_)) => {
-            let expected = scale(api, pods)?;
-            Ok((expected, of(bound, expected)))
+            let expected = expected_scale(api, pods)?;
+            Ok((expected, resolve_bound(bound, expected)))
         }
         Some(bound) => Ok((i64::try_from(pods.len()).unwrap_or(i64::MAX), bound.as_i64().unwrap_or(0))),
         None => Ok((0, 0)),
@@ -104,17 +104,17 @@ fn count_expected(api: &Local, budget: &Value, pods: &[Arc<Value>]) -> Result<(i
 }
 
 /// A bound as a number, percentages rounded up.
-fn of(bound: &Value, total: i64) -> i64 {
+fn resolve_bound(bound: &Value, total: i64) -> i64 {
     let percentage = bound.as_str().and_then(percent);
     percentage.map_or_else(|| bound.as_i64().unwrap_or(0), |p| (p * total + 99) / 100)
 }
 
 /// How many pods the controllers of these pods want together. Pods without a controller do not count.
-fn scale(api: &Local, pods: &[Arc<Value>]) -> Result<i64, String> {
+fn expected_scale(api: &Local, pods: &[Arc<Value>]) -> Result<i64, String> {
     let mut scales: BTreeMap<String, i64> = BTreeMap::new();
     for pod in pods {
         let Some(owner) = controller_of(pod) else { continue };
-        let (id, replicas) = wanted(api, owner, namespace(pod))
+        let (id, replicas) = controller_scale(api, owner, namespace(pod))
             .ok_or_else(|| format!("found no controllers for pod {:?}", name(pod)))?;
         scales.insert(id, replicas);
     }
@@ -126,7 +126,7 @@ fn controller_of(object: &Value) -> Option<&Value> {
 }
 
 /// The uid and the size of a controller; of its Deployment, where a `ReplicaSet` has one.
-fn wanted(api: &Local, owner: &Value, space: &str) -> Option<(String, i64)> {
+fn controller_scale(api: &Local, owner: &Value, space: &str) -> Option<(String, i64)> {
     let collection = match (text(owner, "apiVersion"), text(owner, "kind")) {
         ("apps/v1", "ReplicaSet") => "apps/replicasets",
         ("apps/v1", "StatefulSet") => "apps/statefulsets",
@@ -136,7 +136,7 @@ fn wanted(api: &Local, owner: &Value, space: &str) -> Option<(String, i64)> {
     };
     let set = api.get(collection, space, text(owner, "name")).filter(|set| uid(set) == text(owner, "uid"))?;
     match controller_of(&set).filter(|above| text(above, "kind") == "Deployment") {
-        Some(above) => wanted(api, above, space),
+        Some(above) => controller_scale(api, above, space),
         None => Some((uid(&set).to_owned(), number(&set, "spec.replicas").unwrap_or(1))),
     }
 }

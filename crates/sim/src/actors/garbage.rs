@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::REACTION;
+use super::REACTION_TIME;
 use crate::api::{DeleteOptions, Propagation};
 use crate::cluster::Local;
 use crate::object::{self, has_finalizer, is_deleting, is_true, items, name, namespace, set, text, uid};
@@ -16,18 +16,18 @@ const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
 
 pub(super) async fn run(api: Local) {
-    let mut changes = api.follow(&[ANY]);
+    let mut changes = api.watch(&[ANY]);
     loop {
         let mut news = changes.next().await;
-        sleep(REACTION).await;
+        sleep(REACTION_TIME).await;
         news.extend(changes.drain());
-        work(&api, &news);
+        process_changes(&api, &news);
     }
 }
 
 /// Does what follows from some changes. What that changes in turn comes back as news.
-fn work(api: &Local, changes: &[Arc<Change>]) {
-    let mut look_at: Vec<Arc<Value>> = Vec::new();
+fn process_changes(api: &Local, changes: &[Arc<Change>]) {
+    let mut pending: Vec<Arc<Value>> = Vec::new();
     let mut owners_gone = BTreeSet::new();
     for change in changes {
         match (&change.before, &change.after) {
@@ -41,21 +41,21 @@ fn work(api: &Local, changes: &[Arc<Change>]) {
                 let going =
                     is_deleting(after) && (has_finalizer(after, FOREGROUND) || has_finalizer(after, ORPHAN));
                 if adopted || going {
-                    look_at.push(after.clone());
+                    pending.push(after.clone());
                 }
             }
             (None, None) => {}
         }
     }
     if !owners_gone.is_empty() {
-        look_at
+        pending
             .extend(everything(api).into_iter().filter(|o| owner_uids(o).any(|u| owners_gone.contains(u))));
         // A deletion in the foreground waits for its last dependent.
-        look_at
+        pending
             .extend(everything(api).into_iter().filter(|o| is_deleting(o) && has_finalizer(o, FOREGROUND)));
     }
-    for object in look_at {
-        tend(api, &object);
+    for object in pending {
+        process(api, &object);
     }
 }
 
@@ -75,7 +75,7 @@ fn dependents(api: &Local, owner: &Value) -> Vec<Arc<Value>> {
 }
 
 /// Does what an object needs done now.
-fn tend(api: &Local, stale: &Value) {
+fn process(api: &Local, stale: &Value) {
     let Some(object) = current(api, stale) else { return };
     if is_deleting(&object) && has_finalizer(&object, ORPHAN) {
         for dependent in dependents(api, &object) {

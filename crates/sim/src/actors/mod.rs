@@ -54,7 +54,7 @@ pub struct Actors(JoinSet<()>);
 impl Actors {
     /// How many are at work; fewer than started means that one of them died.
     #[must_use]
-    pub fn at_work(&mut self) -> usize {
+    pub fn is_running(&mut self) -> usize {
         while self.0.try_join_next().is_some() {}
         self.0.len()
     }
@@ -95,4 +95,4 @@ async fn expire_events(api: Local) {
 }
 
 /// The time between seeing something and acting on it.
-const REACTION: Duration = Duration::from_millis(5);
+const REACTION_TIME: Duration = Duration::from_millis(5);

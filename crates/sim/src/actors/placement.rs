@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use crate::kinds::UNSCHEDULABLE;
 use crate::object::{at, is_true, items, name, number, text};
+use crate::registry::UNSCHEDULABLE;
 
 /// Whether a toleration covers a taint.
 #[must_use]
@@ -20,7 +20,7 @@ pub fn tolerates(toleration: &Value, taint: &Value) -> bool {
 
 /// The first taint that keeps a pod from a node.
 #[must_use]
-pub fn repelled_by<'n>(pod: &Value, node: &'n Value) -> Option<&'n Value> {
+pub fn untolerated_taint<'n>(pod: &Value, node: &'n Value) -> Option<&'n Value> {
     let repels =
         |t: &&Value| matches!(text(t, "effect"), "NoSchedule" | "NoExecute") && !is_tolerated(pod, t);
     items(node, "spec.taints").iter().find(repels)
@@ -34,7 +34,7 @@ fn is_tolerated(pod: &Value, taint: &Value) -> bool {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Stay {
     /// No such taint, or all are tolerated without limit.
-    ForEver,
+    Forever,
     /// So many seconds.
     Seconds(i64),
     /// Not at all.
@@ -56,7 +56,7 @@ pub fn may_stay(pod: &Value, node: &Value) -> Stay {
         }
     }
     match limit {
-        None => Stay::ForEver,
+        None => Stay::Forever,
         Some(seconds) if seconds <= 0 => Stay::No,
         Some(seconds) => Stay::Seconds(seconds),
     }
@@ -67,7 +67,7 @@ pub fn may_stay(pod: &Value, node: &Value) -> Stay {
 pub fn fits(pod: &Value, node: &Value) -> bool {
     let cordoned = is_true(node, "spec.unschedulable")
         && !is_tolerated(pod, &serde_json::json!({"key": UNSCHEDULABLE, "effect": "NoSchedule"}));
-    !cordoned && repelled_by(pod, node).is_none() && selects(pod, node)
+    !cordoned && untolerated_taint(pod, node).is_none() && selects(pod, node)
 }
 
 fn selects(pod: &Value, node: &Value) -> bool {
@@ -154,6 +154,6 @@ mod tests {
             may_stay(&pod(json!({"key": "b", "operator": "Exists", "tolerationSeconds": 5})), &node),
             Stay::Seconds(5)
         );
-        assert_eq!(may_stay(&json!({}), &json!({})), Stay::ForEver);
+        assert_eq!(may_stay(&json!({}), &json!({})), Stay::Forever);
     }
 }

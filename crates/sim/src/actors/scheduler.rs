@@ -6,18 +6,18 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::{REACTION, placement};
+use super::{REACTION_TIME, placement};
 use crate::api::{Caller, quantity};
 use crate::clock::time;
 use crate::cluster::Local;
 use crate::object::{condition, is_deleting, items, name, namespace, number, set_condition, text, uid};
 
 pub(super) async fn run(api: Local) {
-    let mut changes = api.follow(&["pods", "nodes"]);
+    let mut changes = api.watch(&["pods", "nodes"]);
     loop {
         place_all(&api);
         changes.next().await;
-        sleep(REACTION).await;
+        sleep(REACTION_TIME).await;
         changes.drain();
     }
 }
@@ -99,13 +99,13 @@ fn bind(api: &Local, pod: &Value, node: &str) {
     let mut state = cluster.state();
     let Some(resource) = state.resource("", "v1", "pods") else { return };
     let binding = json!({"metadata": {"uid": uid(pod)}, "target": {"kind": "Node", "name": node}});
-    // A pod that is gone or was bound by somebody else needs no place any more.
+    // A pod that is gone or was bound by user else needs no place any more.
     let _ = state.bind(&resource, (namespace(pod), name(pod)), &binding, &caller);
 }
 
 /// Says on the pod why it has no node, once.
 fn report(api: &Local, pod: &Value, nodes: &[Arc<Value>]) {
-    let repelled = nodes.iter().filter(|n| placement::repelled_by(pod, n).is_some()).count();
+    let repelled = nodes.iter().filter(|n| placement::untolerated_taint(pod, n).is_some()).count();
     let count = nodes.len();
     let message = format!(
         "0/{count} nodes are available: {repelled} node(s) had untolerated taint(s), {} node(s) had no room or didn't match Pod's node affinity/selector.",

@@ -117,15 +117,15 @@ impl State {
         if resource.kind == "Namespace" && matches!(name, "default" | "kube-system" | "kube-public") {
             return Err(ApiError::forbidden(resource, name, "this namespace may not be deleted"));
         }
-        let grace = resource.rules.grace_seconds(&old, options.grace);
+        let grace = resource.strategy.grace_seconds(&old, options.grace);
         let mut new = (*old).clone();
         set_dependents_policy(&mut new, options.propagation);
         if is_deleting(&old) {
             if grace.is_some() {
-                shorten(&mut new, options.grace, grace);
+                shorten_grace(&mut new, options.grace, grace);
             }
         } else {
-            mark(&mut new, grace.unwrap_or(0), caller.now);
+            mark_deleted(&mut new, grace.unwrap_or(0), caller.now);
         }
         let namespace_held = text(&new, "kind") == "Namespace" && !items(&new, "spec.finalizers").is_empty();
         if namespace_held {
@@ -167,7 +167,7 @@ fn set_dependents_policy(object: &mut Value, propagation: Option<Propagation>) {
     }
 }
 
-fn mark(object: &mut Value, grace: i64, now: Timestamp) {
+fn mark_deleted(object: &mut Value, grace: i64, now: Timestamp) {
     let end = now.saturating_add(SignedDuration::from_secs(grace)).unwrap_or(now);
     set(object, "metadata.deletionTimestamp", json!(time(end)));
     set(object, "metadata.deletionGracePeriodSeconds", json!(grace));
@@ -177,7 +177,7 @@ fn mark(object: &mut Value, grace: i64, now: Timestamp) {
 }
 
 /// A second DELETE can only make the wait shorter.
-fn shorten(object: &mut Value, asked: Option<i64>, effective: Option<i64>) {
+fn shorten_grace(object: &mut Value, asked: Option<i64>, effective: Option<i64>) {
     let current = number(object, "metadata.deletionGracePeriodSeconds").unwrap_or(0);
     let wanted = match (asked, effective) {
         // A pod that has finished, or was never bound, needs no grace whatever was asked.

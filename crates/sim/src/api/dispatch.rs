@@ -14,7 +14,7 @@ use crate::object;
 use crate::resource::Resource;
 
 /// How long a watch lasts that does not say.
-const LONGEST_WATCH: Duration = Duration::from_mins(30);
+const DEFAULT_WATCH_TIMEOUT: Duration = Duration::from_mins(30);
 
 /// What a client is told.
 #[derive(Debug)]
@@ -38,11 +38,11 @@ impl Answer {
 
 impl State {
     /// Does what is asked.
-    pub fn serve(&mut self, request: &Request, who: &str, now: Timestamp) -> Result<Answer, ApiError> {
+    pub fn serve(&mut self, request: &Request, user: &str, now: Timestamp) -> Result<Answer, ApiError> {
         let caller = Caller {
             dry_run: read_dry_run(request)?,
             strict: read_field_validation(request)?,
-            ..Caller::new(who, now)
+            ..Caller::new(user, now)
         };
         let shape = Shape::of(&request.accept, &request.query, request.verb == Verb::List)?;
         check_subresource(request)?;
@@ -73,7 +73,7 @@ impl State {
             Verb::Watch => {
                 let watch = Watch::begin(self, request, now)?;
                 let seconds = request.query.number("timeoutSeconds")?.and_then(|s| u64::try_from(s).ok());
-                let lasts = seconds.filter(|s| *s > 0).map_or(LONGEST_WATCH, Duration::from_secs);
+                let lasts = seconds.filter(|s| *s > 0).map_or(DEFAULT_WATCH_TIMEOUT, Duration::from_secs);
                 Ok(Answer::Events(Box::new(watch), lasts, request.query.flag("allowWatchBookmarks")))
             }
             Verb::List => {

@@ -19,7 +19,7 @@ use crate::resource::{Resource, kind};
 pub(crate) const BUDGETS: &str = "policy/poddisruptionbudgets";
 
 /// More pods than this that are going and not yet counted by the controller, and nobody else may go.
-const MOST_DISRUPTED: usize = 2_000;
+const MAX_DISRUPTED_PODS: usize = 2_000;
 
 impl State {
     /// Evicts a pod, if its budget lets it go.
@@ -47,8 +47,8 @@ impl State {
         let caller = Caller { dry_run: rehearsal, ..caller.clone() };
         let mut options = DeleteOptions::read(options, None, None)?;
         let pod = self.get(pods, space, pod_name)?;
-        if !needs_no_budget(&pod) {
-            self.ask_budget(&pod, &caller)?;
+        if !ignores_budgets(&pod) {
+            self.check_budgets(&pod, &caller)?;
         }
         if !caller.dry_run {
             options.check_for_eviction(&pod)?;
@@ -64,7 +64,7 @@ impl State {
     }
 
     /// Takes one from what the pod's budget allows, where it has one and counts.
-    fn ask_budget(&mut self, pod: &Value, caller: &Caller) -> Result<(), ApiError> {
+    fn check_budgets(&mut self, pod: &Value, caller: &Caller) -> Result<(), ApiError> {
         let budgets = self.budgets_of(pod);
         let budget = match budgets.as_slice() {
             [] => return Ok(()),
@@ -84,11 +84,12 @@ impl State {
             return Ok(());
         }
         let Some(resource) = self.resource("policy", "v1", "poddisruptionbudgets") else { return Ok(()) };
-        let take_one = |budget: &mut Value| take_one(budget, name(pod), caller.now);
+        let decrement_disruptions = |budget: &mut Value| decrement_disruptions(budget, name(pod), caller.now);
         // It is the server that keeps the books, not who asked it.
         let server = Caller::new("kube-apiserver", caller.now);
         let target = (namespace(budget), name(budget));
-        self.update(&resource, target, Some("status"), Edit::With(Box::new(take_one)), &server).map(drop)
+        self.update(&resource, target, Some("status"), Edit::With(Box::new(decrement_disruptions)), &server)
+            .map(drop)
     }
 
     fn budgets_of(&self, pod: &Value) -> Vec<Arc<Value>> {
@@ -101,7 +102,7 @@ impl State {
 }
 
 /// A pod that serves nobody is missed by nobody.
-fn needs_no_budget(pod: &Value) -> bool {
+fn ignores_budgets(pod: &Value) -> bool {
     matches!(text(pod, "status.phase"), "Succeeded" | "Failed" | "Pending") || is_deleting(pod)
 }
 
@@ -113,7 +114,7 @@ fn check_budget(budget: &Value) -> Result<(), ApiError> {
         return Err(ApiError::over_budget(&message, Some(10)));
     }
     let going = at(budget, "status.disruptedPods").and_then(Value::as_object).map_or(0, serde_json::Map::len);
-    if going > MOST_DISRUPTED {
+    if going > MAX_DISRUPTED_PODS {
         let detail = "DisruptedPods map too big - too many evictions not confirmed by PDB controller";
         let singular = Resource::new("policy", "v1", "poddisruptionbudget", "PodDisruptionBudget");
         return Err(ApiError::forbidden(&singular, budget_name, detail));
@@ -143,18 +144,18 @@ fn check_budget(budget: &Value) -> Result<(), ApiError> {
     Err(ApiError::over_budget(&message, None))
 }
 
-fn take_one(budget: &mut Value, pod: &str, now: Timestamp) {
+fn decrement_disruptions(budget: &mut Value, pod: &str, now: Timestamp) {
     let left = number(budget, "status.disruptionsAllowed").unwrap_or(0) - 1;
     set(budget, "status.disruptionsAllowed", json!(left));
     if left == 0 {
-        set_allowed(budget, now);
+        set_disruption_allowed(budget, now);
     }
     // Names of pods have dots: no dotted path.
     crate::object::map(&mut budget["status"]["disruptedPods"]).insert(pod.to_owned(), json!(time(now)));
 }
 
 /// The condition that says whether anything is allowed.
-pub(crate) fn set_allowed(budget: &mut Value, now: Timestamp) {
+pub(crate) fn set_disruption_allowed(budget: &mut Value, now: Timestamp) {
     let allowed = number(budget, "status.disruptionsAllowed").unwrap_or(0) > 0;
     let (status, reason) = if allowed { ("True", "SufficientPods") } else { ("False", "InsufficientPods") };
     let observed = number(budget, "status.observedGeneration").unwrap_or(0);

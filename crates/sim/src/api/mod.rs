@@ -7,9 +7,9 @@ mod discovery;
 mod dispatch;
 mod evict;
 mod identity;
+mod list;
 mod patch;
 pub mod quantity;
-mod read;
 mod request;
 mod review;
 pub mod schema;
@@ -21,7 +21,7 @@ mod write;
 
 pub use delete::{DeleteOptions, Deleted, Propagation};
 pub use dispatch::Answer;
-pub(crate) use evict::{BUDGETS, set_allowed};
+pub(crate) use evict::{BUDGETS, set_disruption_allowed};
 pub use request::{Query, Request, Verb};
 pub use review::is_review;
 pub(crate) use review::review;
@@ -35,7 +35,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::kinds;
+use crate::registry;
 use crate::resource::Resource;
 use crate::resources::builtin;
 use crate::store::Store;
@@ -45,7 +45,7 @@ use status::ApiError;
 #[derive(Clone, Debug)]
 pub struct Caller {
     /// A name for the trace and for the invariants.
-    pub who: String,
+    pub user: String,
     /// The server's time.
     pub now: Timestamp,
     /// Check everything, change nothing.
@@ -57,8 +57,8 @@ pub struct Caller {
 impl Caller {
     /// Somebody who means it.
     #[must_use]
-    pub fn new(who: &str, now: Timestamp) -> Self {
-        Self { who: who.to_owned(), now, dry_run: false, strict: false }
+    pub fn new(user: &str, now: Timestamp) -> Self {
+        Self { user: user.to_owned(), now, dry_run: false, strict: false }
     }
 }
 
@@ -111,7 +111,7 @@ impl State {
             .map(|(_, d)| d.clone())
             .collect();
         self.resources.retain(|r| !r.is_custom());
-        let custom = definitions.iter().flat_map(|d| kinds::resource_of(d)).map(Arc::new);
+        let custom = definitions.iter().flat_map(|d| registry::resource_of(d)).map(Arc::new);
         self.resources.extend(custom);
     }
 

@@ -1,4 +1,4 @@
-//! The three kinds of patch that clients send.
+//! The three registry of patch that clients send.
 
 use std::collections::VecDeque;
 

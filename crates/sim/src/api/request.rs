@@ -88,7 +88,7 @@ pub struct Request {
     pub verb: Verb,
     /// Of which kind.
     pub resource: Arc<Resource>,
-    /// In which namespace; empty for all of them, and for cluster-scoped kinds.
+    /// In which namespace; empty for all of them, and for cluster-scoped registry.
     pub namespace: String,
     /// Of which object.
     pub name: Option<String>,

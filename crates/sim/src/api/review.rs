@@ -29,8 +29,8 @@ pub(super) fn resource_list() -> Value {
             "verbs": ["create"]}]})
 }
 
-/// Tells somebody who they are.
-pub(crate) fn review(request: &http::Request<Bytes>, who: &str, now: Timestamp) -> Result<Answer, ApiError> {
+/// Tells user who they are.
+pub(crate) fn review(request: &http::Request<Bytes>, user: &str, now: Timestamp) -> Result<Answer, ApiError> {
     if request.method() != Method::POST {
         return Err(ApiError::method_not_allowed());
     }
@@ -43,13 +43,14 @@ pub(crate) fn review(request: &http::Request<Bytes>, who: &str, now: Timestamp) 
     }
     let document = json!({"kind": KIND, "apiVersion": format!("{GROUP}/{VERSION}"),
         "metadata": {"creationTimestamp": time(now)},
-        "status": {"userInfo": {"username": who, "groups": groups(who)}}});
+        "status": {"userInfo": {"username": user, "groups": groups(user)}}});
     Ok(Answer::Document(StatusCode::CREATED, Arc::new(document)))
 }
 
-fn groups(who: &str) -> Vec<String> {
+fn groups(user: &str) -> Vec<String> {
     let mut groups = Vec::new();
-    if let Some((namespace, _)) = who.strip_prefix("system:serviceaccount:").and_then(|n| n.split_once(':')) {
+    if let Some((namespace, _)) = user.strip_prefix("system:serviceaccount:").and_then(|n| n.split_once(':'))
+    {
         groups.push("system:serviceaccounts".to_owned());
         groups.push(format!("system:serviceaccounts:{namespace}"));
     }

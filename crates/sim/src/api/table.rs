@@ -19,12 +19,12 @@ pub enum Shape {
     /// `PartialObjectMetadata`.
     Metadata,
     /// A `Table`, with so much of each object beside its row.
-    Table(Beside),
+    Table(IncludeObject),
 }
 
 /// What stands beside a row of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Beside {
+pub enum IncludeObject {
     /// Nothing.
     None,
     /// Its metadata.
@@ -49,9 +49,9 @@ impl Shape {
                 (None, _) => return Ok(Self::Whole),
                 (Some("Table"), Some("v1")) => {
                     return Ok(Self::Table(match query.text("includeObject") {
-                        "None" => Beside::None,
-                        "Object" => Beside::Object,
-                        _ => Beside::Metadata,
+                        "None" => IncludeObject::None,
+                        "Object" => IncludeObject::Object,
+                        _ => IncludeObject::Metadata,
                     }));
                 }
                 (Some("PartialObjectMetadata"), Some("v1")) if !is_list => return Ok(Self::Metadata),
@@ -116,7 +116,7 @@ fn metadata_of(object: &Value) -> Value {
 
 type Cell = fn(&Value, Timestamp) -> Value;
 
-/// The columns of the kinds that people look at most; all others have a name and an age.
+/// The columns of the registry that people look at most; all others have a name and an age.
 fn columns(kind: &str) -> &'static [(&'static str, Cell)] {
     match kind {
         "Node" => &[
@@ -167,7 +167,7 @@ fn table(
     resource: &Resource,
     objects: Vec<Value>,
     metadata: &Value,
-    beside: Beside,
+    beside: IncludeObject,
     now: Timestamp,
 ) -> Value {
     let column = |name: &str, kind: &str, format: &str, priority: &Value| json!({"name": name, "type": kind, "format": format, "description": "", "priority": priority});
@@ -195,9 +195,9 @@ fn table(
         }
         let mut row = json!({"cells": cells});
         match beside {
-            Beside::None => {}
-            Beside::Metadata => row["object"] = metadata_of(&object),
-            Beside::Object => row["object"] = object,
+            IncludeObject::None => {}
+            IncludeObject::Metadata => row["object"] = metadata_of(&object),
+            IncludeObject::Object => row["object"] = object,
         }
         row
     };
@@ -297,7 +297,7 @@ mod tests {
             of(
                 "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json"
             ),
-            Ok(Shape::Table(Beside::Metadata))
+            Ok(Shape::Table(IncludeObject::Metadata))
         );
         assert_eq!(
             of("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"),

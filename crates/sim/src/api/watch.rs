@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::read::{Selection, query_version};
+use super::list::{Selection, query_version};
 use super::status::{ApiError, Cause};
 use super::{Request, Shape, State};
 use crate::object::set;
@@ -17,12 +17,12 @@ use crate::store::Change;
 
 /// What a watch says of an object. Most are said as they are stored, so that none has to be copied for it.
 #[derive(Debug)]
-pub struct Event {
+pub struct WatchEvent {
     kind: &'static str,
     object: Arc<Value>,
 }
 
-impl Event {
+impl WatchEvent {
     /// A line of JSON. The type comes first, as from the real server: only so can a client read the object at once.
     #[must_use]
     pub fn line(&self) -> Bytes {
@@ -42,9 +42,9 @@ impl Event {
 #[derive(Debug)]
 pub enum Next {
     /// An event.
-    Event(Event),
+    Event(WatchEvent),
     /// The last event: the watch cannot go on.
-    Last(Event),
+    Last(WatchEvent),
     /// Nothing, until the collection changes.
     Wait,
 }
@@ -55,7 +55,7 @@ pub struct Watch {
     selection: Selection,
     resource: Arc<Resource>,
     shape: Shape,
-    initial: VecDeque<Event>,
+    initial: VecDeque<WatchEvent>,
     seen: u64,
     too_old: bool,
 }
@@ -106,9 +106,12 @@ impl Watch {
             return Next::Event(event);
         }
         // Who follows is told of everything; too old is who begins, or falls behind what is kept.
-        if self.too_old || !state.store.reaches_back_to(self.seen) {
+        if self.too_old || !state.store.has_changes_since(self.seen) {
             let message = format!("too old resource version: {} ({})", self.seen, state.store.compacted());
-            return Next::Last(Event { kind: "ERROR", object: Arc::new(ApiError::expired(message).body()) });
+            return Next::Last(WatchEvent {
+                kind: "ERROR",
+                object: Arc::new(ApiError::expired(message).body()),
+            });
         }
         let collection = self.resource.collection().into_owned();
         for change in state.store.since(self.seen) {
@@ -123,7 +126,7 @@ impl Watch {
     }
 
     /// A change as this client sees it: what leaves its selection is deleted for it, what enters is added.
-    fn show(&self, change: &Change, now: Timestamp) -> Option<Event> {
+    fn show(&self, change: &Change, now: Timestamp) -> Option<WatchEvent> {
         let selected = |o: &&Arc<Value>| self.selection.matches(&change.key, o);
         let before = change.before.as_ref().filter(selected);
         let after = change.after.as_ref().filter(selected);
@@ -135,13 +138,19 @@ impl Watch {
         }
     }
 
-    fn event(&self, kind: &'static str, object: &Arc<Value>, revision: Option<u64>, now: Timestamp) -> Event {
+    fn event(
+        &self,
+        kind: &'static str,
+        object: &Arc<Value>,
+        revision: Option<u64>,
+        now: Timestamp,
+    ) -> WatchEvent {
         let mut object = self.resource.shown(object);
         if let Some(revision) = revision {
             let object = Arc::make_mut(&mut object);
             set(object, "metadata.resourceVersion", json!(revision.to_string()));
         }
-        Event { kind, object: self.shape.one(&self.resource, object, now) }
+        WatchEvent { kind, object: self.shape.one(&self.resource, object, now) }
     }
 
     /// Whether it waits for a version that does not exist yet, and so has nothing to say of it.
@@ -152,13 +161,13 @@ impl Watch {
 
     /// A bookmark: everything up to here was sent.
     #[must_use]
-    pub fn bookmark(&self, initial_end: bool) -> Event {
+    pub fn bookmark(&self, initial_end: bool) -> WatchEvent {
         let mut object = json!({"kind": self.resource.kind, "apiVersion": self.resource.api_version(),
             "metadata": {"resourceVersion": self.seen.to_string(), "creationTimestamp": null}});
         if initial_end {
             object["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }
-        Event { kind: "BOOKMARK", object: Arc::new(self.shape.bookmark(object)) }
+        WatchEvent { kind: "BOOKMARK", object: Arc::new(self.shape.bookmark(object)) }
     }
 }
 

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use super::status::{ApiError, Cause};
 use super::{Caller, State, decode, identity, key};
 use crate::clock::time;
-use crate::kinds::{self, Scene};
 use crate::object::{self, at, copy, has_finalizer, is_deleting, items, number, set, take, text};
+use crate::registry::{self, AdmissionContext};
 use crate::resource::{Generation, Resource};
 
 /// Metadata that only the server writes.
@@ -29,7 +29,7 @@ pub enum Edit<'e> {
     Put(Value),
     /// By a patch of this content type.
     Patch(&'e str, &'e [u8]),
-    /// By somebody inside the cluster.
+    /// By user inside the cluster.
     With(Box<dyn FnOnce(&mut Value) + 'e>),
 }
 
@@ -62,11 +62,11 @@ impl State {
         if !matches!(text(&new, "metadata.resourceVersion"), "" | "0") {
             return Err(ApiError::unclassified("resourceVersion should not be set on objects to be created"));
         }
-        self.check_home(resource, namespace, object::name(&new))?;
+        self.check_namespace_exists(resource, namespace, object::name(&new))?;
         for path in SERVER_METADATA.iter().filter(|p| **p != "metadata.generateName") {
             take(&mut new, path);
         }
-        self.give_name(resource, &mut new)?;
+        self.generate_name(resource, &mut new)?;
         set(&mut new, "metadata.uid", json!(self.new_uid()));
         set(&mut new, "metadata.creationTimestamp", json!(time(caller.now)));
         if resource.generation != Generation::Never {
@@ -75,12 +75,12 @@ impl State {
         if resource.has_status && !resource.keeps_status {
             take(&mut new, "status");
         }
-        resource.rules.default(&mut new);
+        resource.strategy.default(&mut new);
         let name = object::name(&new).to_owned();
         // Validation of the object's form comes before admission looks at other objects.
         Self::refuse_if_invalid(resource, &new, None)?;
-        let scene = Scene { resource, store: &self.store, now: caller.now };
-        resource.rules.admit(&mut new, &scene)?;
+        let ctx = AdmissionContext { resource, store: &self.store, now: caller.now };
+        resource.strategy.admit(&mut new, &ctx)?;
         let key = key(namespace, &name);
         if self.store.get(&resource.collection(), &key).is_some() {
             return Err(ApiError::already_exists(resource, &name));
@@ -116,9 +116,9 @@ impl State {
             _ if resource.has_status => copy(&old, &mut new, "status"),
             _ => {}
         }
-        resource.rules.default(&mut new);
+        resource.strategy.default(&mut new);
         if subresource != Some("finalize") {
-            resource.rules.carry_over(&mut new, &old);
+            resource.strategy.prepare_for_update(&mut new, &old);
         }
         Self::refuse_if_invalid(resource, &new, Some(&old))?;
         if generation_moves(resource, &new, &old) {
@@ -129,7 +129,7 @@ impl State {
         if new == *old {
             return Ok(old);
         }
-        if is_released(&new) {
+        if is_deletable(&new) {
             self.finish_deletion(resource, &key, caller);
             return Ok(Arc::new(new));
         }
@@ -208,7 +208,7 @@ impl State {
         Ok(resource.to_stored(decoded))
     }
 
-    fn give_name(&mut self, resource: &Resource, new: &mut Value) -> Result<(), ApiError> {
+    fn generate_name(&mut self, resource: &Resource, new: &mut Value) -> Result<(), ApiError> {
         if !object::name(new).is_empty() {
             return Ok(());
         }
@@ -230,7 +230,12 @@ impl State {
     }
 
     /// The namespace of a new object must be there and must stay.
-    fn check_home(&self, resource: &Resource, namespace: &str, name: &str) -> Result<(), ApiError> {
+    fn check_namespace_exists(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        name: &str,
+    ) -> Result<(), ApiError> {
         if !resource.namespaced {
             return Ok(());
         }
@@ -254,13 +259,13 @@ impl State {
     }
 
     fn refuse_if_invalid(resource: &Resource, new: &Value, old: Option<&Value>) -> Result<(), ApiError> {
-        let mut causes = kinds::validate_metadata(new);
+        let mut causes = registry::validate_metadata(new);
         if old.is_none()
-            && let Some(detail) = resource.rules.check_name(object::name(new))
+            && let Some(detail) = resource.strategy.check_name(object::name(new))
         {
             causes.push(Cause::invalid("metadata.name", &json!(object::name(new)), detail));
         }
-        causes.extend(resource.rules.validate(new));
+        causes.extend(resource.strategy.validate(new));
         if let Some(schema) = &resource.schema {
             let mut wrong = schema.validate(new);
             // What a younger schema forbids may stay as long as nobody touches it.
@@ -270,7 +275,7 @@ impl State {
             causes.extend(wrong);
         }
         if let Some(old) = old {
-            causes.extend(resource.rules.validate_update(new, old));
+            causes.extend(resource.strategy.validate_update(new, old));
             let added = items(new, "metadata.finalizers")
                 .iter()
                 .filter(|f| !f.as_str().is_some_and(|f| has_finalizer(old, f)));
@@ -296,7 +301,7 @@ impl State {
         if caller.dry_run {
             return Arc::new(new);
         }
-        let stored = self.store.put(&resource.collection(), key, new, &caller.who, caller.now);
+        let stored = self.store.put(&resource.collection(), key, new, &caller.user, caller.now);
         if resource.plural == "customresourcedefinitions" {
             self.reload_definitions();
         }
@@ -308,7 +313,7 @@ impl State {
         if caller.dry_run {
             return;
         }
-        self.store.remove(&resource.collection(), key, &caller.who, caller.now);
+        self.store.remove(&resource.collection(), key, &caller.user, caller.now);
         if resource.plural == "customresourcedefinitions" {
             self.reload_definitions();
         }
@@ -323,7 +328,7 @@ fn take_unchanged(object: &mut Value, other: &Value) -> Vec<(String, Value)> {
 }
 
 /// Whether nothing holds an object that is being deleted.
-fn is_released(object: &Value) -> bool {
+fn is_deletable(object: &Value) -> bool {
     is_deleting(object)
         && items(object, "metadata.finalizers").is_empty()
         && number(object, "metadata.deletionGracePeriodSeconds").unwrap_or(0) == 0

@@ -1,7 +1,7 @@
 //! Runs a program under test through seeds of faults, and checks invariants at every step.
 //!
 //! One seed is one run: nodes join, replicas of the program start on wires that lose, delay and refuse, machines
-//! reboot and die, somebody else writes to the same objects, and replicas crash before and after their writes. Then
+//! reboot and die, user else writes to the same objects, and replicas crash before and after their writes. Then
 //! everything is healed, and what must come true in the end is looked at. The same seed gives the same run.
 
 mod chaos;
@@ -21,13 +21,13 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use crate::actors::autoscaler::Autoscaler;
 use crate::actors::cloud::{Cloud, Group};
 use crate::actors::karpenter::Karpenter;
-use crate::actors::kubelet::{Kubelets, NodeSpec, Runner, Shell};
+use crate::actors::kubelet::{ContainerRuntime, FakeRuntime, Kubelets, NodeSpec};
 use crate::actors::{self, Timing};
 use crate::clock::Clock;
 use crate::cluster::{Cluster, Local, Options};
 use crate::faults::{Coverage, Faults, Rates};
 use crate::store::Change;
-use crate::wire::Wire;
+use crate::transport::Transport;
 
 /// What a replica of the program under test is given.
 pub struct Replica {
@@ -56,7 +56,7 @@ pub trait Invariant: Send {
     fn check(&mut self, change: &Change) -> Result<(), String>;
 
     /// Looks at the cluster after everything was healed and had time to settle.
-    fn finally(&mut self, _cluster: &Cluster) -> Result<(), String> {
+    fn check_final(&mut self, _cluster: &Cluster) -> Result<(), String> {
         Ok(())
     }
 }
@@ -71,13 +71,13 @@ pub struct Scenario {
     /// What must hold, made anew for each run.
     pub invariants: fn() -> Vec<Box<dyn Invariant>>,
     /// How long things go wrong.
-    pub rough: Duration,
+    pub chaos_duration: Duration,
     /// How long everything then has to settle.
-    pub calm: Duration,
+    pub settle_duration: Duration,
     /// Runs the containers.
-    pub runner: Arc<dyn Runner>,
+    pub runner: Arc<dyn ContainerRuntime>,
     /// What the cluster has before anything else happens.
-    pub furnish: fn(&Cluster),
+    pub setup: fn(&Cluster),
     /// The taints that every node registers with.
     pub taints: Vec<Value>,
     /// Whether there are machines that nobody replaces, besides those of pools and groups.
@@ -87,35 +87,35 @@ pub struct Scenario {
     /// Groups that a stand-in for an autoscaler keeps full; there is none where this is empty.
     pub autoscaled: Vec<Group>,
     /// A label that lying kubelets give themselves.
-    pub forged: (String, String),
-    /// What else somebody may do now and then, in a word or two; none where there was nothing to do it to.
-    pub meddle: fn(&Local, &mut fastrand::Rng) -> Option<&'static str>,
-    /// What a change means in this story, in a word or two, where that is worth counting.
-    pub notable: fn(&Change) -> Option<&'static str>,
+    pub false_label: (String, String),
+    /// What else user may do now and then, in a word or two; none where there was nothing to do it to.
+    pub user_action: fn(&Local, &mut fastrand::Rng) -> Option<&'static str>,
+    /// What a change means in this timeline, in a word or two, where that is worth counting.
+    pub count_as: fn(&Change) -> Option<&'static str>,
     /// Undoes what meddling may have left, when everything is healed.
     pub heal: fn(&Local),
 }
 
 impl Scenario {
-    /// Two replicas, ten minutes of trouble, three to settle.
+    /// Two replicas, ten minutes of chaos, three to settle.
     pub fn new(program: Program, invariants: fn() -> Vec<Box<dyn Invariant>>) -> Self {
-        let (rough, calm) = (Duration::from_mins(10), Duration::from_mins(3));
-        let forged = ("kubelet.example.com/forged".to_owned(), "yes".to_owned());
+        let (chaos_duration, settle_duration) = (Duration::from_mins(10), Duration::from_mins(3));
+        let false_label = ("kubelet.example.com/false_label".to_owned(), "yes".to_owned());
         Self {
             program,
             replicas: 2,
             invariants,
-            rough,
-            calm,
-            runner: Arc::new(Shell),
-            furnish: |_| {},
+            chaos_duration,
+            settle_duration,
+            runner: Arc::new(FakeRuntime),
+            setup: |_| {},
             taints: Vec::new(),
             fixed: true,
             karpenter: Vec::new(),
             autoscaled: Vec::new(),
-            forged,
-            meddle: |_, _| None,
-            notable: |_| None,
+            false_label,
+            user_action: |_, _| None,
+            count_as: |_| None,
             heal: |_| {},
         }
     }
@@ -130,12 +130,12 @@ pub struct Report {
     pub violation: Option<String>,
     /// What the run met.
     pub coverage: Coverage,
-    /// What happened, if the trace was kept.
+    /// What observations, if the trace was kept.
     pub trace: String,
 }
 
 /// A program that sends more requests than this in one virtual minute asks again and again without a pause.
-const BUSY: u64 = 4_000;
+const MAX_REQUESTS_PER_MINUTE: u64 = 4_000;
 
 /// How the names of replicas begin.
 const REPLICA: &str = "replica-";
@@ -152,11 +152,11 @@ pub fn run(scenario: &Scenario, seed: u64, keep_trace: bool) -> Report {
     runtime.block_on(async { Run::new(scenario, seed, keep_trace).go().await })
 }
 
-/// The first violation of a run, and a bell that rings for it.
+/// The first violation of a run, and a notify that rings for it.
 #[derive(Clone, Default)]
 struct Violation {
     first: Arc<Mutex<Option<String>>>,
-    bell: Arc<Notify>,
+    notify: Arc<Notify>,
 }
 
 impl Violation {
@@ -164,7 +164,7 @@ impl Violation {
         let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         if first.is_none() {
             *first = Some(text);
-            self.bell.notify_one();
+            self.notify.notify_one();
         }
     }
 
@@ -192,9 +192,9 @@ impl<'s> Run<'s> {
         let mut random = fastrand::Rng::with_seed(seed);
         let cluster = Cluster::new(Options::simulated(random.u64(..)));
         if keep_trace {
-            cluster.trace().keep();
+            cluster.trace().enable();
         }
-        let rates = some_rates(&mut random);
+        let rates = random_rates(&mut random);
         Self {
             scenario,
             seed,
@@ -209,10 +209,10 @@ impl<'s> Run<'s> {
     }
 
     async fn go(mut self) -> Report {
-        self.watch_over_every_step();
-        (self.scenario.furnish)(&self.cluster);
+        self.install_invariants();
+        (self.scenario.setup)(&self.cluster);
         let mut actors = actors::start(&self.cluster, Timing::default());
-        let started = actors.at_work();
+        let started = actors.is_running();
         let kubelets = Kubelets::start(&self.cluster, self.random.u64(..), self.scenario.runner.clone());
         let cloud = Cloud::new(&self.cluster, &kubelets);
         let (karpenter, autoscaler) = self.start_stand_ins(&cloud);
@@ -225,38 +225,38 @@ impl<'s> Run<'s> {
         let clocks: Vec<Clock> =
             (0..self.scenario.replicas).map(|_| self.cluster.clock().independent()).collect();
         for (i, clock) in clocks.iter().enumerate() {
-            replicas.spawn(self.keep_replica_running(i, clock.clone()));
+            replicas.spawn(self.run_replica(i, clock.clone()));
         }
-        let calm_at = Instant::now() + self.scenario.rough;
-        let trouble = chaos.run(clocks, calm_at);
-        let end = calm_at + self.scenario.calm;
-        let story = async {
-            trouble.await;
+        let calm_at = Instant::now() + self.scenario.chaos_duration;
+        let chaos = chaos.run(clocks, calm_at);
+        let end = calm_at + self.scenario.settle_duration;
+        let timeline = async {
+            chaos.await;
             for faults in self.faults.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-                faults.set_rates(Rates::CALM);
+                faults.set_rates(Rates::NONE);
             }
-            (self.scenario.heal)(&self.cluster.local("somebody"));
-            self.cluster.trace().line(|| "everything is healed".into());
+            (self.scenario.heal)(&self.cluster.local("user"));
+            self.cluster.trace().record(|| "everything is healed".into());
             sleep_until(end).await;
         };
         tokio::select! {
             biased;
-            () = self.violation.bell.notified() => {}
+            () = self.violation.notify.notified() => {}
             Some(Err(error)) = replicas.join_next() => {
                 self.violation.report(format!("the program under test panicked: {}", panic_message(error)));
             }
-            () = story => {
-                self.look_at_the_end();
-                let stand_ins = karpenter.as_ref().is_none_or(Karpenter::at_work)
-                    && autoscaler.as_ref().is_none_or(Autoscaler::at_work);
-                if actors.at_work() != started || !kubelets.at_work() || !stand_ins {
+            () = timeline => {
+                self.check_final_state();
+                let stand_ins = karpenter.as_ref().is_none_or(Karpenter::is_running)
+                    && autoscaler.as_ref().is_none_or(Autoscaler::is_running);
+                if actors.is_running() != started || !kubelets.is_running() || !stand_ins {
                     self.violation.report("part of the embedded cluster itself panicked: see the output above".into());
                 }
             }
         }
         let violation = self.violation.get();
         if let Some(violation) = &violation {
-            self.cluster.trace().line(|| format!("VIOLATION {violation}"));
+            self.cluster.trace().record(|| format!("VIOLATION {violation}"));
         }
         let coverage = self.coverage.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Report { seed: self.seed, violation, coverage, trace: self.cluster.trace().text() }
@@ -276,20 +276,20 @@ impl<'s> Run<'s> {
         (karpenter.flatten(), autoscaler)
     }
 
-    fn watch_over_every_step(&self) {
+    fn install_invariants(&self) {
         let (invariants, violation) = (self.invariants.clone(), self.violation.clone());
         let (coverage, trace) = (self.coverage.clone(), self.cluster.trace().clone());
-        let notable = self.scenario.notable;
+        let count_as = self.scenario.count_as;
         for invariant in invariants.lock().unwrap_or_else(PoisonError::into_inner).iter_mut() {
             invariant.begin(&self.cluster);
         }
         self.cluster.observe(Box::new(move |change| {
-            trace.line(|| describe(change));
+            trace.record(|| describe(change));
             let mut coverage = coverage.lock().unwrap_or_else(PoisonError::into_inner);
             let by_whom =
-                if change.who.starts_with(REPLICA) { "writes, by the program" } else { "writes, by others" };
-            for what in [Some(by_whom), notable(change)].into_iter().flatten() {
-                *coverage.happened.entry(what).or_default() += 1;
+                if change.user.starts_with(REPLICA) { "writes, by the program" } else { "writes, by others" };
+            for what in [Some(by_whom), count_as(change)].into_iter().flatten() {
+                *coverage.observations.entry(what).or_default() += 1;
             }
             for invariant in invariants.lock().unwrap_or_else(PoisonError::into_inner).iter_mut() {
                 *coverage.checks.entry(invariant.name()).or_default() += 1;
@@ -297,7 +297,7 @@ impl<'s> Run<'s> {
                     violation.report(format!(
                         "{}: {wrong} (by {}, {})",
                         invariant.name(),
-                        change.who,
+                        change.user,
                         describe(change)
                     ));
                 }
@@ -305,9 +305,9 @@ impl<'s> Run<'s> {
         }));
     }
 
-    fn look_at_the_end(&self) {
+    fn check_final_state(&self) {
         for invariant in self.invariants.lock().unwrap_or_else(PoisonError::into_inner).iter_mut() {
-            if let Err(wrong) = invariant.finally(&self.cluster) {
+            if let Err(wrong) = invariant.check_final(&self.cluster) {
                 self.violation.report(format!("{}, in the end: {wrong}", invariant.name()));
             }
         }
@@ -327,20 +327,20 @@ impl<'s> Run<'s> {
     }
 
     /// Starts a replica, and starts it again whenever it crashed.
-    fn keep_replica_running(&mut self, i: usize, clock: Clock) -> impl Future<Output = ()> + Send + 'static {
+    fn run_replica(&mut self, i: usize, clock: Clock) -> impl Future<Output = ()> + Send + 'static {
         let mut random = fastrand::Rng::with_seed(self.random.u64(..));
         let (cluster, program) = (self.cluster.clone(), self.scenario.program.clone());
         let (coverage, all_faults) = (self.coverage.clone(), self.faults.clone());
         let (violation, rates) = (self.violation.clone(), self.rates);
-        let calm_at = Instant::now() + self.scenario.rough;
+        let calm_at = Instant::now() + self.scenario.chaos_duration;
         async move {
             loop {
-                let rates = if Instant::now() < calm_at { rates } else { Rates::CALM };
+                let rates = if Instant::now() < calm_at { rates } else { Rates::NONE };
                 let faults = Faults::new(random.u64(..), rates, coverage.clone());
                 all_faults.lock().unwrap_or_else(PoisonError::into_inner).push(faults.clone());
                 let name = format!("{REPLICA}{i}");
-                cluster.trace().line(|| format!("{name} starts"));
-                let client = Wire::new(&cluster, &name).with_faults(faults.clone()).client();
+                cluster.trace().record(|| format!("{name} starts"));
+                let client = Transport::new(&cluster, &name).with_faults(faults.clone()).client();
                 let replica =
                     Replica { client, clock: clock.clone(), name: name.clone(), seed: random.u64(..) };
                 let running = program(replica);
@@ -348,9 +348,9 @@ impl<'s> Run<'s> {
                     biased;
                     () = faults.crashed() => {}
                     () = busy(&faults) => {
-                        violation.report(format!("{name} sent more than {BUSY} requests in one minute: a busy loop"));
+                        violation.report(format!("{name} sent more than {MAX_REQUESTS_PER_MINUTE} requests in one minute: a busy loop"));
                     }
-                    () = running => cluster.trace().line(|| format!("{name} ended by itself")),
+                    () = running => cluster.trace().record(|| format!("{name} ended by itself")),
                 }
                 // Whatever the replica left running can no longer reach anybody.
                 faults.crash();
@@ -373,21 +373,21 @@ async fn busy(faults: &Faults) {
         let before = faults.requests();
         let minute = Instant::now() + Duration::from_mins(1);
         // A busy client wakes us early; an idle one lets the minute pass.
-        let _ = timeout_at(minute, faults.sent(before + BUSY)).await;
-        if faults.requests() - before >= BUSY {
+        let _ = timeout_at(minute, faults.wait_for_requests(before + MAX_REQUESTS_PER_MINUTE)).await;
+        if faults.requests() - before >= MAX_REQUESTS_PER_MINUTE {
             return;
         }
     }
 }
 
-/// Not every run is equally rough: some faults hide others.
-fn some_rates(random: &mut fastrand::Rng) -> Rates {
+/// Not every run is equally chaos_duration: some faults hide others.
+fn random_rates(random: &mut fastrand::Rng) -> Rates {
     let mut scale = |rate: u32| rate * random.u32(0..=4) / 2;
-    let Rates { refused, lost, held, crash, cut, late, stale } = Rates::ROUGH;
+    let Rates { refused, lost, delayed, crash, cut, late, stale } = Rates::CHAOS;
     Rates {
         refused: scale(refused),
         lost: scale(lost),
-        held: scale(held),
+        delayed: scale(delayed),
         crash: scale(crash),
         cut: scale(cut),
         late: scale(late),
@@ -401,5 +401,5 @@ fn describe(change: &Change) -> String {
         (_, None) => "removed",
         _ => "changed",
     };
-    format!("{} {what} {}/{} rv={}", change.who, change.collection, change.key, change.revision)
+    format!("{} {what} {}/{} rv={}", change.user, change.collection, change.key, change.revision)
 }

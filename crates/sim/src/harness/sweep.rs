@@ -20,10 +20,10 @@ pub struct Sweep {
     pub coverage: Coverage,
 }
 
-/// Runs every seed of a range, each its own story, also after one that failed; `progress` is called after each with what
+/// Runs every seed of a range, each its own timeline, also after one that failed; `progress` is called after each with what
 /// was found so far.
 pub fn sweep<'s>(
-    story: impl Fn(u64) -> &'s Scenario + Sync,
+    timeline: impl Fn(u64) -> &'s Scenario + Sync,
     seeds: Range<u64>,
     progress: impl Fn(&Sweep) + Sync,
 ) -> Sweep {
@@ -39,7 +39,7 @@ pub fn sweep<'s>(
                         return;
                     }
                     // A panic in the middle of a run must not lose the seed that led to it.
-                    let run = AssertUnwindSafe(|| run(story(seed), seed, false));
+                    let run = AssertUnwindSafe(|| run(timeline(seed), seed, false));
                     let mut report = catch_unwind(run).unwrap_or_else(|_| Report {
                         seed,
                         violation: Some("the run panicked: see the output above".into()),
@@ -65,8 +65,8 @@ pub fn sweep<'s>(
 impl fmt::Display for Sweep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "covered in {} runs:", self.runs)?;
-        writeln!(f, "  happened")?;
-        for (what, n) in &self.coverage.happened {
+        writeln!(f, "  observations")?;
+        for (what, n) in &self.coverage.observations {
             writeln!(f, "    {what:<26} {n:>9}")?;
         }
         writeln!(f, "  faults injected")?;

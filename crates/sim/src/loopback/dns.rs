@@ -15,7 +15,7 @@ use crate::bind::Error;
 /// How often a port is looked for that is free for both UDP and TCP.
 const TRIES: usize = 16;
 /// The longest question by UDP without an extension; longer ones by TCP are not questions.
-const LONGEST: usize = 4096;
+const MAX_PACKET: usize = 4096;
 
 const NAMES: [(&str, Ipv4Addr); 2] = [
     ("kubernetes.default.svc.cluster.local", Ipv4Addr::new(10, 96, 0, 1)),
@@ -29,8 +29,8 @@ const NX_DOMAIN: u8 = 3;
 
 pub(super) async fn serve(switches: &Arc<Switches>, tasks: &mut JoinSet<()>) -> Result<SocketAddr, Error> {
     let (udp, tcp, address) = sockets().await?;
-    tasks.spawn(by_udp(udp, switches.clone()));
-    tasks.spawn(by_tcp(tcp, switches.clone()));
+    tasks.spawn(serve_udp(udp, switches.clone()));
+    tasks.spawn(serve_tcp(tcp, switches.clone()));
     Ok(address)
 }
 
@@ -49,8 +49,8 @@ async fn sockets() -> Result<(UdpSocket, TcpListener, SocketAddr), Error> {
     }
 }
 
-async fn by_udp(socket: UdpSocket, switches: Arc<Switches>) {
-    let mut packet = [0; LONGEST];
+async fn serve_udp(socket: UdpSocket, switches: Arc<Switches>) {
+    let mut packet = [0; MAX_PACKET];
     loop {
         // An error here is about an answer that nobody waited for.
         let Ok((length, from)) = socket.recv_from(&mut packet).await else { continue };
@@ -60,19 +60,19 @@ async fn by_udp(socket: UdpSocket, switches: Arc<Switches>) {
     }
 }
 
-async fn by_tcp(listener: TcpListener, switches: Arc<Switches>) {
+async fn serve_tcp(listener: TcpListener, switches: Arc<Switches>) {
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
         match listener.accept().await {
-            Ok((stream, _)) => drop(connections.spawn(converse(stream, switches.clone()))),
+            Ok((stream, _)) => drop(connections.spawn(serve_connection(stream, switches.clone()))),
             Err(_) => sleep(Duration::from_millis(50)).await,
         }
     }
 }
 
 /// Questions on one connection, each with its length in front, until it breaks.
-async fn converse(mut stream: TcpStream, switches: Arc<Switches>) {
+async fn serve_connection(mut stream: TcpStream, switches: Arc<Switches>) {
     while let Ok(length) = stream.read_u16().await {
         let mut question = vec![0; usize::from(length)];
         if stream.read_exact(&mut question).await.is_err() {
@@ -89,10 +89,10 @@ async fn converse(mut stream: TcpStream, switches: Arc<Switches>) {
 }
 
 /// The answer to a question; none to what is none, and none where answers get lost.
-fn reply(packet: &[u8], way: Dns) -> Option<Vec<u8>> {
+fn reply(packet: &[u8], upstream: Dns) -> Option<Vec<u8>> {
     let (name, kind, end) = read_question(packet)?;
     let known = NAMES.iter().find(|(n, _)| *n == name).map(|(_, address)| *address);
-    let (code, address) = match (way, known) {
+    let (code, address) = match (upstream, known) {
         (Dns::Drop, _) => return None,
         (Dns::ServFail, _) => (SERV_FAIL, None),
         (Dns::NxDomain, _) | (Dns::Healthy, None) => (NX_DOMAIN, None),
@@ -147,8 +147,8 @@ mod tests {
     }
 
     /// Response code, number of answers, last four bytes.
-    fn ask(name: &str, kind: u8, way: Dns) -> Option<(u8, u8, Vec<u8>)> {
-        let answer = reply(&question(name, kind), way)?;
+    fn ask(name: &str, kind: u8, upstream: Dns) -> Option<(u8, u8, Vec<u8>)> {
+        let answer = reply(&question(name, kind), upstream)?;
         assert_eq!(answer[..2], [7, 7]);
         Some((answer[3] & 15, answer[7], answer[answer.len() - 4..].to_vec()))
     }

@@ -1,4 +1,4 @@
-//! Edge: real sockets. A DNS server, a way to the API server and one to the pods of other nodes on loopback, for each
+//! Edge: real sockets. A DNS server, a upstream to the API server and one to the pods of other nodes on loopback, for each
 //! node its own, so that they can be broken for one node and work for the next.
 
 mod api;
@@ -27,7 +27,7 @@ pub enum Dns {
     NxDomain,
 }
 
-/// What a node's way to the API server does.
+/// What a node's upstream to the API server does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Api {
     /// It leads there.
@@ -41,7 +41,7 @@ pub enum Api {
     WrongCertificate,
 }
 
-/// What a node's way to the pods of other nodes does.
+/// What a node's upstream to the pods of other nodes does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pods {
     /// It leads there.
@@ -56,7 +56,7 @@ pub enum Pods {
 pub struct Endpoints {
     /// Its DNS server, by UDP and TCP.
     pub dns: SocketAddr,
-    /// Its way to the API server. TLS goes through it unopened.
+    /// Its upstream to the API server. TLS goes through it unopened.
     pub api: SocketAddr,
     /// Where the pods of other nodes are, all of them.
     pub pods: SocketAddr,
@@ -68,7 +68,7 @@ pub struct Endpoints {
 #[derive(Debug, Default)]
 struct Switches {
     now: Mutex<(Dns, Api)>,
-    turned: Notify,
+    changed: Notify,
 }
 
 impl Switches {
@@ -93,17 +93,17 @@ impl Endpoints {
         self.switches.now.lock().unwrap_or_else(PoisonError::into_inner).0 = dns;
     }
 
-    /// Breaks or heals the way to the API server. Connections there are end.
+    /// Breaks or heals the upstream to the API server. Connections there are end.
     pub fn set_api(&self, api: Api) {
         self.switches.now.lock().unwrap_or_else(PoisonError::into_inner).1 = api;
-        self.switches.turned.notify_one();
+        self.switches.changed.notify_one();
     }
 }
 
 impl Endpoints {
-    /// Breaks or heals the way to the pods of other nodes.
+    /// Breaks or heals the upstream to the pods of other nodes.
     pub fn set_pods(&self, pods: Pods) {
-        self.pods_switch.turn(pods);
+        self.pods_switch.set(pods);
     }
 }
 

@@ -14,13 +14,13 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use super::{LABEL, NAMESPACE, furnish, taint, template};
+use super::{LABEL, NAMESPACE, setup, taint, template};
 
 pub struct Bench {
     pub cluster: Cluster,
     pub kubelets: Kubelets,
     _actors: Actors,
-    /// Every write of a controller: who, what.
+    /// Every write of a controller: user, what.
     pub writes: Arc<Mutex<Vec<(String, String)>>>,
 }
 
@@ -29,11 +29,11 @@ impl Bench {
         let cluster = Cluster::new(Options::simulated(1));
         let actors = actors::start(&cluster, Timing::default());
         let kubelets = Kubelets::start(&cluster, 1, Arc::new(Workers));
-        furnish(&cluster);
+        setup(&cluster);
         let writes: Arc<Mutex<Vec<(String, String)>>> = Arc::default();
         let log = writes.clone();
         cluster.observe(Box::new(move |change| {
-            if change.who.starts_with("replica") {
+            if change.user.starts_with("replica") {
                 let what = match (&change.before, &change.after) {
                     (None, _) => "made",
                     (_, None) => "removed",
@@ -41,7 +41,7 @@ impl Bench {
                 };
                 log.lock()
                     .expect("nobody panicked with it")
-                    .push((change.who.clone(), format!("{what} {}", change.collection)));
+                    .push((change.user.clone(), format!("{what} {}", change.collection)));
             }
         }));
         Self { cluster, kubelets, _actors: actors, writes }

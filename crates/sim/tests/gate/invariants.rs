@@ -67,7 +67,7 @@ pub fn is_control(pod: &Value) -> bool {
     at(pod, "metadata.labels").is_some_and(|labels| labels["app.kubernetes.io/component"] == "control")
 }
 
-/// How a worker's container ended.
+/// How a worker's container result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WorkerResult {
     /// With a verdict about what it was made for.
@@ -76,7 +76,7 @@ enum WorkerResult {
     Silent,
 }
 
-fn ended(pod: &Value) -> Option<WorkerResult> {
+fn result(pod: &Value) -> Option<WorkerResult> {
     let status = items(pod, "status.containerStatuses").iter().find(|one| text(one, "name") == "worker");
     let Some(terminated) = status.and_then(|status| at(status, "state.terminated")) else {
         return matches!(text(pod, "status.phase"), "Failed" | "Succeeded").then_some(WorkerResult::Silent);
@@ -106,7 +106,7 @@ impl Invariant for OpenedByVerdict {
             self.gate = (uid(gate).to_owned(), generation, change.at);
         }
         if let ("pods", Some(pod)) = (change.collection.as_str(), &change.after)
-            && let (Some(identity), Some(WorkerResult::Told(Verdict::Passed))) = (identity(pod), ended(pod))
+            && let (Some(identity), Some(WorkerResult::Told(Verdict::Passed))) = (identity(pod), result(pod))
         {
             self.passed.insert((identity.node_uid.clone(), identity.number), identity);
         }
@@ -159,7 +159,7 @@ pub fn foreign(node: &Value) -> Value {
 }
 
 /// A gate or a policy without what it says about itself.
-pub fn asked_for(gate: &Value) -> Value {
+pub fn without_status(gate: &Value) -> Value {
     let mut gate = gate.clone();
     gate["status"] = Value::Null;
     for field in ["resourceVersion", "managedFields"] {
@@ -186,7 +186,7 @@ impl Invariant for NothingForeign {
                 Ok(())
             }
             ("nodekeeper.dev/nodegates", Some(before), Some(after)) => {
-                let same = asked_for(before) == asked_for(after);
+                let same = without_status(before) == without_status(after);
                 same.then_some(()).ok_or_else(|| format!("{before} became {after}"))
             }
             ("pods", before, after) => {
@@ -217,7 +217,7 @@ impl Invariant for TaintedForCause {
 
     fn check(&mut self, change: &Change) -> Result<(), String> {
         if let ("pods", Some(pod)) = (change.collection.as_str(), &change.after)
-            && let (Some(identity), Some(WorkerResult::Told(Verdict::Failed))) = (identity(pod), ended(pod))
+            && let (Some(identity), Some(WorkerResult::Told(Verdict::Failed))) = (identity(pod), result(pod))
         {
             self.failed.insert((identity.node_uid, identity.number, identity.boot_id));
         }
@@ -279,7 +279,7 @@ impl Invariant for CountedOnce {
 
     fn check(&mut self, change: &Change) -> Result<(), String> {
         if let ("pods", Some(pod)) = (change.collection.as_str(), &change.after)
-            && let (Some(identity), Some(ending)) = (identity(pod), ended(pod))
+            && let (Some(identity), Some(ending)) = (identity(pod), result(pod))
         {
             self.endings.insert((identity.node_uid, identity.number), ending);
         }
@@ -327,7 +327,7 @@ impl Invariant for CountedOnce {
 /// every worker.
 #[derive(Default)]
 struct OneWorkerAtATime {
-    /// Node uid → pods that have not ended.
+    /// Node uid → pods that have not result.
     unended: BTreeMap<String, BTreeSet<String>>,
     /// By node uid: the record's number.
     recorded: BTreeMap<String, u32>,
@@ -349,14 +349,14 @@ impl Invariant for OneWorkerAtATime {
         let Some(object) = change.after.as_ref().or(change.before.as_ref()) else { return Ok(()) };
         let Some(identity) = identity(object).filter(|_| change.collection == "pods") else { return Ok(()) };
         let recorded = self.recorded.get(&identity.node_uid).copied().unwrap_or_default();
-        if change.before.is_none() && change.was_held() && identity.number <= recorded {
+        if change.before.is_none() && change.was_delayed() && identity.number <= recorded {
             self.belated.insert(uid(object).to_owned());
         }
         if self.belated.contains(uid(object)) {
             return Ok(());
         }
         let here = self.unended.entry(identity.node_uid.clone()).or_default();
-        if change.after.as_ref().is_none_or(|pod| ended(pod).is_some()) {
+        if change.after.as_ref().is_none_or(|pod| result(pod).is_some()) {
             here.remove(&change.key);
             return Ok(());
         }
@@ -381,7 +381,7 @@ impl Invariant for OneWorkerAtATime {
 #[derive(Default)]
 struct OnlyTheLeaderWrites {
     /// Who held the lease, and when it was written.
-    held: Vec<(Timestamp, String)>,
+    holders: Vec<(Timestamp, String)>,
 }
 
 impl Invariant for OnlyTheLeaderWrites {
@@ -392,7 +392,7 @@ impl Invariant for OnlyTheLeaderWrites {
     fn check(&mut self, change: &Change) -> Result<(), String> {
         if change.collection == "coordination.k8s.io/leases" && change.key.starts_with(NAMESPACE) {
             let lease = change.after.as_deref().cloned().unwrap_or_default();
-            self.held.push((change.at, text(&lease, "spec.holderIdentity").to_owned()));
+            self.holders.push((change.at, text(&lease, "spec.holderIdentity").to_owned()));
             return Ok(());
         }
         if !is_ours(change) {
@@ -400,7 +400,7 @@ impl Invariant for OnlyTheLeaderWrites {
         }
         let sent = change.sent();
         let (renewed, holder) =
-            self.held.iter().rev().find(|(at, _)| *at <= sent).ok_or("nobody held the lease")?;
+            self.holders.iter().rev().find(|(at, _)| *at <= sent).ok_or("nobody held the lease")?;
         if !holder.starts_with(&format!("{}_", change.writer())) {
             return Err(format!("the holder was {holder:?} when it was sent"));
         }
@@ -424,7 +424,7 @@ impl Invariant for HealthyNodesAreOpen {
         Ok(())
     }
 
-    fn finally(&mut self, cluster: &Cluster) -> Result<(), String> {
+    fn check_final(&mut self, cluster: &Cluster) -> Result<(), String> {
         let nodes = cluster.local("invariant").all("nodes");
         let ready: Vec<_> = nodes
             .iter()
@@ -453,7 +453,7 @@ impl Invariant for HealthyNodesAreOpen {
         let needed = |pod: &&Arc<Value>| {
             let made: Option<Timestamp> = text(pod, "metadata.creationTimestamp").parse().ok();
             let young = made.is_some_and(|made| now.duration_since(made) < SignedDuration::from_mins(1));
-            (young && ended(pod).is_none())
+            (young && result(pod).is_none())
                 || identity(pod).is_some_and(|identity| cordoned.contains(identity.node_uid.as_str()))
         };
         pods.iter()

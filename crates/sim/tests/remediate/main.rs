@@ -11,4 +11,4 @@ mod controls;
 mod fuse;
 mod incidents;
 mod outage;
-mod stage;
+mod test_cluster;

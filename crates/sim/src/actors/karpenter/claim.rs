@@ -5,12 +5,14 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use super::{API, Floor, HASH, INITIALIZED, NodeSpec, POOL, REGISTERED, TERMINATION, UNREGISTERED_TAINT};
+use super::{
+    API, HASH, INITIALIZED, NodeSpec, POOL, REGISTERED, Reconciler, TERMINATION, UNREGISTERED_TAINT,
+};
 use crate::clock::time;
-use crate::kinds::{NOT_READY, UNREACHABLE};
 use crate::object::{
     condition, condition_status, has_finalizer, items, map, name, set, set_condition, text, uid,
 };
+use crate::registry::{NOT_READY, UNREACHABLE};
 
 /// How long a machine may take to register, before another is tried.
 const REGISTRATION_TTL: SignedDuration = SignedDuration::from_mins(15);
@@ -31,7 +33,7 @@ pub(super) fn body(pool: &Value, machine: &NodeSpec) -> Value {
 }
 
 /// What the machine's kubelet is told to register with.
-pub(super) fn dress(machine: &mut NodeSpec, claim: &Value) {
+pub(super) fn apply_claim(machine: &mut NodeSpec, claim: &Value) {
     machine.labels.insert(POOL.to_owned(), text_of(claim, "labels", POOL).to_owned());
     machine.taints = vec![json!({"key": UNREGISTERED_TAINT, "effect": "NoExecute"})];
     for list in ["taints", "startupTaints"] {
@@ -49,7 +51,7 @@ fn hash(template: &Value) -> String {
     template.to_string().bytes().fold(0xcbf2_9ce4_8422_2325_u64, step).to_string()
 }
 
-impl Floor {
+impl Reconciler {
     /// Takes a `NodeClaim` one step further, where it is time.
     pub(super) fn advance(&mut self, claim: &Value, node: Option<&Arc<Value>>) {
         let Some(node) = node else {
@@ -58,7 +60,7 @@ impl Floor {
                     let _ = self.api.delete(claim, None);
                     return;
                 }
-                self.say(claim, &[], "Registered", "Unknown", "NodeNotFound");
+                self.update_status(claim, &[], "Registered", "Unknown", "NodeNotFound");
             }
             return;
         };
@@ -73,13 +75,13 @@ impl Floor {
             return;
         }
         if let Some(reason) = not_initialized(claim, node) {
-            self.say(claim, &[], "Initialized", "Unknown", reason);
+            self.update_status(claim, &[], "Initialized", "Unknown", reason);
             return;
         }
         if self.api.change(node, None, |node| node["metadata"]["labels"][INITIALIZED] = json!("true")).is_ok()
         {
-            self.say(claim, &[], "Initialized", "True", "Initialized");
-            self.say(claim, &[], "Ready", "True", "Ready");
+            self.update_status(claim, &[], "Initialized", "True", "Initialized");
+            self.update_status(claim, &[], "Ready", "True", "Ready");
         }
     }
 
@@ -90,7 +92,7 @@ impl Floor {
         born.is_some_and(|born| now.duration_since(born) > REGISTRATION_TTL)
     }
 
-    /// Gives the Node what the `NodeClaim` says, startup taints that somebody removed before included.
+    /// Gives the Node what the `NodeClaim` says, startup taints that user removed before included.
     fn register(&self, claim: &Value, node: &Value) {
         let registered = self.api.change(node, None, |node| {
             let mut taints = items(node, "spec.taints").to_vec();
@@ -120,12 +122,19 @@ impl Floor {
             set(node, "metadata.ownerReferences", json!([owner]));
         });
         if registered.is_ok() {
-            self.say(claim, &[("nodeName", name(node))], "Registered", "True", "Registered");
+            self.update_status(claim, &[("nodeName", name(node))], "Registered", "True", "Registered");
         }
     }
 
     /// Sets fields of a claim's status and one of its conditions, if that changes anything.
-    pub(super) fn say(&self, claim: &Value, fields: &[(&str, &str)], kind: &str, status: &str, reason: &str) {
+    pub(super) fn update_status(
+        &self,
+        claim: &Value,
+        fields: &[(&str, &str)],
+        kind: &str,
+        status: &str,
+        reason: &str,
+    ) {
         let known = condition(claim, kind)
             .is_some_and(|c| text(c, "status") == status && text(c, "reason") == reason);
         if known {

@@ -5,9 +5,9 @@
 mod container;
 mod node;
 mod pod;
-mod runner;
+mod runtime;
 
-pub use runner::{End, Job, Runner, Shell};
+pub use runtime::{ContainerConfig, ContainerRuntime, FakeRuntime, Terminated};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::cluster::{Cluster, Local};
 use crate::object::{is_deleting, text, uid};
 use crate::store::Change;
 use node::Machine;
-use pod::{How, Work};
+use pod::{PodHandle, PodOptions};
 
 /// What a machine is when it joins.
 #[derive(Clone, Debug, Default)]
@@ -43,7 +43,7 @@ pub struct NodeSpec {
 
 /// What a kubelet says that is not so.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Lie {
+pub struct FalseReport {
     /// The status of its Ready condition, whatever is true.
     pub ready: Option<bool>,
     /// The exit code of every container, without running it.
@@ -57,8 +57,8 @@ enum Command {
     PowerOff(String),
     PowerOn(String),
     Reboot(String, Duration),
-    Lie(String, Lie),
-    Scrap(String),
+    FalseReport(String, FalseReport),
+    Remove(String),
 }
 
 /// The hand on the switches of all machines.
@@ -66,8 +66,8 @@ enum Command {
 pub struct Kubelets {
     commands: mpsc::UnboundedSender<Command>,
     task: Arc<Task>,
-    /// Set by the keeper of a pod that panics: else it would look like a pod that takes its time.
-    pod_died: Arc<AtomicBool>,
+    /// Set by the pod_runner of a pod that panics: else it would look like a pod that takes its time.
+    pod_panicked: Arc<AtomicBool>,
 }
 
 struct Task(JoinHandle<()>);
@@ -78,20 +78,20 @@ impl Drop for Task {
 }
 
 impl Kubelets {
-    /// Kubelets that run containers with this runner; no machines yet.
+    /// Kubelets that run containers with this runtime; no machines yet.
     #[must_use]
-    pub fn start(cluster: &Cluster, seed: u64, runner: Arc<dyn Runner>) -> Self {
+    pub fn start(cluster: &Cluster, seed: u64, runtime: Arc<dyn ContainerRuntime>) -> Self {
         let (commands, inbox) = mpsc::unbounded_channel();
-        let pod_died = Arc::new(AtomicBool::new(false));
-        let floor = Floor {
-            pod_died: pod_died.clone(),
+        let pod_panicked = Arc::new(AtomicBool::new(false));
+        let pool = KubeletPool {
+            pod_panicked: pod_panicked.clone(),
             api: cluster.local("kubelet"),
-            runner,
+            runtime,
             random: fastrand::Rng::with_seed(seed),
             machines: BTreeMap::new(),
             timers: BTreeSet::new(),
         };
-        Self { commands, task: Arc::new(Task(tokio::spawn(floor.run(inbox)))), pod_died }
+        Self { commands, task: Arc::new(Task(tokio::spawn(pool.run(inbox)))), pod_panicked }
     }
 
     /// A machine boots and registers.
@@ -115,19 +115,19 @@ impl Kubelets {
     }
 
     /// A machine is gone for good: it loses its power, and nobody can switch it on again.
-    pub fn scrap(&self, node: &str) {
-        self.send(Command::Scrap(node.to_owned()));
+    pub fn remove(&self, node: &str) {
+        self.send(Command::Remove(node.to_owned()));
     }
 
-    /// Whether the kubelets still work: none of them died of a bug.
+    /// Whether the kubelets still handle: none of them panicked of a bug.
     #[must_use]
-    pub fn at_work(&self) -> bool {
-        !self.task.0.is_finished() && !self.pod_died.load(Ordering::Relaxed)
+    pub fn is_running(&self) -> bool {
+        !self.task.0.is_finished() && !self.pod_panicked.load(Ordering::Relaxed)
     }
 
-    /// A kubelet begins to lie, or stops to.
-    pub fn lie(&self, node: &str, lie: Lie) {
-        self.send(Command::Lie(node.to_owned(), lie));
+    /// A kubelet begins to report, or stops to.
+    pub fn set_false_report(&self, node: &str, false_report: FalseReport) {
+        self.send(Command::FalseReport(node.to_owned(), false_report));
     }
 
     fn send(&self, command: Command) {
@@ -137,10 +137,10 @@ impl Kubelets {
 }
 
 /// Where all machines stand.
-struct Floor {
-    pod_died: Arc<AtomicBool>,
+struct KubeletPool {
+    pod_panicked: Arc<AtomicBool>,
     api: Local,
-    runner: Arc<dyn Runner>,
+    runtime: Arc<dyn ContainerRuntime>,
     random: fastrand::Rng,
     machines: BTreeMap<String, Machine>,
     timers: BTreeSet<(Instant, String, Timer)>,
@@ -153,12 +153,12 @@ enum Timer {
     Ready,
 }
 
-/// How often a kubelet renews its lease.
+/// PodOptions often a kubelet renews its lease.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
-impl Floor {
+impl KubeletPool {
     async fn run(mut self, mut inbox: mpsc::UnboundedReceiver<Command>) {
-        let mut pods = self.api.follow(&["pods"]);
+        let mut pods = self.api.watch(&["pods"]);
         loop {
             let next = self.timers.first().map(|(at, _, _)| *at);
             let timer = async {
@@ -170,7 +170,7 @@ impl Floor {
             tokio::select! {
                 biased;
                 command = inbox.recv() => match command {
-                    Some(command) => self.obey(command),
+                    Some(command) => self.handle_command(command),
                     None => return,
                 },
                 () = timer => self.on_timer(),
@@ -179,16 +179,16 @@ impl Floor {
         }
     }
 
-    fn obey(&mut self, command: Command) {
+    fn handle_command(&mut self, command: Command) {
         match command {
             Command::Join(spec) => {
                 let name = spec.name.clone();
                 self.machines.insert(name.clone(), Machine::new(spec));
                 self.boot(&name);
             }
-            Command::PowerOff(name) => self.switch_off(&name),
-            Command::Scrap(name) => {
-                self.switch_off(&name);
+            Command::PowerOff(name) => self.shut_down(&name),
+            Command::Remove(name) => {
+                self.shut_down(&name);
                 self.machines.remove(&name);
             }
             Command::PowerOn(name) => {
@@ -198,13 +198,13 @@ impl Floor {
             }
             Command::Reboot(name, down_for) => {
                 if self.machines.contains_key(&name) {
-                    self.switch_off(&name);
+                    self.shut_down(&name);
                     self.timers.insert((after(Instant::now(), down_for), name, Timer::Boot));
                 }
             }
-            Command::Lie(name, lie) => {
+            Command::FalseReport(name, report) => {
                 if let Some(machine) = self.machines.get_mut(&name) {
-                    machine.lie = lie;
+                    machine.false_report = report;
                     if machine.is_on {
                         machine.report_status(&self.api);
                     }
@@ -213,9 +213,9 @@ impl Floor {
         }
     }
 
-    fn switch_off(&mut self, name: &str) {
+    fn shut_down(&mut self, name: &str) {
         if let Some(machine) = self.machines.get_mut(name) {
-            self.api.cluster().trace().line(|| format!("machine {name} goes down"));
+            self.api.cluster().trace().record(|| format!("machine {name} goes down"));
             machine.is_on = false;
             machine.pods.clear();
         }
@@ -230,7 +230,7 @@ impl Floor {
         // Whatever was due before this boot is over, another boot included.
         self.timers.retain(|(_, n, _)| n != name);
         machine.pods.clear();
-        self.api.cluster().trace().line(|| format!("machine {name} boots as {boot_id}"));
+        self.api.cluster().trace().record(|| format!("machine {name} boots as {boot_id}"));
         machine.boot(&self.api, boot_id);
         self.timers.insert((Instant::now() + stagger, name.to_owned(), Timer::Heartbeat));
         self.timers.insert((Instant::now() + ready_in, name.to_owned(), Timer::Ready));
@@ -265,7 +265,7 @@ impl Floor {
                 let node = text(pod, "spec.nodeName");
                 let Some(machine) = self.machines.get_mut(node).filter(|m| m.is_on) else { return };
                 match machine.pods.get(uid(pod)) {
-                    Some(work) if is_deleting(pod) => work.stop(),
+                    Some(handle) if is_deleting(pod) => handle.stop(),
                     Some(_) => {}
                     None => self.start(pod, false),
                 }
@@ -283,17 +283,17 @@ impl Floor {
     fn start(&mut self, pod: &Arc<Value>, after_boot: bool) {
         let latency = Duration::from_millis(self.random.u64(50..800));
         let Some(machine) = self.machines.get_mut(text(pod, "spec.nodeName")) else { return };
-        let how = How {
+        let options = PodOptions {
             zone: machine.spec.zone.clone(),
             latency,
             after_boot,
-            lie: machine.lie.exit_code,
-            died: self.pod_died.clone(),
+            false_exit_code: machine.false_report.exit_code,
+            panicked: self.pod_panicked.clone(),
         };
-        let work = Work::start(&self.api, &self.runner, pod, how);
+        let handle = PodHandle::start(&self.api, &self.runtime, pod, options);
         if is_deleting(pod) {
-            work.stop();
+            handle.stop();
         }
-        machine.pods.insert(uid(pod).to_owned(), work);
+        machine.pods.insert(uid(pod).to_owned(), handle);
     }
 }

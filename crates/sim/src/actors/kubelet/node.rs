@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::pod::Work;
-use super::{Lie, NodeSpec};
+use super::pod::PodHandle;
+use super::{FalseReport, NodeSpec};
 use crate::clock::{micro_time, time};
 use crate::cluster::Local;
 use crate::object::{is_deleting, items, name, set, set_condition, text, uid};
@@ -15,10 +15,10 @@ const LEASES: &str = "coordination.k8s.io/leases";
 pub(super) struct Machine {
     pub(super) spec: NodeSpec,
     pub(super) is_on: bool,
-    pub(super) lie: Lie,
+    pub(super) false_report: FalseReport,
     /// A kubelet registers first, and is ready when its network is.
     pub(super) is_ready: bool,
-    pub(super) pods: BTreeMap<String, Work>,
+    pub(super) pods: BTreeMap<String, PodHandle>,
     boot_id: String,
     /// A kubelet registers when it starts, and never again: a Node that is deleted under it stays away.
     node_uid: String,
@@ -29,7 +29,7 @@ impl Machine {
         Self {
             spec,
             is_on: false,
-            lie: Lie::default(),
+            false_report: FalseReport::default(),
             is_ready: false,
             pods: BTreeMap::new(),
             boot_id: String::new(),
@@ -103,7 +103,7 @@ impl Machine {
                 "kubeletVersion": "v1.36.4", "kubeProxyVersion": "", "operatingSystem": "linux", "architecture": "amd64",
             }),
         );
-        let (status, reason, message) = if self.lie.ready.unwrap_or(self.is_ready) {
+        let (status, reason, message) = if self.false_report.ready.unwrap_or(self.is_ready) {
             ("True", "KubeletReady", "kubelet is posting ready status")
         } else {
             ("False", "KubeletNotReady", "container runtime network not ready")
@@ -114,12 +114,12 @@ impl Machine {
         }
         let ready = json!({"type": "Ready", "status": status, "reason": reason, "message": message, "lastHeartbeatTime": now});
         set_condition(node, ready, now);
-        for (key, value) in &self.lie.labels {
+        for (key, value) in &self.false_report.labels {
             node["metadata"]["labels"][key] = json!(value);
         }
     }
 
-    /// Renews the lease; and the status, where somebody else declared this node silent.
+    /// Renews the lease; and the status, where user else declared this node silent.
     pub(super) fn heartbeat(&self, api: &Local) {
         let now = micro_time(api.cluster().clock().now());
         let node = api.get("nodes", "", &self.spec.name).filter(|n| uid(n) == self.node_uid);

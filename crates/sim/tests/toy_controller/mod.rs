@@ -1,4 +1,4 @@
-//! A small controller to try the machinery on: it labels every Ready node once. Beside it, two versions of it with
+//! A small controller to try the machinery on: it labels every Ready node once. IncludeObject it, two versions of it with
 //! the mistakes that such programs make, and what must hold for all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,9 +20,9 @@ pub const LABEL: &str = "nodekeeper.dev/labelled";
 
 /// How a node is labelled.
 #[derive(Clone, Copy, Debug)]
-pub enum Way {
+pub enum Bug {
     /// Only if it is still the node that was seen: `test` of uid and version.
-    Guarded,
+    None,
     /// By writing back the whole node as it was seen, without its version: what others wrote since is lost.
     LostUpdate,
     /// By name, whatever has become of the node since it was seen.
@@ -33,7 +33,7 @@ pub enum Way {
     Busy,
 }
 
-pub fn scenario(way: Way) -> Scenario {
+pub fn scenario(way: Bug) -> Scenario {
     let program: Program = Arc::new(move |replica| Box::pin(label_nodes(replica, way)));
     let right = Scenario::new(program, || {
         vec![
@@ -44,23 +44,23 @@ pub fn scenario(way: Way) -> Scenario {
         ]
     });
     match way {
-        Way::Guarded => right,
+        Bug::None => right,
         // One replica: two of the wrong ones get in each other's way without any fault.
         _ => Scenario { replicas: 1, ..right },
     }
 }
 
-async fn label_nodes(replica: Replica, way: Way) {
+async fn label_nodes(replica: Replica, way: Bug) {
     let api: Api<Node> = Api::all(replica.client.clone());
     loop {
         // An error, a watch that ends, a version too old: all lead to a new list.
-        let _ = follow(&api, &replica, way).await;
+        let _ = watch(&api, &replica, way).await;
         sleep(Duration::from_millis(500)).await;
     }
 }
 
 /// One list, and the watch after it.
-async fn follow(api: &Api<Node>, replica: &Replica, way: Way) -> kube::Result<()> {
+async fn watch(api: &Api<Node>, replica: &Replica, way: Bug) -> kube::Result<()> {
     let list = api.list(&ListParams::default().match_any()).await?;
     let mut seen: BTreeMap<String, Node> = list.items.into_iter().map(|n| (n.name_any(), n)).collect();
     let version = list.metadata.resource_version.unwrap_or_default();
@@ -73,8 +73,8 @@ async fn follow(api: &Api<Node>, replica: &Replica, way: Way) -> kube::Result<()
                 let _ = label(&replica.client, node, &replica.name, way).await;
             }
         }
-        assert!(!matches!(way, Way::Panic) || seen.len() < 10, "planted");
-        while matches!(way, Way::Busy) && seen.len() > 10 {
+        assert!(!matches!(way, Bug::Panic) || seen.len() < 10, "planted");
+        while matches!(way, Bug::Busy) && seen.len() > 10 {
             let _ = api.get("nobody").await;
         }
         let Ok(event) = timeout(Duration::from_secs(5), events.try_next()).await else {
@@ -102,29 +102,29 @@ fn is_ready(node: &Node) -> bool {
     conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True")
 }
 
-async fn label(client: &Client, node: &Node, who: &str, way: Way) -> kube::Result<()> {
+async fn label(client: &Client, node: &Node, user: &str, way: Bug) -> kube::Result<()> {
     let api: Api<Node> = Api::all(client.clone());
     let name = node.name_any();
     match way {
-        Way::Guarded | Way::Panic | Way::Busy => {
+        Bug::None | Bug::Panic | Bug::Busy => {
             // Every kubelet labels its node, so that there is a map to add to.
             let path = format!("/metadata/labels/{}", LABEL.replace('/', "~1"));
             let patch = json!([
                 {"op": "test", "path": "/metadata/uid", "value": node.uid()},
                 {"op": "test", "path": "/metadata/resourceVersion", "value": node.resource_version()},
-                {"op": "add", "path": path, "value": who},
+                {"op": "add", "path": path, "value": user},
             ]);
             let patch: json_patch::Patch = serde_json::from_value(patch).expect("the patch is well formed");
             api.patch(&name, &PatchParams::default(), &Patch::<()>::Json(patch)).await?;
         }
-        Way::LostUpdate => {
+        Bug::LostUpdate => {
             let mut whole = node.clone();
             whole.metadata.resource_version = None;
-            whole.labels_mut().insert(LABEL.into(), who.into());
+            whole.labels_mut().insert(LABEL.into(), user.into());
             api.replace(&name, &PostParams::default(), &whole).await?;
         }
-        Way::StaleRead => {
-            let patch = json!({"metadata": {"labels": {LABEL: who}}});
+        Bug::StaleRead => {
+            let patch = json!({"metadata": {"labels": {LABEL: user}}});
             api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await?;
         }
     }
@@ -132,7 +132,7 @@ async fn label(client: &Client, node: &Node, who: &str, way: Way) -> kube::Resul
 }
 
 fn is_ours(change: &Change) -> bool {
-    change.who.starts_with("replica-")
+    change.user.starts_with("replica-")
 }
 
 fn label_of(node: Option<&Arc<Value>>) -> Option<&str> {
@@ -205,7 +205,7 @@ impl Invariant for AllLabelled {
     fn check(&mut self, _: &Change) -> Result<(), String> {
         Ok(())
     }
-    fn finally(&mut self, cluster: &Cluster) -> Result<(), String> {
+    fn check_final(&mut self, cluster: &Cluster) -> Result<(), String> {
         let nodes = cluster.local("invariant").all("nodes");
         let ready = nodes.iter().filter(|n| condition_status(n, "Ready") == "True").count();
         if ready == 0 {

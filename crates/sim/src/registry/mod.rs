@@ -1,17 +1,17 @@
-//! What single kinds do beyond being stored: defaults, admission, validation, graceful deletion.
+//! What single registry do beyond being stored: defaults, admission, validation, graceful deletion.
 
 mod budget;
-mod definition;
+mod crd;
 mod node;
 mod others;
 mod pod;
 mod pod_spec;
 
 pub use budget::{Budgets, percent};
-pub use definition::{CLEANUP, Definitions, not_enforced, resource_of};
+pub use crd::{CLEANUP, Crds, not_enforced, resource_of};
 pub use node::{NOT_READY, Nodes, UNREACHABLE, UNSCHEDULABLE};
 pub use others::{
-    ConfigMaps, EndpointSlices, Events, Leases, Namespaces, NewEvents, PriorityClasses, Secrets, Services,
+    ConfigMaps, EndpointSlices, Events, EventsV1, Leases, Namespaces, PriorityClasses, Secrets, Services,
     Workloads,
 };
 pub use pod::Pods;
@@ -27,7 +27,7 @@ use crate::resource::Resource;
 use crate::store::Store;
 
 /// What the rules of a kind may look at.
-pub struct Scene<'s> {
+pub struct AdmissionContext<'s> {
     /// The kind itself.
     pub resource: &'s Resource,
     /// Everything that is stored.
@@ -37,12 +37,12 @@ pub struct Scene<'s> {
 }
 
 /// The behaviour of a kind. Every method has a default that does nothing.
-pub trait Rules: Debug + Sync {
+pub trait Strategy: Debug + Sync {
     /// Fills in what the API server fills in, on every write.
     fn default(&self, _object: &mut Value) {}
 
     /// What happens on create only: admission, first status, allocation.
-    fn admit(&self, _object: &mut Value, _scene: &Scene<'_>) -> Result<(), ApiError> {
+    fn admit(&self, _object: &mut Value, _scene: &AdmissionContext<'_>) -> Result<(), ApiError> {
         Ok(())
     }
 
@@ -57,7 +57,7 @@ pub trait Rules: Debug + Sync {
     }
 
     /// What an update keeps of the old object where the new one leaves it out.
-    fn carry_over(&self, _new: &mut Value, _old: &Value) {}
+    fn prepare_for_update(&self, _new: &mut Value, _old: &Value) {}
 
     /// What is wrong with a name.
     fn check_name(&self, name: &str) -> Option<&'static str> {
@@ -75,8 +75,8 @@ pub trait Rules: Debug + Sync {
 
 /// A kind that is merely stored.
 #[derive(Debug)]
-pub struct Plain;
-impl Rules for Plain {}
+pub struct DefaultStrategy;
+impl Strategy for DefaultStrategy {}
 
 /// Lower-case letters, digits and `-`, at most 63, alphanumeric at both ends.
 #[must_use]

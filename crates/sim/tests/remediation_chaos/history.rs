@@ -16,7 +16,7 @@ use crate::gate::invariants::{is_ours, record};
 pub const BEHIND: SignedDuration = SignedDuration::from_secs(45);
 
 #[derive(Default)]
-pub struct Ledger {
+pub struct History {
     /// The policy since when; none while there is none.
     policies: Vec<(Timestamp, Option<Arc<Value>>)>,
     pub requests: BTreeMap<String, Arc<Value>>,
@@ -38,9 +38,9 @@ pub fn is_cordon(change: &Change) -> bool {
         && is_true(after, "spec.unschedulable")
 }
 
-impl Ledger {
+impl History {
     /// To be called when everything else was done about a change.
-    pub fn learn(&mut self, change: &Change) {
+    pub fn record(&mut self, change: &Change) {
         match (change.collection.as_str(), &change.after) {
             (POLICIES, after) => self.policies.push((change.at, after.clone())),
             (REQUESTS, Some(request)) => drop(self.requests.insert(change.key.clone(), request.clone())),
@@ -68,7 +68,7 @@ impl Ledger {
     }
 
     /// Whether this was so of the policy at some time that the writer may have decided from.
-    pub fn may_have_seen(&self, change: &Change, so: impl Fn(Option<&Value>) -> bool) -> bool {
+    pub fn possibly_observed(&self, change: &Change, so: impl Fn(Option<&Value>) -> bool) -> bool {
         let from = change.sent() - BEHIND;
         let first = self.policies.iter().rposition(|(since, _)| *since <= from);
         let seen = self.policies[first.unwrap_or_default()..].iter().filter(|(at, _)| *at <= change.at);
@@ -89,7 +89,7 @@ impl Ledger {
     }
 }
 
-/// The acts that this change of the policy approves: what is only remembered anew from requests has no group.
+/// The disruptions that this change of the policy approves: what is only remembered anew from requests has no group.
 pub fn approved(change: &Change) -> Vec<&Value> {
     let (POLICIES, Some(after)) = (change.collection.as_str(), &change.after) else { return Vec::new() };
     let known = |one: &Value| {

@@ -14,7 +14,7 @@ use tokio::time::sleep;
 
 /// What is done that must not be.
 #[derive(Clone, Copy, Debug)]
-pub enum Way {
+pub enum Bug {
     /// Deletes claims that nobody approved anything for, whatever the policy says.
     Blind,
     /// Undoes cordons of other people.
@@ -23,7 +23,7 @@ pub enum Way {
     Late,
 }
 
-pub fn scenario(way: Way) -> Scenario {
+pub fn scenario(way: Bug) -> Scenario {
     let right = super::scenario();
     let honest = right.program.clone();
     let program: Program = Arc::new(move |replica: Replica| {
@@ -40,17 +40,17 @@ pub fn scenario(way: Way) -> Scenario {
     Scenario { program, replicas: 1, ..right }
 }
 
-async fn sabotage(client: Client, seed: u64, way: Way) {
+async fn sabotage(client: Client, seed: u64, way: Bug) {
     let mut random = fastrand::Rng::with_seed(seed);
     // Not at once: people have to have their say first.
-    let patience = if matches!(way, Way::Blind) { random.u64(60..400) } else { 5 };
-    sleep(Duration::from_secs(patience)).await;
+    let client_timeout = if matches!(way, Bug::Blind) { random.u64(60..400) } else { 5 };
+    sleep(Duration::from_secs(client_timeout)).await;
     loop {
         // Requests get lost here too: the next one may not.
         let _ = match way {
-            Way::Blind => delete_a_claim(&client, &mut random).await,
-            Way::Uncordons => uncordon(&client).await,
-            Way::Late => approve(&client, is_late).await,
+            Bug::Blind => delete_a_claim(&client, &mut random).await,
+            Bug::Uncordons => uncordon(&client).await,
+            Bug::Late => approve(&client, is_late).await,
         };
         sleep(Duration::from_secs(5)).await;
     }

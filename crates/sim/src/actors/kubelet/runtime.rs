@@ -1,4 +1,4 @@
-//! How containers run: in process here, as real processes elsewhere.
+//! PodOptions containers run: in process here, as real processes elsewhere.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::object::{items, text};
 
 /// A container to run.
 #[derive(Clone)]
-pub struct Job {
+pub struct ContainerConfig {
     /// The cluster it runs in.
     pub cluster: Cluster,
     /// The node it runs on.
@@ -24,9 +24,9 @@ pub struct Job {
     pub container: Value,
 }
 
-/// How a container ended.
+/// PodOptions a container ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum Terminated {
     /// It exited, and left this in its termination message file.
     Exit {
         /// The exit code.
@@ -39,17 +39,17 @@ pub enum End {
 }
 
 /// Runs containers.
-pub trait Runner: Send + Sync {
+pub trait ContainerRuntime: Send + Sync {
     /// Runs one container to its end. Dropping the future kills it.
-    fn run(&self, job: Job) -> BoxFuture<'static, End>;
+    fn run(&self, job: ContainerConfig) -> BoxFuture<'static, Terminated>;
 
     /// Whether the image of a container can be had; without it the container waits.
     fn has_image(&self, _container: &Value) -> bool {
         true
     }
 
-    /// How long a container goes on after it was asked to stop; killed when the pod's grace is over.
-    fn winds_down(&self, _container: &Value) -> Duration {
+    /// PodOptions long a container goes on after it was asked to stop; killed when the pod's grace is over.
+    fn shutdown_time(&self, _container: &Value) -> Duration {
         Duration::from_millis(20)
     }
 }
@@ -58,26 +58,26 @@ pub trait Runner: Send + Sync {
 /// `oom`, `stubborn` (does not stop when asked). Images whose name contains `missing` cannot be pulled. Everything else
 /// runs until it is asked to stop.
 #[derive(Debug)]
-pub struct Shell;
+pub struct FakeRuntime;
 
-impl Runner for Shell {
+impl ContainerRuntime for FakeRuntime {
     fn has_image(&self, container: &Value) -> bool {
         !text(container, "image").contains("missing")
     }
 
-    fn winds_down(&self, container: &Value) -> Duration {
+    fn shutdown_time(&self, container: &Value) -> Duration {
         let stubborn = items(container, "command").first().is_some_and(|word| word == "stubborn");
         if stubborn { Duration::MAX } else { Duration::from_millis(20) }
     }
 
-    fn run(&self, job: Job) -> BoxFuture<'static, End> {
+    fn run(&self, job: ContainerConfig) -> BoxFuture<'static, Terminated> {
         Box::pin(async move {
             let words: Vec<&str> = ["command", "args"]
                 .iter()
                 .flat_map(|list| items(&job.container, list))
                 .filter_map(Value::as_str)
                 .collect();
-            let exit = |code: i32, message: &str| End::Exit { code, message: message.to_owned() };
+            let exit = |code: i32, message: &str| Terminated::Exit { code, message: message.to_owned() };
             match words.as_slice() {
                 ["true"] => exit(0, ""),
                 ["false"] => exit(1, ""),
@@ -88,7 +88,7 @@ impl Runner for Shell {
                 }
                 ["resolve"] if job.cluster.network().resolves(&job.node, &job.zone) => exit(0, "resolved"),
                 ["resolve"] => exit(1, "no answer"),
-                ["oom"] => End::OutOfMemory,
+                ["oom"] => Terminated::OutOfMemory,
                 _ => std::future::pending().await,
             }
         })

@@ -12,9 +12,9 @@ use nodekeeper_sim::object::{
 use nodekeeper_sim::store::Change;
 use serde_json::Value;
 
-use super::ledger::{BEHIND, Ledger, approved, is_cordon, mark};
+use super::history::{BEHIND, History, approved, is_cordon, mark};
 use super::{CLAIMS, POLICIES, REQUESTS, reserved};
-use crate::gate::invariants::{asked_for, foreign, identity, is_control, is_gated, is_ours, of_opening};
+use crate::gate::invariants::{foreign, identity, is_control, is_gated, is_ours, of_opening, without_status};
 
 pub const BUDGET: &str = "no more is done than the budget allows, and only what was approved";
 pub const FOREIGN: &str = "nothing foreign is changed where nodes are replaced";
@@ -40,7 +40,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
 /// 3. Acts are approved within the budget, and only what is reserved is done.
 #[derive(Default)]
 struct WithinTheBudget {
-    ledger: Ledger,
+    history: History,
     /// By request: when it was approved.
     approved: Vec<(Timestamp, String)>,
     /// Nodes that something was done to.
@@ -54,7 +54,7 @@ impl WithinTheBudget {
             let is_known = |name: &String| {
                 self.touched.contains(name)
                     || self
-                        .ledger
+                        .history
                         .requests
                         .get(name)
                         .is_some_and(|one| at(one, "status.approvedAt").is_some())
@@ -69,7 +69,7 @@ impl WithinTheBudget {
             for (count, field) in [(lately, "perHour"), (in_flight, "inFlight")] {
                 let most = number(policy, &format!("spec.budget.{field}")).unwrap_or_default();
                 if i64::try_from(count).unwrap_or(i64::MAX) > most {
-                    return Err(format!("{count} acts, and `{field}` is {most}: {:?}", self.approved));
+                    return Err(format!("{count} disruptions, and `{field}` is {most}: {:?}", self.approved));
                 }
             }
         }
@@ -77,12 +77,12 @@ impl WithinTheBudget {
     }
 
     fn check_act(&mut self, change: &Change) -> Result<(), String> {
-        let Some(node) = self.ledger.act(change) else { return Ok(()) };
+        let Some(node) = self.history.act(change) else { return Ok(()) };
         let is_reserved = |policy: Option<&Value>| {
             let is_it = |one: &Value| text(one, "remediation") == uid(&node) && at(one, "ended").is_none();
             policy.is_some_and(|policy| reserved(policy).any(is_it))
         };
-        if !self.ledger.may_have_seen(change, is_reserved) {
+        if !self.history.possibly_observed(change, is_reserved) {
             return Err(format!("nobody approved anything for {}", name(&node)));
         }
         self.touched.insert(uid(&node).to_owned());
@@ -98,7 +98,7 @@ impl Invariant for WithinTheBudget {
     fn check(&mut self, change: &Change) -> Result<(), String> {
         let wrong =
             if change.collection == POLICIES { self.check_approval(change) } else { self.check_act(change) };
-        self.ledger.learn(change);
+        self.history.record(change);
         wrong
     }
 }
@@ -151,7 +151,7 @@ impl Invariant for NothingForeign {
         match (change.collection.as_str(), &change.before, &change.after) {
             ("nodes", Some(before), Some(after)) => check_node(change, before, after),
             ("nodekeeper.dev/nodegates" | POLICIES, Some(before), Some(after)) => {
-                let same = asked_for(before) == asked_for(after);
+                let same = without_status(before) == without_status(after);
                 same.then_some(()).ok_or_else(|| format!("{before} became {after}"))
             }
             ("pods", ..) => check_pod(change),
@@ -167,7 +167,7 @@ impl Invariant for NothingForeign {
 
 /// 7. A policy that is missing or only looks: nothing is deleted, evicted or cordoned.
 #[derive(Default)]
-struct NotInADryRun(Ledger);
+struct NotInADryRun(History);
 
 impl Invariant for NotInADryRun {
     fn name(&self) -> &'static str {
@@ -178,19 +178,19 @@ impl Invariant for NotInADryRun {
         let enforces =
             |policy: Option<&Value>| policy.is_some_and(|one| text(one, "spec.enforcement") == "Enforce");
         let wrong = match self.0.act(change) {
-            Some(node) if !self.0.may_have_seen(change, enforces) => {
+            Some(node) if !self.0.possibly_observed(change, enforces) => {
                 Err(format!("something is done to {}", name(&node)))
             }
             _ => Ok(()),
         };
-        self.0.learn(change);
+        self.0.record(change);
         wrong
     }
 }
 
 /// 9. Nothing is issued in a pause that its writer can know of.
 #[derive(Default)]
-struct NotInAPause(Ledger);
+struct NotInAPause(History);
 
 impl Invariant for NotInAPause {
     fn name(&self) -> &'static str {
@@ -200,19 +200,19 @@ impl Invariant for NotInAPause {
     fn check(&mut self, change: &Change) -> Result<(), String> {
         let goes_on = |policy: Option<&Value>| policy.is_none_or(|one| at(one, "spec.pause").is_none());
         let wrong = match self.0.act(change) {
-            Some(node) if !self.0.may_have_seen(change, goes_on) => {
+            Some(node) if !self.0.possibly_observed(change, goes_on) => {
                 Err(format!("something is done to {}", name(&node)))
             }
             _ => Ok(()),
         };
-        self.0.learn(change);
+        self.0.record(change);
         wrong
     }
 }
 
 /// 9. What was seen too long ago is not acted on.
 #[derive(Default)]
-struct OnFreshEvidence(Ledger);
+struct OnFreshEvidence(History);
 
 /// Clocks jump by a minute, some of them more than once.
 const JUMPS: SignedDuration = SignedDuration::from_mins(4);
@@ -234,7 +234,7 @@ impl Invariant for OnFreshEvidence {
                 wrong = Err(format!("{one} is approved, and what it is for was seen at {seen:?}"));
             }
         }
-        self.0.learn(change);
+        self.0.record(change);
         wrong
     }
 }
@@ -242,7 +242,7 @@ impl Invariant for OnFreshEvidence {
 /// 10. While DNS is down for all nobody is replaced for it, but for what was approved before anybody could tell.
 #[derive(Default)]
 struct NotForTheOutage {
-    ledger: Ledger,
+    history: History,
     network: Option<Network>,
     since: Option<Timestamp>,
 }
@@ -258,7 +258,7 @@ impl NotForTheOutage {
 
     /// Whether a gate alone asks for it, for DNS alone.
     fn is_for_dns(&self, request: &str) -> bool {
-        let Some(request) = self.ledger.requests.get(request) else { return false };
+        let Some(request) = self.history.requests.get(request) else { return false };
         items(request, "spec.causes").iter().all(|cause| {
             let checks = items(cause, "checks");
             text(cause, "source") == "Gate"
@@ -276,13 +276,13 @@ impl NotForTheOutage {
                 return Err(format!("{one} is approved, and DNS is down since {since}"));
             }
         }
-        let Some(node) = self.ledger.act(change).filter(|_| !is_cordon(change)) else { return Ok(()) };
+        let Some(node) = self.history.act(change).filter(|_| !is_cordon(change)) else { return Ok(()) };
         let zone = &node["metadata"]["labels"]["topology.kubernetes.io/zone"];
         let unknown = |policy: Option<&Value>| {
             let is_it = |down: &Value| down["zone"] == *zone && text(down, "check") == "dns";
             !policy.is_some_and(|policy| items(policy, "status.down").iter().any(is_it))
         };
-        if self.is_for_dns(uid(&node)) && !self.ledger.may_have_seen(change, unknown) {
+        if self.is_for_dns(uid(&node)) && !self.history.possibly_observed(change, unknown) {
             return Err(format!("{} is known not to be the one that is wrong", name(&node)));
         }
         Ok(())
@@ -301,12 +301,12 @@ impl Invariant for NotForTheOutage {
     fn check(&mut self, change: &Change) -> Result<(), String> {
         self.look_at_dns(change.at);
         let wrong = self.look_at(change);
-        self.ledger.learn(change);
+        self.history.record(change);
         wrong
     }
 }
 
-/// In the end nodes that are well are open, no cordon of ours is left without an act, acts have come to their ends,
+/// In the end nodes that are well are open, no cordon of ours is left without an act, disruptions have come to their ends,
 /// and nobody is compared with for nothing.
 #[derive(Default)]
 struct Settled;
@@ -322,9 +322,9 @@ fn age(cluster: &Cluster, object: &Value, path: &str) -> SignedDuration {
 fn check_node_in_the_end(
     cluster: &Cluster,
     node: &Value,
-    acts: &BTreeMap<&str, &Value>,
+    disruptions: &BTreeMap<&str, &Value>,
 ) -> Result<(), String> {
-    let act = acts.get(uid(node));
+    let act = disruptions.get(uid(node));
     if mark(node).is_some() && act.is_none() {
         return Err(format!("{} is cordoned by us, and nothing is done to it", name(node)));
     }
@@ -341,27 +341,28 @@ fn check_node_in_the_end(
 
 impl Invariant for Settled {
     fn name(&self) -> &'static str {
-        "healthy nodes are open, and acts and comparisons come to an end"
+        "healthy nodes are open, and disruptions and comparisons come to an end"
     }
 
     fn check(&mut self, _: &Change) -> Result<(), String> {
         Ok(())
     }
 
-    fn finally(&mut self, cluster: &Cluster) -> Result<(), String> {
+    fn check_final(&mut self, cluster: &Cluster) -> Result<(), String> {
         let api = cluster.local("invariant");
         let policy = api.get(POLICIES, "", "default");
         let in_flight =
             policy.iter().flat_map(|policy| reserved(policy)).filter(|one| at(one, "ended").is_none());
-        let acts: BTreeMap<&str, &Value> = in_flight.map(|one| (text(one, "remediation"), one)).collect();
-        for (request, act) in &acts {
+        let disruptions: BTreeMap<&str, &Value> =
+            in_flight.map(|one| (text(one, "remediation"), one)).collect();
+        for (request, act) in &disruptions {
             // Who deletes the request of an act ends nothing: it is reserved for two hours.
             if api.get(REQUESTS, "", request).is_some() && age(cluster, act, "at") > ACT + JUMPS {
                 return Err(format!("{act} has not come to an end"));
             }
         }
         for node in api.all("nodes").iter().filter(|node| !is_deleting(node)) {
-            check_node_in_the_end(cluster, node, &acts)?;
+            check_node_in_the_end(cluster, node, &disruptions)?;
         }
         let is_old =
             |pod: &&std::sync::Arc<Value>| age(cluster, pod, "metadata.creationTimestamp") > COMPARISON;

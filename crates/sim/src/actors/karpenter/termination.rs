@@ -5,13 +5,13 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use super::{DISRUPTED_TAINT, Floor, TERMINATION};
+use super::{DISRUPTED_TAINT, Reconciler, TERMINATION};
 use crate::actors::placement::tolerates;
 use crate::object::{condition_status, is_deleting, items, set, text, uid};
 
-impl Floor {
+impl Reconciler {
     /// A claim that is being deleted takes its Node along, and goes after it.
-    pub(super) fn end_claim(&mut self, claim: &Value, node: Option<&Arc<Value>>) {
+    pub(super) fn finalize_claim(&mut self, claim: &Value, node: Option<&Arc<Value>>) {
         let registered = condition_status(claim, "Registered") == "True";
         if let Some(node) = node.filter(|_| registered) {
             if !is_deleting(node) {
@@ -19,17 +19,17 @@ impl Floor {
             }
             return;
         }
-        self.coming.remove(uid(claim));
+        self.launching.remove(uid(claim));
         self.cloud.terminate(text(claim, "status.providerID"));
         // A Node that was never registered is nobody's now; in a real cluster the cloud's controller buries it.
         if let Some(node) = node {
             let _ = self.api.delete(node, None);
         }
-        self.let_go(claim);
+        self.remove_finalizer(claim);
     }
 
     /// A Node that is being deleted is drained, however long that takes; then its machine ends, and it goes.
-    pub(super) fn end_node(&self, node: &Value) {
+    pub(super) fn finalize_node(&self, node: &Value) {
         // Nobody runs on a machine that is gone.
         let id = text(node, "spec.providerID");
         let gone = condition_status(node, "Ready") != "True" && !self.cloud.has(id);
@@ -40,7 +40,7 @@ impl Floor {
             }
         }
         self.cloud.terminate(id);
-        self.let_go(node);
+        self.remove_finalizer(node);
     }
 
     fn taint(&self, node: &Value) {
@@ -62,7 +62,7 @@ impl Floor {
     fn drain(&self, node: &Value) -> bool {
         let now = self.api.cluster().clock().now();
         let on_node = |pod: &Arc<Value>| text(pod, "spec.nodeName") == crate::object::name(node);
-        let waits_for = |pod: &Arc<Value>| on_node(pod) && is_waited_for(pod, now);
+        let waits_for = |pod: &Arc<Value>| on_node(pod) && blocks_drain(pod, now);
         let pods: Vec<Arc<Value>> = self.api.all("pods").into_iter().filter(waits_for).collect();
         // First what people run, then the daemons that serve it.
         let is_daemon = |pod: &Arc<Value>| is_owned_by(pod, "DaemonSet");
@@ -78,7 +78,7 @@ impl Floor {
         pods.is_empty()
     }
 
-    fn let_go(&self, object: &Value) {
+    fn remove_finalizer(&self, object: &Value) {
         let _ = self.api.change(object, None, |object| {
             let mut finalizers = items(object, "metadata.finalizers").to_vec();
             finalizers.retain(|f| f != TERMINATION);
@@ -96,7 +96,7 @@ fn is_owned_by(pod: &Value, kind: &str) -> bool {
 }
 
 /// Whether a drain has to wait for a pod: not if it is done, is the node's own, wants to stay, or cannot end.
-fn is_waited_for(pod: &Value, now: Timestamp) -> bool {
+fn blocks_drain(pod: &Value, now: Timestamp) -> bool {
     let done = matches!(text(pod, "status.phase"), "Succeeded" | "Failed");
     let stays = items(pod, "spec.tolerations").iter().any(|t| tolerates(t, &disrupted()));
     let end: Option<Timestamp> = text(pod, "metadata.deletionTimestamp").parse().ok();

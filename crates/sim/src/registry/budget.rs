@@ -3,18 +3,18 @@
 
 use serde_json::{Value, json};
 
-use super::{Rules, Scene, is_label_value, is_qualified_name};
+use super::{AdmissionContext, Strategy, is_label_value, is_qualified_name};
 use crate::api::status::{ApiError, Cause};
 use crate::object::{at, items, number, set, text};
 
-/// Rules of `PodDisruptionBudgets`.
+/// Strategy of `PodDisruptionBudgets`.
 #[derive(Debug)]
 pub struct Budgets;
 
 const COUNTS: [&str; 4] = ["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"];
 
-impl Rules for Budgets {
-    fn admit(&self, budget: &mut Value, _: &Scene<'_>) -> Result<(), ApiError> {
+impl Strategy for Budgets {
+    fn admit(&self, budget: &mut Value, _: &AdmissionContext<'_>) -> Result<(), ApiError> {
         for count in COUNTS {
             set(budget, &format!("status.{count}"), json!(0));
         }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Rules, Scene, is_label_value, is_qualified_name};
+use super::{AdmissionContext, Strategy, is_label_value, is_qualified_name};
 use crate::api::status::{ApiError, Cause};
 use crate::object::{at, default, items, set, take, text};
 
@@ -26,12 +26,12 @@ const NODE_INFO: &[&str] = &[
     "architecture",
 ];
 
-/// Rules of Nodes.
+/// Strategy of Nodes.
 #[derive(Debug)]
 pub struct Nodes;
 
-impl Rules for Nodes {
-    fn admit(&self, node: &mut Value, _: &Scene<'_>) -> Result<(), ApiError> {
+impl Strategy for Nodes {
+    fn admit(&self, node: &mut Value, _: &AdmissionContext<'_>) -> Result<(), ApiError> {
         let mut taints = items(node, "spec.taints").to_vec();
         if !taints.iter().any(|t| text(t, "key") == NOT_READY && text(t, "effect") == "NoSchedule") {
             taints.push(json!({"key": NOT_READY, "effect": "NoSchedule"}));

@@ -15,14 +15,14 @@ use nodekeeper_sim::cluster::Local;
 use nodekeeper_sim::faults::{Faults, Rates};
 use nodekeeper_sim::network::{Fault, Outage};
 use nodekeeper_sim::object::{condition, items, name, set, text, uid};
-use nodekeeper_sim::wire::Wire;
+use nodekeeper_sim::transport::Transport;
 use nodekeeper_sim::worker::Workers;
 use nodekeeper_sim::{Cluster, Options};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use crate::gate::{TAINT, furnish, taint, template};
+use crate::gate::{TAINT, setup, taint, template};
 
 pub const CLAIMS: &str = "karpenter.sh/nodeclaims";
 const API: &str = "nodekeeper.dev/v1alpha1";
@@ -30,19 +30,19 @@ const POLICIES: &str = "nodekeeper.dev/remediationpolicies";
 
 /// Something destructive that a controller did.
 #[derive(Clone, Debug)]
-pub struct Act {
+pub struct Disruption {
     pub at: Timestamp,
     /// `nodes`, `pods` or the collection of `NodeClaims`.
     pub what: String,
     pub name: String,
 }
 
-pub struct Stage {
+pub struct TestCluster {
     pub cluster: Cluster,
     pub kubelets: Kubelets,
     pub api: Local,
     cloud: Cloud,
-    acts: Arc<Mutex<Vec<Act>>>,
+    disruptions: Arc<Mutex<Vec<Disruption>>>,
     /// When control workers were made, and on which node.
     controls: Arc<Mutex<Vec<(Timestamp, String)>>>,
     controllers: Vec<JoinHandle<()>>,
@@ -53,9 +53,9 @@ pub struct Stage {
     _actors: Actors,
 }
 
-impl Drop for Stage {
+impl Drop for TestCluster {
     fn drop(&mut self) {
-        self.kill();
+        self.kill_controllers();
     }
 }
 
@@ -73,7 +73,7 @@ pub fn group(name: &str, size: usize, broken: u64) -> Group {
 }
 
 /// Room for everything that a test is not about.
-pub fn roomy() -> Value {
+pub fn permissive_policy() -> Value {
     json!({
         "enforcement": "Enforce",
         "budget": {"inFlightPerGroup": 50, "inFlightPerZone": 50, "inFlight": 50, "perHour": 100, "groupPercent": 100},
@@ -82,25 +82,25 @@ pub fn roomy() -> Value {
     })
 }
 
-impl Stage {
+impl TestCluster {
     /// A gate that wants hopeless nodes replaced, and a policy.
     pub fn new(seed: u64, policy: &Value) -> Self {
         let cluster = Cluster::new(Options::simulated(seed));
         let actors = actors::start(&cluster, Timing::default());
         let kubelets = Kubelets::start(&cluster, seed, Arc::new(Workers));
-        furnish(&cluster);
+        setup(&cluster);
         let cloud = Cloud::new(&cluster, &kubelets);
-        let (acts, controls) = (Arc::default(), Arc::default());
-        watch(&cluster, &acts, &controls);
+        let (disruptions, controls) = (Arc::default(), Arc::default());
+        watch(&cluster, &disruptions, &controls);
         let api = cluster.local("test");
         let body = json!({"apiVersion": API, "kind": "RemediationPolicy", "metadata": {"name": "default"}, "spec": policy});
         api.create(API, "RemediationPolicy", "", body).expect("the policy is valid");
-        let stage = Self {
+        let test = Self {
             cluster,
             kubelets,
             api,
             cloud,
-            acts,
+            disruptions,
             controls,
             controllers: Vec::new(),
             started: 0,
@@ -109,11 +109,11 @@ impl Stage {
             autoscaler: None,
             _actors: actors,
         };
-        stage.change_gate(|gate| {
+        test.change_gate(|gate| {
             set(gate, "spec.onFailure", json!("Replace"));
             set(gate, "spec.retry", json!({"maxRetries": 1, "recheckSeconds": 60}));
         });
-        stage
+        test
     }
 
     pub fn change_gate(&self, change: impl FnOnce(&mut Value)) {
@@ -130,15 +130,15 @@ impl Stage {
     }
 
     /// One more controller. The first leads; others wait for its lease.
-    pub fn lead(&mut self) {
+    pub fn start_controller(&mut self) {
         let client = self.cluster.client("replica-0");
         self.start(client);
     }
 
     /// One whose requests and answers get lost.
-    pub fn lead_with(&mut self, rates: Rates) {
+    pub fn start_controller_with_faults(&mut self, rates: Rates) {
         let faults = Faults::new(self.seed, rates, Arc::default());
-        let client = Wire::new(&self.cluster, "replica-0").with_faults(faults).client();
+        let client = Transport::new(&self.cluster, "replica-0").with_faults(faults).client();
         self.start(client);
     }
 
@@ -152,7 +152,7 @@ impl Stage {
     }
 
     /// All controllers die where they are.
-    pub fn kill(&mut self) {
+    pub fn kill_controllers(&mut self) {
         for controller in self.controllers.drain(..) {
             controller.abort();
         }
@@ -173,12 +173,12 @@ impl Stage {
     }
 
     /// Nodes that work and are let in: `good-ZONE-0` and so on.
-    pub async fn good(&self, count: usize, zone: &str) {
+    pub async fn add_healthy_nodes(&self, count: usize, zone: &str) {
         for n in 0..count {
             self.join(&format!("good-{zone}-{n}"), zone);
         }
-        self.until("good nodes are open", 5, |stage| {
-            (0..count).all(|n| stage.is_open(&format!("good-{zone}-{n}")))
+        self.until("good nodes are open", 5, |test| {
+            (0..count).all(|n| test.is_open(&format!("good-{zone}-{n}")))
         })
         .await;
     }
@@ -208,11 +208,11 @@ impl Stage {
     }
 
     /// Somebody asks for a node to be replaced.
-    pub fn ask(&self, node: &str) {
+    pub fn request_remediation(&self, node: &str) {
         let node = self.node(node).expect("the node is there");
         let body = json!({"apiVersion": API, "kind": "NodeRemediation", "metadata": {"name": uid(&node)}, "spec": {
             "node": {"name": name(&node), "uid": uid(&node)},
-            "causes": [{"source": "Person", "name": "somebody", "message": "it is old"}]}});
+            "causes": [{"source": "Person", "name": "user", "message": "it is old"}]}});
         self.api.create(API, "NodeRemediation", "", body).expect("the request is valid");
     }
 
@@ -231,16 +231,16 @@ impl Stage {
     }
 
     /// Reason and message of a condition of the policy, if it is True.
-    pub fn says(&self, type_: &str) -> Option<(String, String)> {
+    pub fn true_condition(&self, type_: &str) -> Option<(String, String)> {
         let policy = self.policy();
         let said = condition(&policy, type_).filter(|one| text(one, "status") == "True")?;
         Some((text(said, "reason").to_owned(), text(said, "message").to_owned()))
     }
 
     /// The deletions of Nodes and `NodeClaims` by controllers.
-    pub fn deletions(&self) -> Vec<Act> {
-        let acts = self.acts.lock().expect("nobody panics with it");
-        acts.iter().filter(|act| act.what != "pods").cloned().collect()
+    pub fn deletions(&self) -> Vec<Disruption> {
+        let disruptions = self.disruptions.lock().expect("nobody panics with it");
+        disruptions.iter().filter(|act| act.what != "pods").cloned().collect()
     }
 
     pub fn controls(&self) -> Vec<(Timestamp, String)> {
@@ -263,7 +263,7 @@ impl Stage {
                 .collect();
             assert!(
                 start.elapsed() < Duration::from_mins(minutes),
-                "never so: {what}; nodes {:?}; acts {:?}; policy {}; requests {said:?}",
+                "never so: {what}; nodes {:?}; disruptions {:?}; policy {}; requests {said:?}",
                 self.nodes(),
                 self.deletions(),
                 self.policy()["status"]
@@ -273,8 +273,12 @@ impl Stage {
     }
 }
 
-fn watch(cluster: &Cluster, acts: &Arc<Mutex<Vec<Act>>>, controls: &Arc<Mutex<Vec<(Timestamp, String)>>>) {
-    let (acts, controls) = (acts.clone(), controls.clone());
+fn watch(
+    cluster: &Cluster,
+    disruptions: &Arc<Mutex<Vec<Disruption>>>,
+    controls: &Arc<Mutex<Vec<(Timestamp, String)>>>,
+) {
+    let (disruptions, controls) = (disruptions.clone(), controls.clone());
     cluster.observe(Box::new(move |change| {
         if !change.writer().starts_with("replica") {
             return;
@@ -282,8 +286,8 @@ fn watch(cluster: &Cluster, acts: &Arc<Mutex<Vec<Act>>>, controls: &Arc<Mutex<Ve
         let what = change.collection.as_str();
         let is_act = matches!(what, "nodes" | CLAIMS) || change.is_eviction();
         if let Some(object) = change.deleted().filter(|_| is_act) {
-            let act = Act { at: change.at, what: what.to_owned(), name: name(object).to_owned() };
-            acts.lock().expect("nobody panics with it").push(act);
+            let act = Disruption { at: change.at, what: what.to_owned(), name: name(object).to_owned() };
+            disruptions.lock().expect("nobody panics with it").push(act);
         }
         if let ("pods", None, Some(pod)) = (what, &change.before, &change.after)
             && pod["metadata"]["labels"]["app.kubernetes.io/component"] == "control"
@@ -295,7 +299,7 @@ fn watch(cluster: &Cluster, acts: &Arc<Mutex<Vec<Act>>>, controls: &Arc<Mutex<Ve
 }
 
 /// The most of these that fall into any span of this length.
-pub fn most_within(times: &[Timestamp], span: SignedDuration) -> usize {
+pub fn max_in_window(times: &[Timestamp], span: SignedDuration) -> usize {
     let within =
         |from: &Timestamp| times.iter().filter(|at| *at >= from && at.duration_since(*from) < span).count();
     times.iter().map(within).max().unwrap_or_default()

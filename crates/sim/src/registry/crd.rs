@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Rules, Scene};
+use super::{AdmissionContext, Strategy};
 use crate::api::schema::Schema;
 use crate::api::status::{ApiError, Cause};
 use crate::clock::time;
@@ -12,11 +12,11 @@ use crate::resource::{Generation, Resource};
 /// Holds a CRD until its objects are gone.
 pub const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 
-/// Rules of CRDs.
+/// Strategy of CRDs.
 #[derive(Debug)]
-pub struct Definitions;
+pub struct Crds;
 
-impl Rules for Definitions {
+impl Strategy for Crds {
     fn default(&self, definition: &mut Value) {
         let kind = text(definition, "spec.names.kind").to_owned();
         object::default(definition, "spec.names.singular", json!(kind.to_lowercase()));
@@ -24,16 +24,16 @@ impl Rules for Definitions {
         object::default(definition, "spec.conversion", json!({"strategy": "None"}));
     }
 
-    fn admit(&self, definition: &mut Value, scene: &Scene<'_>) -> Result<(), ApiError> {
+    fn admit(&self, definition: &mut Value, ctx: &AdmissionContext<'_>) -> Result<(), ApiError> {
         // A real server sets these a moment later, in a controller of its own. Nobody can see the difference
         // but by asking before; what waits for Established works with both.
         let names = definition["spec"]["names"].clone();
         let stored: Vec<&Value> =
             items(definition, "spec.versions").iter().filter(|v| object::is_true(v, "storage")).collect();
         let stored: Vec<Value> = stored.iter().map(|v| v["name"].clone()).collect();
-        let since = time(scene.now);
+        let since = time(ctx.now);
         let condition = |kind: &str, status: &str, reason: &str, message: &str| json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": since});
-        let conditions = match taken_name(definition, scene) {
+        let conditions = match conflicting_name(definition, ctx) {
             None => vec![
                 condition("NamesAccepted", "True", "NoConflicts", "no conflicts found"),
                 condition(
@@ -99,7 +99,7 @@ impl Rules for Definitions {
 }
 
 /// A name of this CRD that another one of its group has.
-fn taken_name(definition: &Value, scene: &Scene<'_>) -> Option<String> {
+fn conflicting_name(definition: &Value, ctx: &AdmissionContext<'_>) -> Option<String> {
     let names = |d: &Value| -> Vec<String> {
         let single = ["plural", "singular", "kind", "listKind"]
             .map(|n| text(d, &format!("spec.names.{n}")).to_owned());
@@ -108,8 +108,8 @@ fn taken_name(definition: &Value, scene: &Scene<'_>) -> Option<String> {
     };
     let wanted = names(definition);
     let group = text(definition, "spec.group");
-    let collection = scene.resource.collection();
-    let others = scene.store.all(&collection).map(|(_, d)| d);
+    let collection = ctx.resource.collection();
+    let others = ctx.store.all(&collection).map(|(_, d)| d);
     others.filter(|d| text(d, "spec.group") == group).flat_map(|d| names(d)).find(|n| wanted.contains(n))
 }
 

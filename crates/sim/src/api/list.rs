@@ -79,7 +79,7 @@ impl State {
         let limit = limit.filter(|_| query.text("resourceVersion") != "0");
         let (revision, after) = match query.text("continue") {
             "" => (self.list_revision(request, limit.is_some())?, String::new()),
-            token => self.resume(token, query)?,
+            token => self.decode_continue(token, query)?,
         };
         let collection = request.resource.collection();
         let now = revision == self.store.revision();
@@ -163,7 +163,7 @@ impl State {
         }
     }
 
-    fn resume(&self, token: &str, query: &Query) -> Result<(u64, String), ApiError> {
+    fn decode_continue(&self, token: &str, query: &Query) -> Result<(u64, String), ApiError> {
         if !matches!(query.text("resourceVersion"), "" | "0") {
             return Err(ApiError::bad_request(
                 "specifying resource version is not allowed when using continue",
