@@ -9,7 +9,7 @@ use crate::api::{Caller, DeleteOptions, Deleted, Edit, State};
 use crate::clock::Clock;
 use crate::network::Network;
 use crate::resource::Resource;
-use crate::store::{ANY, Change, Observer};
+use crate::store::{ANY, Change, Observer, Snapshot};
 use crate::trace::Trace;
 use crate::transport::Transport;
 
@@ -108,6 +108,20 @@ impl Cluster {
     /// Lets user look at each change as it is committed, before anybody else can see it.
     pub fn observe(&self, observer: Observer) {
         self.state().store.observe(observer);
+    }
+
+    /// Backs etcd up.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        self.state().store.snapshot()
+    }
+
+    /// Restores etcd from a backup: resource versions go back, what was written since is lost, and all open watches
+    /// end, as when the API server restarts. Observers are not called for the difference.
+    pub fn restore(&self, snapshot: Snapshot) {
+        let now = self.clock().now();
+        self.state().restore(snapshot, "etcd", now);
+        self.trace().record(|| "etcd restored from a backup".into());
     }
 
     /// A client without a socket, without faults. To be called inside a tokio runtime.
@@ -217,11 +231,11 @@ impl Local {
     #[must_use]
     pub fn watch(&self, collections: &[&str]) -> ChangeWatch {
         let mut state = self.cluster.state();
-        let seen = state.store.revision();
+        let (seen, epoch) = (state.store.revision(), state.store.epoch());
         let wake = collections.iter().map(|c| state.store.changes_of(c)).collect();
         let collections = collections.iter().map(ToString::to_string).collect();
         drop(state);
-        ChangeWatch { cluster: self.cluster.clone(), collections, wake, seen }
+        ChangeWatch { cluster: self.cluster.clone(), collections, wake, seen, epoch }
     }
 }
 
@@ -231,6 +245,7 @@ pub struct ChangeWatch {
     collections: Vec<String>,
     wake: Vec<Arc<tokio::sync::Notify>>,
     seen: u64,
+    epoch: u64,
 }
 
 impl ChangeWatch {
@@ -239,8 +254,12 @@ impl ChangeWatch {
         let state = self.cluster.state();
         let wanted =
             |c: &&Arc<Change>| self.collections.iter().any(|name| *name == c.collection || name == ANY);
-        let changes = state.store.since(self.seen).filter(wanted);
+        let is_restored = self.epoch != state.store.epoch();
+        let restored = if is_restored { state.store.restored() } else { &[] };
+        let since = if is_restored { state.store.compacted() } else { self.seen };
+        let changes = restored.iter().chain(state.store.since(since)).filter(wanted);
         let changes = changes.cloned().collect();
+        self.epoch = state.store.epoch();
         self.seen = state.store.revision();
         changes
     }

@@ -136,6 +136,17 @@ struct Inner {
     requests: u64,
     sent: Arc<Notify>,
     coverage: Arc<Mutex<Coverage>>,
+    watches: u64,
+    /// Stalled watches: the plural of their resource, and the number of the first watch that is not stalled.
+    stalled: BTreeMap<String, u64>,
+    stalls_changed: Arc<Notify>,
+}
+
+/// An open watch of a client.
+#[derive(Clone, Debug)]
+pub(crate) struct OpenWatch {
+    resource: String,
+    number: u64,
 }
 
 /// The faults of one client, from its birth to its crash. Clones share them.
@@ -155,6 +166,9 @@ impl Faults {
             requests: 0,
             sent: Arc::default(),
             coverage,
+            watches: 0,
+            stalled: BTreeMap::new(),
+            stalls_changed: Arc::default(),
         })))
     }
 
@@ -249,7 +263,44 @@ impl Faults {
         WatchFault::Delay(Duration::from_millis(inner.random.u64(if late { 200..4_000 } else { 0..10 })))
     }
 
-    /// Counts name became of something that observations to a request.
+    /// Stalls the watches of a resource (`nodes`, `leases`) that the client has open now: they stay open and deliver
+    /// neither events nor bookmarks, nor their end. Watches that it opens later are not stalled.
+    pub fn stall_watches(&self, resource: &str) {
+        let mut inner = self.lock();
+        let next = inner.watches;
+        inner.stalled.insert(resource.to_owned(), next);
+    }
+
+    /// Lets the stalled watches of a resource deliver what they held back.
+    pub fn resume_watches(&self, resource: &str) {
+        let mut inner = self.lock();
+        inner.stalled.remove(resource);
+        inner.stalls_changed.notify_waiters();
+    }
+
+    pub(crate) fn open_watch(&self, request: &Request<Bytes>) -> OpenWatch {
+        let resource = resource_path(request).first().map(ToString::to_string).unwrap_or_default();
+        let mut inner = self.lock();
+        inner.watches += 1;
+        OpenWatch { resource, number: inner.watches - 1 }
+    }
+
+    /// Returns once a watch is not stalled.
+    pub(crate) async fn resumed(&self, watch: &OpenWatch) {
+        let changed = self.lock().stalls_changed.clone();
+        loop {
+            let mut resumed = Box::pin(changed.notified());
+            resumed.as_mut().enable();
+            let is_stalled =
+                self.lock().stalled.get(&watch.resource).is_some_and(|next| watch.number < *next);
+            if !is_stalled {
+                return;
+            }
+            resumed.await;
+        }
+    }
+
+    /// Counts what became of something that observations to a request.
     pub fn count(&self, name: &str) {
         self.lock().count(name);
     }
@@ -320,17 +371,20 @@ impl Inner {
     }
 }
 
-/// The kind of a write: method and resource, without names.
-fn write_point(request: &Request<Bytes>) -> String {
-    let path = request.uri().path();
-    let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+/// The segments of a path from the resource on: `pods`, a name, a subresource.
+fn resource_path(request: &Request<Bytes>) -> Vec<&str> {
+    let parts: Vec<&str> = request.uri().path().trim_matches('/').split('/').collect();
     let rest = match parts.as_slice() {
         ["api", _, rest @ ..] | ["apis", _, _, rest @ ..] => rest,
         _ => &[],
     };
     let in_namespace = rest.len() > 2 && rest[0] == "namespaces";
-    let rest = if in_namespace { &rest[2..] } else { rest };
-    match rest {
+    if in_namespace { rest[2..].to_vec() } else { rest.to_vec() }
+}
+
+/// The kind of a write: method and resource, without names.
+fn write_point(request: &Request<Bytes>) -> String {
+    match resource_path(request).as_slice() {
         [resource, _, part] => format!("{} {resource}/{part}", request.method()),
         [resource, ..] => format!("{} {resource}{}", request.method(), removals(request)),
         [] => request.method().to_string(),

@@ -126,6 +126,7 @@ pub fn events(cluster: Cluster, watch: Watch, lasts: Duration, bookmarks: bool) 
                     return Some((event.line(), Some((cluster, watch, wake.clone(), bookmark_at))));
                 }
                 Next::Last(event) => return Some((event.line(), None)),
+                Next::End => return None,
                 Next::Wait => {}
             }
             let now = Instant::now();

@@ -1,6 +1,6 @@
 //! Every object, and every change since the last compaction, under one revision counter.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -72,7 +72,14 @@ impl Change {
 /// Somebody who looks at each change as it is committed.
 pub type Observer = Box<dyn FnMut(&Change) + Send>;
 
-/// Objects by collection and key, their history, and who waits for more of it.
+/// A backup of the store, as `etcdctl snapshot save` makes one.
+#[derive(Clone)]
+pub struct Snapshot {
+    revision: u64,
+    objects: BTreeMap<String, BTreeMap<String, Arc<Value>>>,
+}
+
+/// Objects by collection and key, and the log of their changes.
 #[derive(Default)]
 pub struct Store {
     revision: u64,
@@ -81,6 +88,10 @@ pub struct Store {
     log: VecDeque<Arc<Change>>,
     waiting: BTreeMap<String, Arc<Notify>>,
     observers: Vec<Observer>,
+    /// How often the store was restored. A watch that began in an earlier epoch has ended.
+    epoch: u64,
+    /// The difference that the last restore made, for the controllers of the cluster.
+    restored: Vec<Arc<Change>>,
 }
 
 /// All collections, those that come later included.
@@ -219,6 +230,55 @@ impl Store {
     pub fn compact(&mut self, revision: u64) {
         self.compacted = revision.clamp(self.compacted, self.revision);
         // Whoever stands before the cut must learn that it was left behind.
+        for waiting in self.waiting.values() {
+            waiting.notify_waiters();
+        }
+    }
+
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The changes that the last restore made to objects.
+    #[must_use]
+    pub fn restored(&self) -> &[Arc<Change>] {
+        &self.restored
+    }
+
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot { revision: self.revision, objects: self.objects.clone() }
+    }
+
+    /// Replaces all objects by those of a backup. The revision goes back to the backup's, and open watches end.
+    pub fn restore(&mut self, snapshot: Snapshot, user: &str, at: Timestamp) {
+        let mut restored = Vec::new();
+        let old = std::mem::replace(&mut self.objects, snapshot.objects);
+        let collections: BTreeSet<&String> = old.keys().chain(self.objects.keys()).collect();
+        for collection in collections {
+            let (before, after) = (old.get(collection), self.objects.get(collection));
+            let keys: BTreeSet<&String> = before.into_iter().chain(after).flat_map(BTreeMap::keys).collect();
+            for key in keys {
+                let object = |objects: Option<&BTreeMap<String, Arc<Value>>>| objects?.get(key).cloned();
+                let (before, after) = (object(before), object(after));
+                if before != after {
+                    restored.push(Arc::new(Change {
+                        revision: snapshot.revision,
+                        collection: collection.clone(),
+                        key: key.clone(),
+                        before,
+                        after,
+                        user: user.to_owned(),
+                        at,
+                    }));
+                }
+            }
+        }
+        self.restored = restored;
+        self.epoch += 1;
+        self.log.clear();
+        (self.revision, self.compacted) = (snapshot.revision, snapshot.revision);
         for waiting in self.waiting.values() {
             waiting.notify_waiters();
         }

@@ -15,7 +15,7 @@ use tokio::time::sleep;
 use crate::api::Answer;
 use crate::api::status::ApiError;
 use crate::cluster::Cluster;
-use crate::faults::{Fault, Faults, WatchFault};
+use crate::faults::{Fault, Faults, OpenWatch, WatchFault};
 use crate::object::text;
 use crate::server::{self, Body};
 use crate::store::SENT_AT;
@@ -126,7 +126,7 @@ impl Transport {
         Ok(match answer {
             Answer::Events(watch, lasts, bookmarks) => {
                 let events = server::events(self.cluster.clone(), *watch, lasts, bookmarks);
-                let lines = inject_watch_faults(Box::pin(events), faults.clone());
+                let lines = inject_watch_faults(Box::pin(events), faults.clone(), faults.open_watch(request));
                 Response::new(StreamBody::new(lines.map(|line| Ok(Frame::data(line)))).boxed_unsync())
             }
             answer => server::respond(&self.cluster, answer),
@@ -185,15 +185,18 @@ async fn never<T>() -> T {
 fn inject_watch_faults(
     events: impl Stream<Item = Bytes> + Send + Unpin + 'static,
     faults: Faults,
+    watch: OpenWatch,
 ) -> impl Stream<Item = Bytes> {
-    stream::unfold(Some((events, faults)), |place| async move {
-        let (mut events, faults) = place?;
-        let line = events.next().await?;
+    stream::unfold(Some((events, faults, watch)), |place| async move {
+        let (mut events, faults, watch) = place?;
+        let line = events.next().await;
+        faults.resumed(&watch).await;
+        let line = line?;
         match faults.for_watch_event() {
             WatchFault::Cut => None,
             WatchFault::Delay(delay) => {
                 sleep(delay).await;
-                if faults.is_dead() { None } else { Some((line, Some((events, faults)))) }
+                if faults.is_dead() { None } else { Some((line, Some((events, faults, watch)))) }
             }
         }
     })

@@ -38,7 +38,7 @@ use serde_json::Value;
 use crate::registry;
 use crate::resource::Resource;
 use crate::resources::builtin;
-use crate::store::Store;
+use crate::store::{Snapshot, Store};
 use status::ApiError;
 
 /// Who asks, when, and how seriously.
@@ -101,6 +101,12 @@ impl State {
     #[must_use]
     pub fn resource_in(&self, collection: &str) -> Option<Arc<Resource>> {
         self.resources.iter().find(|r| !r.is_view() && r.collection() == collection).cloned()
+    }
+
+    /// Restores a backup of the store and serves the CRDs that are in it.
+    pub fn restore(&mut self, snapshot: Snapshot, user: &str, now: Timestamp) {
+        self.store.restore(snapshot, user, now);
+        self.reload_definitions();
     }
 
     /// Serves what the stored CRDs define, after one of them changed.

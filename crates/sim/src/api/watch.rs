@@ -45,6 +45,8 @@ pub enum Next {
     Event(WatchEvent),
     /// The last event: the watch cannot go on.
     Last(WatchEvent),
+    /// The store was restored from a backup, and the watch ends without an error.
+    End,
     /// Nothing, until the collection changes.
     Wait,
 }
@@ -57,6 +59,7 @@ pub struct Watch {
     shape: Shape,
     initial: VecDeque<WatchEvent>,
     seen: u64,
+    epoch: u64,
     too_old: bool,
 }
 
@@ -70,8 +73,9 @@ impl Watch {
         let send_initial = initial_events_wanted(request)?;
         let version = query_version(request)?.unwrap_or(0);
         let current = state.store.revision();
-        let mut watch =
-            Self { selection, resource, shape, initial: VecDeque::new(), seen: current, too_old: false };
+        let epoch = state.store.epoch();
+        let (seen, initial, too_old) = (current, VecDeque::new(), false);
+        let mut watch = Self { selection, resource, shape, initial, seen, epoch, too_old };
         if send_initial.unwrap_or(version == 0) {
             if version > current {
                 return Err(ApiError::version_too_large(version, current));
@@ -102,6 +106,9 @@ impl Watch {
 
     /// The next event after what was said before.
     pub fn next(&mut self, state: &State, now: Timestamp) -> Next {
+        if self.epoch != state.store.epoch() {
+            return Next::End;
+        }
         if let Some(event) = self.initial.pop_front() {
             return Next::Event(event);
         }
