@@ -1,4 +1,4 @@
-//! The resources that the cluster serves: one table, one line a kind.
+//! The table of built-in kinds, one line for each.
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -14,7 +14,6 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use crate::registry;
 use crate::resource::{Generation, PRIMITIVE, Resource, kind};
 
-/// The built-in registry. What a kind does beyond being stored is in its [`registry::Strategy`].
 #[must_use]
 #[rustfmt::skip] // A table is read by its lines.
 pub fn builtin() -> Vec<Resource> {
@@ -76,7 +75,7 @@ const EVENTS_FIELDS: &[&str] = &[
     "reportingController",
     "type",
 ];
-/// events.k8s.io name → core name of the same field.
+/// Field names of events.k8s.io and of core.
 const EVENT_NAMES: &[(&str, &str)] = &[
     ("regarding", "involvedObject"),
     ("note", "message"),
@@ -87,7 +86,7 @@ const EVENT_NAMES: &[(&str, &str)] = &[
     ("deprecatedCount", "count"),
 ];
 
-/// Lists that a strategic merge patch merges by a key; all others it replaces. Taints are not here: they are atomic.
+/// The lists that a strategic merge patch merges by a key; it replaces all others, such as taints.
 const NODE_LISTS: &[(&str, &str)] = &[("status.addresses", "type"), ("spec.podCIDRs", PRIMITIVE)];
 const POD_LISTS: &[(&str, &str)] = &[("status.podIPs", "ip"), ("status.hostIPs", "ip")];
 const SERVICE_FIELDS: &[&str] = &["spec.clusterIP", "spec.type"];

@@ -1,4 +1,4 @@
-//! The API server as HTTP sees it: a request in, a response or a stream of events out.
+//! The HTTP front of the API server: requests in, responses and watch streams out.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -20,12 +20,11 @@ use crate::cluster::Cluster;
 use crate::object::{self, text};
 use crate::registry::not_enforced;
 
-/// The body of every answer.
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// How often a quiet watch says how far it is.
+/// How often a watch gets a bookmark.
 const BOOKMARK_PERIOD: Duration = Duration::from_mins(1);
-/// Answers one request. `cache_at` is how far a cache has come that may answer reads which allow it.
+/// Handles one request. `cache_at` is the revision of a stale watch cache, if reads may be served from it.
 pub fn answer(
     cluster: &Cluster,
     user: &str,
@@ -69,7 +68,7 @@ fn is_known_group(cluster: &Cluster, path: &str) -> bool {
     cluster.state().resources().any(|r| r.group == version[0] && r.version == version[1])
 }
 
-/// Sends an answer as one frame, or as a frame an event.
+/// Turns an answer into a response; a watch sends one event a frame.
 pub fn respond(cluster: &Cluster, answer: Answer) -> Response<Body> {
     let json = header::HeaderValue::from_static("application/json");
     match answer {
@@ -108,7 +107,7 @@ pub fn respond(cluster: &Cluster, answer: Answer) -> Response<Body> {
     }
 }
 
-/// A watch as lines of JSON, until its time is over or it can no longer watch.
+/// The events of a watch as lines of JSON, until it times out or cannot continue.
 pub fn events(cluster: Cluster, watch: Watch, lasts: Duration, bookmarks: bool) -> impl Stream<Item = Bytes> {
     let wake = cluster.state().store.changes_of(&watch.collection());
     let end = after(Instant::now(), lasts);
@@ -118,7 +117,7 @@ pub fn events(cluster: Cluster, watch: Watch, lasts: Duration, bookmarks: bool) 
         let (cluster, mut watch, wake, mut bookmark_at) = place?;
         loop {
             let mut changed = Box::pin(wake.notified());
-            // Enlist before looking, so that a change in between is not missed.
+            // Registers before it reads, so that no change is missed in between.
             changed.as_mut().enable();
             let next = watch.next(&cluster.state(), cluster.clock().now());
             match next {
@@ -142,13 +141,12 @@ pub fn events(cluster: Cluster, watch: Watch, lasts: Duration, bookmarks: bool) 
                 return Some((line, Some((cluster, watch, wake.clone(), bookmark_at))));
             }
             let until = if bookmarks { end.min(bookmark_at) } else { end };
-            // Both outcomes lead back to the top, where the log is looked at first.
+            // Both outcomes lead to the top of the loop, which reads the log.
             let _ = tokio::time::timeout_at(until, changed).await;
         }
     })
 }
 
-/// A document as it is sent.
 #[must_use]
 pub fn bytes_of(document: &Value) -> Bytes {
     let bytes = serde_json::to_vec(document);

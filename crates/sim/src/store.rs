@@ -1,4 +1,4 @@
-//! Every object, and every change since the last compaction, under one revision counter.
+//! The storage: all objects and the log of their changes under one revision counter, as in etcd.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -9,44 +9,42 @@ use tokio::sync::Notify;
 
 use crate::object;
 
-/// One committed change.
+/// A committed change.
 #[derive(Debug)]
 pub struct Change {
-    /// The revision it made; revisions are dense.
+    /// Revisions have no gaps.
     pub revision: u64,
-    /// Which collection: `pods`, `coordination.k8s.io/leases`.
+    /// Such as `pods` or `coordination.k8s.io/leases`.
     pub collection: String,
     /// `name` or `namespace/name`.
     pub key: String,
-    /// The object before; none where it was made.
+    /// None if the object was created.
     pub before: Option<Arc<Value>>,
-    /// The object after; none where it is gone.
+    /// None if the object was removed.
     pub after: Option<Arc<Value>>,
-    /// Who did it.
+    /// The user; for a delayed write also the time at which it was sent.
     pub user: String,
-    /// When.
     pub at: Timestamp,
 }
 
-/// Between a writer and the time at which it sent a write that was held back on its way.
-pub(crate) const SENT_AT: &str = " held since ";
+/// Separates the user from the time at which a delayed write was sent.
+pub(crate) const SENT_AT: &str = " sent at ";
 
 impl Change {
-    /// When the write was sent: earlier than it landed where something held it back.
+    /// The time at which the write was sent, which is before its commit if it was delayed.
     #[must_use]
     pub fn sent(&self) -> Timestamp {
         let since = self.user.split_once(SENT_AT).and_then(|(_, since)| since.parse().ok());
         since.unwrap_or(self.at)
     }
 
-    /// The object that this change asks to be gone, in whatever way; what then removes it is no second deletion.
+    /// The object, if this change begins its deletion. The later removal is not counted again.
     #[must_use]
     pub fn deleted(&self) -> Option<&Arc<Value>> {
         let before = self.before.as_ref().filter(|before| !object::is_deleting(before))?;
         self.after.as_ref().is_none_or(|after| object::is_deleting(after)).then_some(before)
     }
 
-    /// Whether this change is an eviction's, and not a plain deletion.
     #[must_use]
     pub fn is_eviction(&self) -> bool {
         let mark = |pod: &Arc<Value>| {
@@ -56,20 +54,19 @@ impl Change {
         self.collection == "pods" && self.deleted().is_some_and(mark)
     }
 
-    /// Who sent it.
+    /// The user of the write.
     #[must_use]
     pub fn writer(&self) -> &str {
         self.user.split_once(SENT_AT).map_or(&self.user, |(writer, _)| writer)
     }
 
-    /// Whether it was held back on its way.
     #[must_use]
     pub fn was_delayed(&self) -> bool {
         self.user.contains(SENT_AT)
     }
 }
 
-/// Somebody who looks at each change as it is committed.
+/// Called for each change at its commit.
 pub type Observer = Box<dyn FnMut(&Change) + Send>;
 
 /// A backup of the store, as `etcdctl snapshot save` makes one.
@@ -94,54 +91,52 @@ pub struct Store {
     restored: Vec<Arc<Change>>,
 }
 
-/// All collections, those that come later included.
+/// Matches all collections, including later ones.
 pub const ANY: &str = "*";
 
-/// A log longer than this is cut to half: a cluster that runs for days must not grow.
+/// A longer log is halved, so that a long-running cluster does not grow.
 const MAX_LOG: usize = 50_000;
 
 impl Store {
-    /// An empty store at a revision that has a past, so that very old versions are too old, as on a real server.
+    /// Starts at a revision above 1, so that very old resource versions are too old, as on a real server.
     #[must_use]
     pub fn new() -> Self {
         Self { revision: 100, compacted: 100, ..Self::default() }
     }
 
-    /// The newest revision.
     #[must_use]
     pub fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// The oldest revision from which a client may go on.
+    /// The oldest revision that a client may start from.
     #[must_use]
     pub fn compacted(&self) -> u64 {
         self.compacted
     }
 
-    /// Whether every change after this revision is still in the log.
+    /// Whether the log has every change after this revision.
     #[must_use]
     pub fn has_changes_since(&self, revision: u64) -> bool {
         self.log.front().is_none_or(|first| first.revision <= revision.saturating_add(1))
     }
 
-    /// One object.
     #[must_use]
     pub fn get(&self, collection: &str, key: &str) -> Option<&Arc<Value>> {
         self.objects.get(collection)?.get(key)
     }
 
-    /// All objects of a collection, by key.
+    /// Sorted by key.
     pub fn all(&self, collection: &str) -> impl Iterator<Item = (&String, &Arc<Value>)> {
         self.objects.get(collection).into_iter().flatten()
     }
 
-    /// The names of the collections that hold anything.
+    /// The collections that have objects.
     pub fn collections(&self) -> impl Iterator<Item = &String> {
         self.objects.iter().filter(|(_, o)| !o.is_empty()).map(|(name, _)| name)
     }
 
-    /// The objects of a collection as they were at a revision that is not compacted away.
+    /// The objects of a collection at a revision that is not compacted.
     #[must_use]
     pub fn at(&self, collection: &str, revision: u64) -> BTreeMap<String, Arc<Value>> {
         let mut objects = self.objects.get(collection).cloned().unwrap_or_default();
@@ -156,14 +151,14 @@ impl Store {
         objects
     }
 
-    /// The changes after a revision, oldest first.
+    /// Oldest first.
     pub fn since(&self, revision: u64) -> impl Iterator<Item = &Arc<Change>> {
         let first = self.log.front().map_or(self.revision + 1, |c| c.revision);
         let skip = usize::try_from(revision.saturating_add(1).saturating_sub(first)).unwrap_or(usize::MAX);
         self.log.range(skip.min(self.log.len())..)
     }
 
-    /// Puts an object in place under a new revision and returns it as stored.
+    /// Stores an object under a new revision.
     pub fn put(
         &mut self,
         collection: &str,
@@ -181,7 +176,7 @@ impl Store {
         new
     }
 
-    /// Removes an object and returns its last state, which carries the revision of its end.
+    /// Removes an object and returns its last state with the revision of the removal.
     pub fn remove(&mut self, collection: &str, key: &str, user: &str, at: Timestamp) -> Option<Arc<Value>> {
         let before = self.objects.get_mut(collection)?.remove(key)?;
         self.revision += 1;
@@ -226,10 +221,11 @@ impl Store {
         }
     }
 
-    /// Refuses the history up to a revision to clients. The actors of the cluster, who cannot list again, keep it.
+    /// Makes revisions unavailable to clients. Components of the cluster, which never list again, still get their
+    /// changes.
     pub fn compact(&mut self, revision: u64) {
         self.compacted = revision.clamp(self.compacted, self.revision);
-        // Whoever stands before the cut must learn that it was left behind.
+        // Watches that are behind must end.
         for waiting in self.waiting.values() {
             waiting.notify_waiters();
         }
@@ -284,12 +280,13 @@ impl Store {
         }
     }
 
-    /// Woken at each change of a collection, or of [`ANY`]. Take it, look at the log, then wait: nothing is lost in between.
+    /// Notified at each change of a collection, or of [`ANY`]. Register, read the log, then wait: no change is
+    /// missed.
     pub fn changes_of(&mut self, collection: &str) -> Arc<Notify> {
         self.waiting.entry(collection.to_owned()).or_default().clone()
     }
 
-    /// Lets user look at each change from now on.
+    /// Calls the observer for each later change.
     pub fn observe(&mut self, observer: Observer) {
         self.observers.push(observer);
     }

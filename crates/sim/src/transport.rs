@@ -1,4 +1,4 @@
-//! The way between one client and the API server. Here requests take time, get lost, and clients die.
+//! The connection of one client to the API server, with latency and faults.
 
 use std::collections::BTreeSet;
 use std::task::{Context, Poll};
@@ -20,13 +20,12 @@ use crate::object::text;
 use crate::server::{self, Body};
 use crate::store::SENT_AT;
 
-/// The least time that a request takes. Without it a busy loop would never let virtual time go on.
+/// Without it a busy loop would stop virtual time.
 const MIN_LATENCY: Duration = Duration::from_millis(1);
 
-/// Why a request had no answer.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// One client's connection: a `tower::Service` for `kube::Client`.
+/// A `tower::Service` for `kube::Client`.
 #[derive(Clone)]
 pub struct Transport {
     cluster: Cluster,
@@ -35,19 +34,18 @@ pub struct Transport {
 }
 
 impl Transport {
-    /// A connection on which nothing goes wrong.
+    /// A connection without faults.
     #[must_use]
     pub fn new(cluster: &Cluster, user: &str) -> Self {
         Self { cluster: cluster.clone(), user: user.to_owned(), faults: None }
     }
 
-    /// A connection on which these faults happen.
     #[must_use]
     pub fn with_faults(self, faults: Faults) -> Self {
         Self { faults: Some(faults), ..self }
     }
 
-    /// A client on this connection. To be called inside a tokio runtime.
+    /// Call it inside a tokio runtime.
     #[must_use]
     pub fn client(self) -> kube::Client {
         kube::Client::new(self, "default")
@@ -66,10 +64,10 @@ impl Transport {
         let (delay, fault) = faults.for_request(&request);
         if fault == Fault::Delayed {
             let client_timeout = faults.client_timeout();
-            // It is on its way, whatever becomes of who sent it.
+            // The write is on its way, even if its client crashes.
             tokio::spawn(self.deliver_late(faults, request, delay));
             sleep(client_timeout).await;
-            return Err("connection reset: the request may or may not have arrived".into());
+            return Err("connection reset: the request may have been applied".into());
         }
         sleep(MIN_LATENCY + delay).await;
         self.send_with_fault(&faults, fault, &request).await
@@ -97,9 +95,9 @@ impl Transport {
         }
         match fault {
             Fault::LostRequest => {
-                self.cluster.trace().record(|| format!("{} {} lost on the way", self.user, summary(request)));
+                self.cluster.trace().record(|| format!("{} {} lost", self.user, summary(request)));
                 sleep(faults.client_timeout()).await;
-                return Err("connection reset: the request may or may not have arrived".into());
+                return Err("connection reset: the request may have been applied".into());
             }
             Fault::CrashBefore => {
                 self.cluster.trace().record(|| format!("{} crashes before {}", self.user, summary(request)));
@@ -114,7 +112,7 @@ impl Transport {
         match fault {
             Fault::LostAnswer => {
                 sleep(faults.client_timeout()).await;
-                return Err("connection reset: the request may or may not have arrived".into());
+                return Err("connection reset: the request may have been applied".into());
             }
             Fault::CrashAfter => {
                 self.cluster.trace().record(|| format!("{} crashes after {}", self.user, summary(request)));
@@ -133,7 +131,7 @@ impl Transport {
         })
     }
 
-    /// Lets a write arrive when nobody waits for it any more.
+    /// Applies a write after its client has timed out.
     async fn deliver_late(self, faults: Faults, request: Request<Bytes>, delay: Duration) {
         let led = self.leases();
         let user = format!("{}{SENT_AT}{}", self.user, self.cluster.clock().now());
@@ -141,9 +139,9 @@ impl Transport {
         let answer = server::answer(&self.cluster, &user, &request, None);
         self.log_request(&request, &answer, Fault::Delayed.name());
         let landed = matches!(&answer, Answer::Document(code, _) if code.is_success());
-        faults.count(if landed { "held write landed" } else { "held write refused" });
+        faults.count(if landed { "delayed write applied" } else { "delayed write refused" });
         if landed && led != self.leases() {
-            faults.count("write landed after its writer's lease");
+            faults.count("write applied after its writer's lease");
         }
     }
 
@@ -176,12 +174,12 @@ fn summary(request: &Request<Bytes>) -> String {
     format!("{} {}", request.method(), request.uri())
 }
 
-/// What a dead client gets.
+/// The response to a client that has crashed.
 async fn never<T>() -> T {
     std::future::pending().await
 }
 
-/// A stream of events that comes late and breaks off, but never loses an event in its middle: TCP does not either.
+/// Delays events and cuts the stream, but never loses an event in between, as TCP.
 fn inject_watch_faults(
     events: impl Stream<Item = Bytes> + Send + Unpin + 'static,
     faults: Faults,

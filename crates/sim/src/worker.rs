@@ -1,4 +1,4 @@
-//! Workers in process: the real checks, in the cluster's own network and on its clock.
+//! Runs workers in process: the real checks in the simulated network, on the cluster's clock.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::network::{self, Fault};
 use crate::object::{items, name, namespace, text, uid};
 use crate::server;
 
-/// Runs containers named `worker` that have an assignment as workers; all others as [`FakeRuntime`] does.
+/// Runs worker containers in process, and all others as [`FakeRuntime`] does.
 #[derive(Debug)]
 pub struct Workers;
 
@@ -40,14 +40,14 @@ impl ContainerRuntime for Workers {
     }
 }
 
-/// The assignment of a container that is a worker's.
+/// The assignment of a worker container.
 #[must_use]
 pub fn assignment(container: &Value) -> Option<&str> {
     let variable = items(container, "env").iter().find(|e| text(e, "name") == Assignment::ENV);
     variable.filter(|_| text(container, "name") == "worker").map(|e| text(e, "value"))
 }
 
-/// The user that a pod is to the API server.
+/// The user name of a pod's service account.
 #[must_use]
 pub fn service_account(pod: &Value) -> String {
     let account = match text(pod, "spec.serviceAccountName") {
@@ -59,7 +59,7 @@ pub fn service_account(pod: &Value) -> String {
 
 async fn work(text: String, config: ContainerConfig) -> Terminated {
     let mut random = fastrand::Rng::with_seed(hash(uid(&config.pod)));
-    // To pull up the sandbox and the process; the checks themselves take some milliseconds more.
+    // The start of sandbox and process; the checks take some milliseconds more.
     sleep(Duration::from_millis(random.u64(200..1800))).await;
     let net = PodNetwork {
         user: service_account(&config.pod),
@@ -83,13 +83,13 @@ fn log_report(config: &ContainerConfig, report: &Report) {
     config.cluster.trace().record(line);
 }
 
-/// FNV-1a: the same in every run and on every machine, which the hasher of the standard library does not promise.
+/// FNV-1a, which unlike the standard hasher is stable across runs and machines.
 fn hash(text: &str) -> u64 {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     text.bytes().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
-/// The network as a pod inside the cluster has it.
+/// The network of a pod in the cluster.
 struct PodNetwork {
     cluster: Cluster,
     node: String,
@@ -99,7 +99,7 @@ struct PodNetwork {
 }
 
 impl PodNetwork {
-    /// A way through the network. What is lost is lost, not refused: whoever waits gives up.
+    /// Waits for the latency. Never returns during an outage, since packets are dropped and not refused.
     async fn traverse(&self, fault: Fault) {
         if !self.cluster.network().works(fault, &self.node, &self.zone) {
             std::future::pending::<()>().await;
@@ -117,7 +117,7 @@ impl Net for PodNetwork {
         let address = network::lookup(&self.cluster, "kubernetes.default.svc.cluster.local");
         let api_server = address.map(|address| (address.to_string(), 443));
         Place {
-            api_server: api_server.ok_or_else(|| "there is no Service of the API server".to_owned()),
+            api_server: api_server.ok_or_else(|| "the Service of the API server is missing".to_owned()),
             node: self.node.clone(),
             inside: true,
         }
@@ -160,7 +160,7 @@ impl Net for PodNetwork {
             api::Answer::Document(status, body) => (status, server::bytes_of(&body).into()),
             api::Answer::Plain(status, _) => (status, Vec::new()),
             api::Answer::Events(..) => {
-                return Err(Trouble::BadAnswer("a watch where none was asked for".into()));
+                return Err(Trouble::BadAnswer("an unexpected watch".into()));
             }
         };
         let date = self.cluster.clock().now().strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
@@ -175,7 +175,7 @@ impl Net for PodNetwork {
         Ok(())
     }
 
-    /// Only what is in the cluster has an address, and nobody serves HTTP there.
+    /// Only Services have addresses, and none serves HTTP.
     async fn get(&self, url: &Url, _: Option<&str>) -> Result<u16, Trouble> {
         if url.host.parse::<IpAddr>().is_err() {
             self.resolve(&url.host).await?;

@@ -26,7 +26,7 @@ async fn get(client: &Client, path: &str) -> Value {
     client.request(request).await.expect("the request is served")
 }
 
-/// Opens a watch; the stream ends where the server ends it.
+/// The stream ends when the server ends the watch.
 async fn watch(client: &Client, path: &str) -> Events {
     let request = http::Request::get(path).body(kube::client::Body::empty()).expect("the path is valid");
     let response = client.send(request).await.expect("the watch is served");
@@ -110,7 +110,7 @@ async fn a_list_of_one_item_has_the_current_version() {
 async fn a_restored_etcd_ends_watches_and_takes_versions_back() {
     let cluster = Cluster::new(Options::simulated(1));
     let mut actors = actors::start(&cluster, Timing::default());
-    let started = actors.is_running();
+    let started = actors.running();
     let kubelets = Kubelets::start(&cluster, 1, Arc::new(FakeRuntime));
     kubelets.join(NodeSpec { name: "n1".into(), ..NodeSpec::default() });
     let (api, client) = (cluster.local("test"), cluster.client("test"));
@@ -134,14 +134,14 @@ async fn a_restored_etcd_ends_watches_and_takes_versions_back() {
     assert!(restored.contains(&("default/later".into(), false)), "{restored:?}");
     assert!(restored.contains(&("default/leader".into(), true)), "{restored:?}");
 
-    // The cluster goes on: kubelets renew their leases, and watches work from the new version.
+    // The cluster continues: kubelets renew their leases, and watches work from the restored version.
     let mut events = watch(&client, &format!("{LEASES}?watch=1&resourceVersion={saved}")).await;
     create_lease(&api, "new");
     assert_eq!(next(&mut events).await, is("ADDED", "new"));
     sleep(Duration::from_mins(2)).await;
     let node = api.get("nodes", "", "n1").expect("it was in the backup");
     assert_eq!(nodekeeper_sim::object::condition_status(&node, "Ready"), "True");
-    assert!(kubelets.is_running() && actors.is_running() == started);
+    assert!(kubelets.is_running() && actors.running() == started);
 }
 
 #[tokio::test(start_paused = true)]
@@ -161,7 +161,7 @@ async fn a_stalled_watch_stays_open_and_silent_until_resumed() {
     assert!(timeout(Duration::from_mins(10), stalled.next()).await.is_err(), "it delivered something");
     assert_eq!(next(&mut unaffected).await, is("ADDED", "a"));
     assert_eq!(next(&mut maps).await.0, "BOOKMARK");
-    // A watch that is opened later is served: only what was open is stalled.
+    // A watch that is opened later is served.
     let mut later = watch(&client, &path).await;
     assert_eq!(next(&mut later).await, is("ADDED", "a"));
     faults.resume_watches("leases");

@@ -1,5 +1,5 @@
-//! An autoscaler with groups of machines, as an ASG behind Cluster Autoscaler: a Node that is gone is made up for by
-//! another of its group. The machine that was behind it runs on until the cloud ends it, and does not register again.
+//! A stand-in for Cluster Autoscaler on Auto Scaling groups: it launches a machine for each Node that its group
+//! lacks. The machine of a deleted Node runs on until the cloud terminates it, and does not register again.
 
 use std::time::Duration;
 
@@ -10,13 +10,12 @@ use super::cloud::{Cloud, Group, PendingReplacements};
 use crate::cluster::{Cluster, Local};
 use crate::object::{condition_status, is_deleting, text};
 
-/// The label of a node that says which group it is of.
+/// The node label that names the group.
 pub const GROUP: &str = "eks.amazonaws.com/nodegroup";
 
-/// How often groups are looked at.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// The autoscaler at work, until this is dropped.
+/// Runs the autoscaler until it is dropped.
 #[must_use = "the autoscaler stops when this is dropped"]
 pub struct Autoscaler(JoinHandle<()>);
 
@@ -27,7 +26,7 @@ impl Drop for Autoscaler {
 }
 
 impl Autoscaler {
-    /// Fills these groups and keeps them full. A replacement is there some 10 to 40 seconds after it was missed.
+    /// Fills the groups and keeps them full. A replacement launches 10 to 40 seconds after its Node is gone.
     pub fn start(cluster: &Cluster, cloud: &Cloud, seed: u64, groups: Vec<Group>) -> Self {
         let api = cluster.local("cluster-autoscaler");
         let cloud_manager = cluster.local("cloud-node-lifecycle-controller");
@@ -51,7 +50,7 @@ impl Autoscaler {
         }))
     }
 
-    /// Whether it still works: it did not die of a bug.
+    /// False once its task has panicked.
     #[must_use]
     pub fn is_running(&self) -> bool {
         !self.0.is_finished()
@@ -97,7 +96,7 @@ impl Reconciler {
     }
 }
 
-/// Deletes the Nodes whose kubelet is silent and whose machine the cloud no longer has.
+/// Deletes the Nodes that are not Ready and whose machine the cloud has terminated.
 fn delete_terminated_nodes(api: &Local, cloud: &Cloud) {
     for node in api.all("nodes") {
         let ours = node["metadata"]["labels"].get(GROUP).is_some();

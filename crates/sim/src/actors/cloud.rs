@@ -1,4 +1,5 @@
-//! A cloud: machines that are instance and given back. Who replaces what is [`super::karpenter`] and [`super::autoscaler`].
+//! A cloud provider: machines are launched and terminated. [`super::karpenter`] and [`super::autoscaler`] replace
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -8,18 +9,16 @@ use super::kubelet::{Kubelets, NodeSpec};
 use crate::cluster::Cluster;
 use crate::network::{Fault, Network, Outage};
 
-/// What is wrong with the machines of a group, by their number: the first fleet has the numbers below the group's size,
-/// every later one is a replacement.
+/// The network faults of a group's machines, by machine number. Numbers below the group's size are the first fleet,
+/// later ones are replacements.
 #[derive(Clone)]
 pub struct Flaws(Arc<dyn Fn(u64) -> Vec<Fault> + Send + Sync>);
 
 impl Flaws {
-    /// By number.
     pub fn of(flaws: impl Fn(u64) -> Vec<Fault> + Send + Sync + 'static) -> Self {
         Self(Arc::new(flaws))
     }
 
-    /// What is wrong with a machine.
     #[must_use]
     pub fn at(&self, number: u64) -> Vec<Fault> {
         (self.0)(number)
@@ -27,7 +26,6 @@ impl Flaws {
 }
 
 impl Default for Flaws {
-    /// All machines are well.
     fn default() -> Self {
         Self::of(|_| Vec::new())
     }
@@ -39,31 +37,27 @@ impl fmt::Debug for Flaws {
     }
 }
 
-/// Machines that alike ones replace: a pool of Karpenter's, or a group of an autoscaler's.
+/// Machines that replace each other: a Karpenter `NodePool`, or a group of an autoscaler.
 #[derive(Clone, Debug, Default)]
 pub struct Group {
-    /// Its name.
     pub name: String,
-    /// How many machines it keeps.
     pub size: usize,
-    /// The zones that its machines are spread over; none if empty.
+    /// Machines are spread over these zones; they have no zone if it is empty.
     pub zones: Vec<String>,
-    /// Labels of its nodes, besides those that say whose they are.
+    /// Labels of its nodes besides the group label.
     pub labels: BTreeMap<String, String>,
-    /// Taints that its nodes are born with; Karpenter's `startupTaints`.
+    /// Taints that its nodes register with; `startupTaints` of a Karpenter `NodePool`.
     pub taints: Vec<serde_json::Value>,
-    /// What is wrong with its machines.
     pub flaws: Flaws,
 }
 
 impl Group {
-    /// The name of the node of its machine with this number. No other machine ever has it.
+    /// The node name of the machine with this number. Names are never reused.
     #[must_use]
     pub fn node(&self, number: u64) -> String {
         format!("{}-{number:04}.sim.internal", self.name)
     }
 
-    /// The machine with this number.
     pub(super) fn machine(&self, number: u64) -> NodeSpec {
         let zone = usize::try_from(number).ok().and_then(|n| self.zones.get(n % self.zones.len().max(1)));
         let zone = zone.cloned().unwrap_or_default();
@@ -77,7 +71,7 @@ impl Group {
     }
 }
 
-/// The machines that are instance now. Clones are the same cloud.
+/// The machines that run now. Clones share them.
 #[derive(Clone)]
 pub struct Cloud {
     kubelets: Kubelets,
@@ -91,13 +85,12 @@ struct Instance {
 }
 
 impl Cloud {
-    /// A cloud for a cluster; no machines yet.
     #[must_use]
     pub fn new(cluster: &Cluster, kubelets: &Kubelets) -> Self {
         Self { kubelets: kubelets.clone(), network: cluster.network().clone(), machines: Arc::default() }
     }
 
-    /// Rents a machine, which boots and registers, with what is wrong with it.
+    /// Launches a machine, which boots and registers with these network faults.
     pub fn launch(&self, spec: NodeSpec, faults: Vec<Fault>) {
         for fault in &faults {
             self.network.fail_at(*fault, Outage::Node(spec.name.clone()));
@@ -107,7 +100,7 @@ impl Cloud {
         self.machines().insert(instance.spec.provider_id.clone(), instance);
     }
 
-    /// Gives a machine back, as `TerminateInstance` does: it is off, for ever.
+    /// Terminates a machine for good, as `TerminateInstances` does.
     pub fn terminate(&self, provider_id: &str) {
         let Some(Instance { spec, faults }) = self.machines().remove(provider_id) else { return };
         self.kubelets.remove(&spec.name);
@@ -116,13 +109,11 @@ impl Cloud {
         }
     }
 
-    /// Whether a machine is instance.
     #[must_use]
     pub fn has(&self, provider_id: &str) -> bool {
         self.machines().contains_key(provider_id)
     }
 
-    /// All machines, by provider id.
     #[must_use]
     pub fn all(&self) -> Vec<NodeSpec> {
         self.machines().values().map(|instance| instance.spec.clone()).collect()
@@ -133,12 +124,12 @@ impl Cloud {
     }
 }
 
-/// Slots of a group that are to be filled, each when its time has come.
+/// When each missing machine of a group is due.
 #[derive(Default)]
 pub(super) struct PendingReplacements(Vec<tokio::time::Instant>);
 
 impl PendingReplacements {
-    /// How many machines are to be made now, where so many are missing; each a while after it was first missed.
+    /// How many machines to create now. Each is due a pause after it was first missing.
     pub(super) fn due(&mut self, missing: usize, mut pause: impl FnMut() -> std::time::Duration) -> usize {
         let now = tokio::time::Instant::now();
         self.0.truncate(missing);

@@ -1,4 +1,4 @@
-//! The disruption controller: counts the pods of each budget and says how many of them may go.
+//! The disruption controller: it counts the pods of each PodDisruptionBudget and sets `disruptionsAllowed`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::object::{
 };
 use crate::registry::percent;
 
-/// How long a pod that was let go may take to be deleted, before it counts again.
+/// A pod that was evicted but not deleted within this time counts as healthy again.
 const DELETION_TIMEOUT: SignedDuration = SignedDuration::from_mins(2);
 
 pub(super) async fn run(api: Local) {
@@ -34,7 +34,7 @@ pub(super) async fn run(api: Local) {
     }
 }
 
-/// Brings the status of a budget up to date; when it must be looked at again without a change.
+/// Updates the status of a budget. Returns when to sync it again without a change.
 fn sync(api: &Local, budget: &Arc<Value>) -> Option<Instant> {
     let now = api.cluster().clock().now();
     let labels = Labels::of(at(budget, "spec.selector"));
@@ -74,7 +74,7 @@ fn sync(api: &Local, budget: &Arc<Value>) -> Option<Instant> {
     recheck.map(|at| after(Instant::now(), Duration::try_from(at.duration_since(now)).unwrap_or_default()))
 }
 
-/// The pods that the server let go and that are not yet being deleted.
+/// The `disruptedPods` that are not being deleted yet.
 fn pending_disruptions(budget: &Value, pods: &[Arc<Value>], now: Timestamp) -> Map<String, Value> {
     let let_go = at(budget, "status.disruptedPods").and_then(Value::as_object);
     let is_going = |(pod, since): &(&String, &Value)| {
@@ -87,7 +87,7 @@ fn pending_disruptions(budget: &Value, pods: &[Arc<Value>], now: Timestamp) -> M
     let_go.map(|(pod, since)| (pod.clone(), since.clone())).collect()
 }
 
-/// How many pods there should be, and how many of them healthy.
+/// The expected and the desired healthy number of pods.
 fn count_expected(api: &Local, budget: &Value, pods: &[Arc<Value>]) -> Result<(i64, i64), String> {
     if let Some(bound) = at(budget, "spec.maxUnavailable") {
         let expected = expected_scale(api, pods)?;
@@ -103,13 +103,13 @@ fn count_expected(api: &Local, budget: &Value, pods: &[Arc<Value>]) -> Result<(i
     }
 }
 
-/// A bound as a number, percentages rounded up.
+/// Percentages round up.
 fn resolve_bound(bound: &Value, total: i64) -> i64 {
     let percentage = bound.as_str().and_then(percent);
     percentage.map_or_else(|| bound.as_i64().unwrap_or(0), |p| (p * total + 99) / 100)
 }
 
-/// How many pods the controllers of these pods want together. Pods without a controller do not count.
+/// The sum of the replicas of the pods' controllers. Pods without a controller do not count.
 fn expected_scale(api: &Local, pods: &[Arc<Value>]) -> Result<i64, String> {
     let mut scales: BTreeMap<String, i64> = BTreeMap::new();
     for pod in pods {
@@ -125,13 +125,13 @@ fn controller_of(object: &Value) -> Option<&Value> {
     items(object, "metadata.ownerReferences").iter().find(|owner| is_true(owner, "controller"))
 }
 
-/// The uid and the size of a controller; of its Deployment, where a `ReplicaSet` has one.
+/// The uid and the replicas of a controller, or of the Deployment that owns it.
 fn controller_scale(api: &Local, owner: &Value, space: &str) -> Option<(String, i64)> {
     let collection = match (text(owner, "apiVersion"), text(owner, "kind")) {
         ("apps/v1", "ReplicaSet") => "apps/replicasets",
         ("apps/v1", "StatefulSet") => "apps/statefulsets",
         ("apps/v1", "Deployment") => "apps/deployments",
-        // Kinds with a `scale` of their own are not served here; others have no size in a real cluster either.
+        // Custom kinds with a `scale` subresource are not served here.
         _ => return None,
     };
     let set = api.get(collection, space, text(owner, "name")).filter(|set| uid(set) == text(owner, "uid"))?;
@@ -141,7 +141,7 @@ fn controller_scale(api: &Local, owner: &Value, space: &str) -> Option<(String, 
     }
 }
 
-/// What cannot be counted allows nothing.
+/// Allows no disruption of a budget that cannot be counted.
 fn fail_safe(api: &Local, budget: &Value, why: &str, now: Timestamp) {
     if condition(budget, "DisruptionAllowed").is_some_and(|c| text(c, "message") == why) {
         return;

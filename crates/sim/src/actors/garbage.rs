@@ -1,4 +1,4 @@
-//! The garbage collector: objects whose owners are gone, and deletions that wait for dependents.
+//! The garbage collector: it deletes objects whose owners are gone, and completes orphaning and foreground deletion.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(super) async fn run(api: Local) {
     }
 }
 
-/// Does what follows from some changes. What that changes in turn comes back as news.
+/// Processes the objects that the changes concern.
 fn process_changes(api: &Local, changes: &[Arc<Change>]) {
     let mut pending: Vec<Arc<Value>> = Vec::new();
     let mut owners_gone = BTreeSet::new();
@@ -50,7 +50,7 @@ fn process_changes(api: &Local, changes: &[Arc<Change>]) {
     if !owners_gone.is_empty() {
         pending
             .extend(everything(api).into_iter().filter(|o| owner_uids(o).any(|u| owners_gone.contains(u))));
-        // A deletion in the foreground waits for its last dependent.
+        // A foreground deletion waits for its last dependent.
         pending
             .extend(everything(api).into_iter().filter(|o| is_deleting(o) && has_finalizer(o, FOREGROUND)));
     }
@@ -74,7 +74,6 @@ fn dependents(api: &Local, owner: &Value) -> Vec<Arc<Value>> {
     everything(api).into_iter().filter(|o| owner_uids(o).any(|u| u == id)).collect()
 }
 
-/// Does what an object needs done now.
 fn process(api: &Local, stale: &Value) {
     let Some(object) = current(api, stale) else { return };
     if is_deleting(&object) && has_finalizer(&object, ORPHAN) {
@@ -129,7 +128,7 @@ fn current(api: &Local, object: &Value) -> Option<Arc<Value>> {
     (uid(&found) == uid(object)).then_some(found)
 }
 
-/// An owner of an unknown kind is given the benefit of the doubt, as by the real collector, which retries.
+/// An owner of an unknown kind counts as present, as for the real collector, which retries.
 fn owner_is_there(api: &Local, reference: &Value, dependent: &Value) -> bool {
     let state = api.cluster().state();
     let Some(resource) = state.resource_of(text(reference, "apiVersion"), text(reference, "kind")) else {
@@ -152,7 +151,7 @@ fn delete(api: &Local, object: &Value, propagation: Propagation) {
         propagation: Some(propagation),
         ..DeleteOptions::default()
     };
-    // It is gone already, or is not the one that was meant.
+    // The object may be gone or replaced already.
     let _ = state.delete(&resource, (namespace(object), name(object)), &options, &caller);
 }
 

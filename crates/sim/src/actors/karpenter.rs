@@ -1,8 +1,6 @@
-//! A stand-in for Karpenter (`karpenter.sh/v1`): pools of machines, each behind a `NodeClaim`. Whoever deletes a `NodeClaim`,
-//! or its Node, has the Node drained and both removed; another `NodeClaim` comes a few seconds later.
-//!
-//! What it does to objects is what the real one was seen to do. Pools have a size of their own here, because nobody
-//! here makes pods that would ask for nodes.
+//! A stand-in for Karpenter (`karpenter.sh/v1`). Deleting a `NodeClaim` or its Node drains the Node and removes both;
+//! a new `NodeClaim` follows a few seconds later. Pools have a fixed size here, since pending pods do not provision
+//! nodes.
 
 mod claim;
 mod crds;
@@ -25,9 +23,9 @@ use crate::object::{has_finalizer, is_deleting, name, text, uid};
 const CLAIMS: &str = "karpenter.sh/nodeclaims";
 const POOLS: &str = "karpenter.sh/nodepools";
 const API: &str = "karpenter.sh/v1";
-/// Holds a `NodeClaim` and its Node until the machine is gone.
+/// The finalizer of a `NodeClaim` and its Node, removed once the machine is terminated.
 const TERMINATION: &str = "karpenter.sh/termination";
-/// The label that says which pool a `NodeClaim` and its Node are of.
+/// The label of a `NodeClaim` and its Node that names the pool.
 pub const POOL: &str = "karpenter.sh/nodepool";
 const REGISTERED: &str = "karpenter.sh/registered";
 const INITIALIZED: &str = "karpenter.sh/initialized";
@@ -35,10 +33,9 @@ const HASH: &str = "karpenter.sh/nodepool-hash";
 const UNREGISTERED_TAINT: &str = "karpenter.sh/unregistered";
 const DISRUPTED_TAINT: &str = "karpenter.sh/disrupted";
 
-/// How often everything is looked at.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Karpenter at work, until this is dropped.
+/// Runs Karpenter until it is dropped.
 #[must_use = "Karpenter stops when this is dropped"]
 pub struct Karpenter(JoinHandle<()>);
 
@@ -49,8 +46,8 @@ impl Drop for Karpenter {
 }
 
 impl Karpenter {
-    /// Installs its crds and a `NodePool` for each group, with the group's taints as startup taints; fills the pools
-    /// and keeps them full. What a replacement is made from is the `NodePool` as it is by then.
+    /// Installs the CRDs and a `NodePool` for each group, with the group's taints as startup taints, and keeps the
+    /// pools full. A replacement is made from the `NodePool` as it is at that time.
     pub fn start(cluster: &Cluster, cloud: &Cloud, seed: u64, pools: Vec<Group>) -> Result<Self, ApiError> {
         let api = cluster.local("karpenter");
         crds::install(&api, &pools)?;
@@ -70,7 +67,7 @@ impl Karpenter {
         })))
     }
 
-    /// Whether it still works: it did not die of a bug.
+    /// False once its task has panicked.
     #[must_use]
     pub fn is_running(&self) -> bool {
         !self.0.is_finished()
@@ -84,7 +81,6 @@ struct Pool {
     pending: PendingReplacements,
 }
 
-/// A machine that is ordered and boots at a time.
 struct PendingLaunch {
     machine: NodeSpec,
     number: u64,
@@ -121,7 +117,7 @@ impl Reconciler {
         self.provision(&claims);
     }
 
-    /// The Nodes of machines, by provider id.
+    /// By provider id.
     fn nodes(&self) -> BTreeMap<String, Arc<Value>> {
         let nodes = self.api.all("nodes").into_iter();
         let nodes = nodes.map(|node| (text(&node, "spec.providerID").to_owned(), node));
@@ -147,7 +143,6 @@ impl Reconciler {
         }
     }
 
-    /// Makes a `NodeClaim` and orders its machine.
     fn create_claim(&mut self, pool: &str, number: u64) {
         let Some(kept) = self.pools.get(pool) else { return };
         let Some(template) = self.api.get(POOLS, "", pool) else { return };
@@ -160,7 +155,7 @@ impl Reconciler {
         self.api
             .cluster()
             .trace()
-            .record(|| format!("karpenter: {} is to be {}", name(&claim), machine.name));
+            .record(|| format!("karpenter: nodeclaim {} launches {}", name(&claim), machine.name));
         let boots_at = Instant::now() + Duration::from_millis(self.random.u64(2_000..8_000));
         self.launching.insert(uid(&claim).to_owned(), PendingLaunch { machine, number, boots_at });
     }

@@ -1,4 +1,4 @@
-//! Node lifecycle: silent kubelets, taints by condition, eviction by taint, pods without a node.
+//! The node lifecycle controller, taint-based eviction and the pod garbage collector.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::registry::{NOT_READY, UNREACHABLE, UNSCHEDULABLE};
 
 const LEASES: &str = "coordination.k8s.io/leases";
 
-/// Conditions besides Ready that are taints while they are true.
+/// Conditions besides Ready that are reported as taints.
 const PRESSURES: [(&str, &str); 4] = [
     ("MemoryPressure", "node.kubernetes.io/memory-pressure"),
     ("DiskPressure", "node.kubernetes.io/disk-pressure"),
@@ -26,7 +26,7 @@ const PRESSURES: [(&str, &str); 4] = [
     ("NetworkUnavailable", "node.kubernetes.io/network-unavailable"),
 ];
 
-/// The last last of life of a node, and when it was seen: by our clock, because the node's may be wrong.
+/// The last heartbeat of a node and when this controller saw it, since the node's clock may be wrong.
 struct LastHeartbeat {
     node: String,
     text: String,
@@ -42,7 +42,7 @@ pub(super) async fn run(api: Local, timing: Timing) {
         for node in api.all("nodes") {
             sync_node(&api, &node, any_ready);
         }
-        // Until the next look, only what changes is looked at.
+        // Until the next period only changed nodes are synced.
         let next_look = Instant::now() + timing.node_monitor_period;
         while let Ok(mut news) = timeout_at(next_look, changes.next()).await {
             sleep(REACTION_TIME).await;
@@ -69,7 +69,7 @@ fn monitor_heartbeats(api: &Local, heartbeats: &mut BTreeMap<String, LastHeartbe
         let renewed = renewed.as_ref().map_or("", |l| text(l, "spec.renewTime"));
         let ready = condition(node, "Ready");
         let heartbeat = ready.map_or("", |c| text(c, "lastHeartbeatTime"));
-        // A Ready that user else wrote as Unknown is no last of life; that we wrote it ourselves least of all.
+        // A Ready condition of Unknown is no heartbeat: this controller wrote it.
         let status = Some(condition_status(node, "Ready")).filter(|s| *s != "Unknown").unwrap_or_default();
         let life = format!("{renewed} {heartbeat} {status}");
         let last = heartbeats.entry(uid(node).to_owned()).or_insert_with(|| LastHeartbeat {
@@ -122,15 +122,15 @@ fn ensure_ttl_annotation(api: &Local, node: &Value) {
     }
 }
 
-/// The taints that watch from conditions and cordons, and no others.
+/// Sets the taints that follow from conditions and cordons.
 fn sync_taints(api: &Local, node: &Value, may_evict: bool) {
     let mut wanted: Vec<(&str, &str)> = match condition_status(node, "Ready") {
         "False" => vec![(NOT_READY, "NoSchedule"), (NOT_READY, "NoExecute")],
         "Unknown" => vec![(UNREACHABLE, "NoSchedule"), (UNREACHABLE, "NoExecute")],
-        // A node that has not reported yet loses the taint of admission: nothing speaks for it.
+        // A node that has not reported yet loses the not-ready taint of admission, as on a real cluster.
         _ => vec![],
     };
-    // When every node is down it is rather the network here: nobody is driven out.
+    // While no node is Ready the fault is likely on this side, so no pod is evicted.
     if !may_evict {
         wanted.retain(|(_, effect)| *effect != "NoExecute");
     }
@@ -144,7 +144,7 @@ fn sync_taints(api: &Local, node: &Value, may_evict: bool) {
     set_taints(api, node, &keys, &wanted);
 }
 
-/// Makes the taints with these keys exactly the wanted ones; all others stay as they are.
+/// Sets the taints with these keys to the wanted ones; all others stay.
 fn set_taints(api: &Local, node: &Value, keys: &[&str], wanted: &[(&str, &str)]) {
     let now = time(api.cluster().clock().now());
     let is_ours = |taint: &Value| keys.contains(&text(taint, "key"));
@@ -167,7 +167,7 @@ fn set_taints(api: &Local, node: &Value, keys: &[&str], wanted: &[(&str, &str)])
     });
 }
 
-/// Deletes pods that do not tolerate a `NoExecute` taint of their node, at once or when their toleration is over.
+/// Deletes pods that do not tolerate a `NoExecute` taint of their node, at once or when `tolerationSeconds` are over.
 pub(super) async fn evict(api: Local) {
     let mut changes = api.watch(&["nodes", "pods"]);
     let mut since: BTreeMap<String, Instant> = BTreeMap::new();
@@ -182,7 +182,7 @@ pub(super) async fn evict(api: Local) {
     }
 }
 
-/// Evicts whose time is over; the next time that user's is.
+/// Evicts the pods that are due. Returns when the next one is due.
 fn evict_due(api: &Local, since: &mut BTreeMap<String, Instant>) -> Option<Instant> {
     let is_hard = |n: &Arc<Value>| items(n, "spec.taints").iter().any(|t| text(t, "effect") == "NoExecute");
     let tainted: BTreeMap<String, Arc<Value>> =
@@ -226,7 +226,7 @@ fn set_disruption_target(api: &Local, pod: &Value, reason: &str, message: &str) 
     let _ = api.change(pod, Some("status"), |pod| set_condition(pod, target, &now));
 }
 
-/// Removes pods whose node is gone for good.
+/// Deletes pods whose node no longer exists.
 pub(super) async fn collect_pods(api: Local, timing: Timing) {
     let mut missing: BTreeMap<String, Instant> = BTreeMap::new();
     loop {

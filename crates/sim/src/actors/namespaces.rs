@@ -1,4 +1,5 @@
-//! Namespaces: what a new one gets, what becomes of an old one's content. And the objects of a CRD that is deleted.
+//! The namespace controller: it creates the default objects of a namespace and deletes the content of one that is
+//! terminating. It also finalizes CRDs.
 
 use std::sync::Arc;
 
@@ -28,7 +29,7 @@ pub(super) async fn run(api: Local) {
     }
 }
 
-/// Whether a change makes or empties a namespace or a CRD.
+/// Whether a change may let a namespace or a CRD be finalized.
 fn concerns(change: &Change) -> bool {
     change.after.is_none() || matches!(change.collection.as_str(), "namespaces" | DEFINITIONS)
 }
@@ -57,7 +58,7 @@ fn delete_content(api: &Local, space: &Value) {
     for object in content.iter().filter(|o| !is_deleting(o)) {
         let _ = api.delete(object, None);
     }
-    // Pods of dead kubelets hold a real namespace too.
+    // Pods of dead kubelets block a real namespace too.
     if content.is_empty() {
         let _ = api.change(space, Some("finalize"), |space| set(space, "spec.finalizers", json!([])));
     }

@@ -1,11 +1,10 @@
-//! Which pods may be on which nodes: taints, tolerations, selectors, affinity. Pure.
+//! The scheduling predicates: taints, tolerations, node selectors and node affinity.
 
 use serde_json::Value;
 
 use crate::object::{at, is_true, items, name, number, text};
 use crate::registry::UNSCHEDULABLE;
 
-/// Whether a toleration covers a taint.
 #[must_use]
 pub fn tolerates(toleration: &Value, taint: &Value) -> bool {
     let (key, effect) = (text(toleration, "key"), text(toleration, "effect"));
@@ -18,7 +17,7 @@ pub fn tolerates(toleration: &Value, taint: &Value) -> bool {
     key_fits && effect_fits && value_fits
 }
 
-/// The first taint that keeps a pod from a node.
+/// The first taint that repels a pod from a node.
 #[must_use]
 pub fn untolerated_taint<'n>(pod: &Value, node: &'n Value) -> Option<&'n Value> {
     let repels =
@@ -30,18 +29,15 @@ fn is_tolerated(pod: &Value, taint: &Value) -> bool {
     items(pod, "spec.tolerations").iter().any(|t| tolerates(t, taint))
 }
 
-/// How long a pod may stay on a node whose taints say `NoExecute`.
+/// How long a pod may stay on a node with `NoExecute` taints.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Stay {
-    /// No such taint, or all are tolerated without limit.
+    /// The pod tolerates all such taints without limit.
     Forever,
-    /// So many seconds.
     Seconds(i64),
-    /// Not at all.
     No,
 }
 
-/// How long a pod may stay on its node.
 #[must_use]
 pub fn may_stay(pod: &Value, node: &Value) -> Stay {
     let mut limit: Option<i64> = None;
@@ -62,7 +58,7 @@ pub fn may_stay(pod: &Value, node: &Value) -> Stay {
     }
 }
 
-/// Whether a pod may be placed on a node.
+/// Whether a pod may be scheduled to a node, resources aside.
 #[must_use]
 pub fn fits(pod: &Value, node: &Value) -> bool {
     let cordoned = is_true(node, "spec.unschedulable")
@@ -117,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_needs_to_tolerate_every_hard_taint() {
+    fn a_pod_must_tolerate_every_no_schedule_taint() {
         let with = |toleration: Value| json!({"spec": {"tolerations": [toleration]}});
         assert!(!fits(&json!({}), &node()));
         assert!(!fits(&with(json!({"key": "gate", "value": "y"})), &node()));

@@ -1,4 +1,4 @@
-//! The scheduler: the emptiest node that a pod may be on and that has room for it.
+//! The scheduler: it binds a pod to the node with the fewest pods among those that fit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ fn place_all(api: &Local) {
     }
 }
 
-/// What pods ask for together, in billionths.
+/// The sum of resource requests, in billionths.
 #[derive(Clone, Copy, Default)]
 struct Load {
     pods: u128,
@@ -70,7 +70,7 @@ impl Load {
         }
     }
 
-    /// Whether a node has room; one that does not say how much it has, has.
+    /// A node without `allocatable` always has room.
     fn leaves_room_for(&self, ask: &Self, node: &Value) -> bool {
         let fits = |resource: &str, used: u128, asked: u128| {
             let has = amount(node, &format!("status.allocatable.{resource}"));
@@ -99,11 +99,11 @@ fn bind(api: &Local, pod: &Value, node: &str) {
     let mut state = cluster.state();
     let Some(resource) = state.resource("", "v1", "pods") else { return };
     let binding = json!({"metadata": {"uid": uid(pod)}, "target": {"kind": "Node", "name": node}});
-    // A pod that is gone or was bound by user else needs no place any more.
+    // The pod may be deleted or bound already.
     let _ = state.bind(&resource, (namespace(pod), name(pod)), &binding, &caller);
 }
 
-/// Says on the pod why it has no node, once.
+/// Sets the `PodScheduled` condition to False, once.
 fn report(api: &Local, pod: &Value, nodes: &[Arc<Value>]) {
     let repelled = nodes.iter().filter(|n| placement::untolerated_taint(pod, n).is_some()).count();
     let count = nodes.len();

@@ -1,4 +1,4 @@
-//! `pods/eviction`: a deletion that asks the pod's disruption budget first.
+//! The `pods/eviction` subresource: a deletion that respects PodDisruptionBudgets.
 
 use std::sync::Arc;
 
@@ -15,14 +15,13 @@ use crate::object::{
 };
 use crate::resource::{Resource, kind};
 
-/// Where the budgets are.
 pub(crate) const BUDGETS: &str = "policy/poddisruptionbudgets";
 
-/// More pods than this that are going and not yet counted by the controller, and nobody else may go.
+/// Evictions are refused while `disruptedPods` has more entries than this.
 const MAX_DISRUPTED_PODS: usize = 2_000;
 
 impl State {
-    /// Evicts a pod, if its budget lets it go.
+    /// Evicts a pod, if its budget allows that.
     pub fn evict(
         &mut self,
         pods: &Resource,
@@ -57,13 +56,13 @@ impl State {
                 "message": "Eviction API: evicting"});
             set_condition(&mut marked, target, &time(caller.now));
             self.commit(pods, &key(space, pod_name), marked, &caller);
-            // It was the right version before we changed it ourselves.
+            // The version was checked above, and the write above changed it.
             options.resource_version = None;
         }
         self.delete(pods, (space, pod_name), &options, &caller).map(drop)
     }
 
-    /// Takes one from what the pod's budget allows, where it has one and counts.
+    /// Decrements `disruptionsAllowed` of the pod's budget, if it has one that applies.
     fn check_budgets(&mut self, pod: &Value, caller: &Caller) -> Result<(), ApiError> {
         let budgets = self.budgets_of(pod);
         let budget = match budgets.as_slice() {
@@ -85,7 +84,7 @@ impl State {
         }
         let Some(resource) = self.resource("policy", "v1", "poddisruptionbudgets") else { return Ok(()) };
         let decrement_disruptions = |budget: &mut Value| decrement_disruptions(budget, name(pod), caller.now);
-        // It is the server that keeps the books, not who asked it.
+        // The API server updates the budget, not the client.
         let server = Caller::new("kube-apiserver", caller.now);
         let target = (namespace(budget), name(budget));
         self.update(&resource, target, Some("status"), Edit::With(Box::new(decrement_disruptions)), &server)
@@ -101,7 +100,7 @@ impl State {
     }
 }
 
-/// A pod that serves nobody is missed by nobody.
+/// Pods that have not started or have finished do not count for a budget.
 fn ignores_budgets(pod: &Value) -> bool {
     matches!(text(pod, "status.phase"), "Succeeded" | "Failed" | "Pending") || is_deleting(pod)
 }
@@ -150,11 +149,11 @@ fn decrement_disruptions(budget: &mut Value, pod: &str, now: Timestamp) {
     if left == 0 {
         set_disruption_allowed(budget, now);
     }
-    // Names of pods have dots: no dotted path.
+    // Pod names contain dots, so no dotted path.
     crate::object::map(&mut budget["status"]["disruptedPods"]).insert(pod.to_owned(), json!(time(now)));
 }
 
-/// The condition that says whether anything is allowed.
+/// Sets the `DisruptionAllowed` condition.
 pub(crate) fn set_disruption_allowed(budget: &mut Value, now: Timestamp) {
     let allowed = number(budget, "status.disruptionsAllowed").unwrap_or(0) > 0;
     let (status, reason) = if allowed { ("True", "SufficientPods") } else { ("False", "InsufficientPods") };
@@ -165,7 +164,7 @@ pub(crate) fn set_disruption_allowed(budget: &mut Value, now: Timestamp) {
 }
 
 impl DeleteOptions {
-    /// As for a deletion, in other words.
+    /// The preconditions of a deletion, with the messages of an eviction.
     fn check_for_eviction(&self, pod: &Value) -> Result<(), ApiError> {
         let fail = |what: &str, wanted: &str, found: &str, guess: &str| {
             let detail = format!(

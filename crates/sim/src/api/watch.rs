@@ -1,4 +1,4 @@
-//! Watch: the log from a revision on, as one client asked to see it.
+//! Watch: the log of changes from a revision on, filtered for one client.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::object::set;
 use crate::resource::Resource;
 use crate::store::Change;
 
-/// What a watch says of an object. Most are said as they are stored, so that none has to be copied for it.
+/// Most events share the stored object, so that it is not copied.
 #[derive(Debug)]
 pub struct WatchEvent {
     kind: &'static str,
@@ -23,7 +23,8 @@ pub struct WatchEvent {
 }
 
 impl WatchEvent {
-    /// A line of JSON. The type comes first, as from the real server: only so can a client read the object at once.
+    /// The JSON line of the event. The type comes first, as from the real server, so that clients can decode the
+    /// object at once.
     #[must_use]
     pub fn line(&self) -> Bytes {
         #[derive(Serialize)]
@@ -38,20 +39,18 @@ impl WatchEvent {
     }
 }
 
-/// What a watch has to say next.
 #[derive(Debug)]
 pub enum Next {
-    /// An event.
     Event(WatchEvent),
-    /// The last event: the watch cannot go on.
+    /// The last event: the watch cannot continue.
     Last(WatchEvent),
     /// The store was restored from a backup, and the watch ends without an error.
     End,
-    /// Nothing, until the collection changes.
+    /// No event until the collection changes.
     Wait,
 }
 
-/// One client's place in the log.
+/// The position of one client in the log.
 #[derive(Debug)]
 pub struct Watch {
     selection: Selection,
@@ -64,7 +63,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Begins a watch at the place that the request names.
+    /// Starts a watch at the resource version of the request.
     pub fn begin(state: &State, request: &Request, now: Timestamp) -> Result<Self, ApiError> {
         let query = &request.query;
         let resource = request.resource.clone();
@@ -98,13 +97,12 @@ impl Watch {
         Ok(watch)
     }
 
-    /// The collection to wait for.
     #[must_use]
     pub fn collection(&self) -> String {
         self.resource.collection().into_owned()
     }
 
-    /// The next event after what was said before.
+    /// The next event after those already returned.
     pub fn next(&mut self, state: &State, now: Timestamp) -> Next {
         if self.epoch != state.store.epoch() {
             return Next::End;
@@ -112,7 +110,7 @@ impl Watch {
         if let Some(event) = self.initial.pop_front() {
             return Next::Event(event);
         }
-        // Who follows is told of everything; too old is who begins, or falls behind what is kept.
+        // A compacted version is refused only at the start of a watch, or when the log no longer has the next change.
         if self.too_old || !state.store.has_changes_since(self.seen) {
             let message = format!("too old resource version: {} ({})", self.seen, state.store.compacted());
             return Next::Last(WatchEvent {
@@ -132,7 +130,8 @@ impl Watch {
         Next::Wait
     }
 
-    /// A change as this client sees it: what leaves its selection is deleted for it, what enters is added.
+    /// The event of a change for this client: an object that leaves the selection is DELETED, one that enters it is
+    /// ADDED.
     fn show(&self, change: &Change, now: Timestamp) -> Option<WatchEvent> {
         let selected = |o: &&Arc<Value>| self.selection.matches(&change.key, o);
         let before = change.before.as_ref().filter(selected);
@@ -160,13 +159,13 @@ impl Watch {
         WatchEvent { kind, object: self.shape.one(&self.resource, object, now) }
     }
 
-    /// Whether it waits for a version that does not exist yet, and so has nothing to say of it.
+    /// Whether the watch waits for a version that does not exist yet.
     #[must_use]
     pub fn is_ahead_of(&self, state: &State) -> bool {
         self.seen > state.store.revision()
     }
 
-    /// A bookmark: everything up to here was sent.
+    /// A bookmark with the position of the watch.
     #[must_use]
     pub fn bookmark(&self, initial_end: bool) -> WatchEvent {
         let mut object = json!({"kind": self.resource.kind, "apiVersion": self.resource.api_version(),

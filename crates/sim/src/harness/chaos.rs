@@ -1,5 +1,5 @@
-//! What happens to a cluster besides the program under test: machines come, reboot and die, other people write,
-//! history is compacted, clocks jump, DNS goes down.
+//! Chaos in a cluster besides the program under test: machines reboot and die, other users write, the log is
+//! compacted, clocks jump, DNS fails.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub(super) struct Chaos {
     off: Vec<String>,
 }
 
-/// What may happen next, and how often compared to the others.
+/// What may happen next.
 #[derive(Clone, Copy)]
 enum ChaosEvent {
     UserWrite,
@@ -88,7 +88,7 @@ impl Chaos {
         }
     }
 
-    /// Makes chaos until the given time, then makes it good.
+    /// Injects chaos events until a time, then heals everything.
     pub(super) async fn run(mut self, clocks: Vec<Clock>, until: Instant) {
         let chaos = async {
             for node in self.nodes.clone() {
@@ -119,7 +119,7 @@ impl Chaos {
         ChaosEvent::UserWrite
     }
 
-    /// One of the machines there are now, rented ones included.
+    /// A random machine, including those of the cloud.
     fn choose_node(&mut self) -> Option<NodeSpec> {
         let rented = self.cloud.all();
         let all = self.nodes.len() + rented.len();
@@ -130,7 +130,7 @@ impl Chaos {
     fn apply(&mut self, event: ChaosEvent, clocks: &[Clock]) {
         let Some(node) = self.choose_node() else { return };
         let what = match event {
-            ChaosEvent::UserWrite => self.write_as_somebody(&node.name),
+            ChaosEvent::UserWrite => self.write_as_user(&node.name),
             ChaosEvent::UserAction => (self.user_action)(&self.user, &mut self.random),
             ChaosEvent::Reboot => {
                 let down_for = Duration::from_millis(self.random.u64(500..60_000));
@@ -146,7 +146,7 @@ impl Chaos {
                 self.kubelets.power_on(&name);
                 "power on"
             }),
-            ChaosEvent::DeleteNode => self.replace_by_namesake(&node),
+            ChaosEvent::DeleteNode => self.replace_machine(&node),
             ChaosEvent::FalseReportStart => {
                 let false_label = [self.false_label.clone()].into();
                 let lie = match self.random.u8(0..3) {
@@ -155,11 +155,11 @@ impl Chaos {
                     _ => FalseReport { labels: false_label, ..FalseReport::default() },
                 };
                 self.kubelets.set_false_report(&node.name, lie);
-                Some("kubelet lies")
+                Some("false kubelet report")
             }
             ChaosEvent::FalseReportEnd => {
                 self.kubelets.set_false_report(&node.name, FalseReport::default());
-                Some("kubelet is honest again")
+                Some("true kubelet report")
             }
             ChaosEvent::DnsDown => Some(self.fail_dns(&node)),
             ChaosEvent::DnsUp => self.outages.pop().map(|outage| {
@@ -170,7 +170,7 @@ impl Chaos {
                 let mut state = self.cluster.state();
                 let revision = state.store.revision().saturating_sub(self.random.u64(0..50));
                 state.store.compact(revision);
-                Some("history compacted (410)")
+                Some("log compacted (410)")
             }
             ChaosEvent::ClockJump => {
                 let clock = &clocks[self.random.usize(..clocks.len())];
@@ -184,17 +184,17 @@ impl Chaos {
         }
     }
 
-    /// The machine is replaced by another of the same name: same name, another uid.
-    fn replace_by_namesake(&self, node: &NodeSpec) -> Option<&'static str> {
+    /// Replaces a machine by another of the same name, so that the Node has a new uid.
+    fn replace_machine(&self, node: &NodeSpec) -> Option<&'static str> {
         if !node.provider_id.is_empty() {
-            // A rented machine has no namesake; who replaces it is not chaos.
+            // A machine of the cloud never reuses a name, and its provisioner replaces it.
             return None;
         }
         let object = self.user.get("nodes", "", &node.name)?;
         self.user.delete(&object, None).ok()?;
         self.kubelets.power_off(&node.name);
         self.kubelets.join(node.clone());
-        Some("node deleted and reborn")
+        Some("node deleted and re-registered")
     }
 
     fn fail_dns(&mut self, node: &NodeSpec) -> &'static str {
@@ -208,8 +208,8 @@ impl Chaos {
         what
     }
 
-    /// Somebody else changes what is theirs on the same object.
-    fn write_as_somebody(&mut self, name: &str) -> Option<&'static str> {
+    /// Changes labels, annotations or taints of another owner on a node.
+    fn write_as_user(&mut self, name: &str) -> Option<&'static str> {
         let node = self.user.get("nodes", "", name)?;
         let n = self.random.u32(0..1_000);
         let choice = self.random.u8(0..3);
@@ -228,7 +228,7 @@ impl Chaos {
                 set(node, "spec.taints", json!(taints));
             }
         });
-        written.ok().map(|_| "foreign write")
+        written.ok().map(|_| "write by another user")
     }
 
     fn heal(&mut self) {

@@ -1,4 +1,4 @@
-//! A upstream to the API server that can be broken.
+//! A proxy to the API server that can be broken.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tokio_rustls::TlsAcceptor;
 use super::{Api, Switches, any_port};
 use crate::bind::{Error, Identity};
 
-/// How soon something is tried again that the system did not give us.
+/// The delay before a failed system call is retried.
 pub(super) const RETRY_DELAY: Duration = Duration::from_millis(50);
 pub(super) const BACKLOG: u32 = 64;
 
@@ -26,16 +26,16 @@ pub(super) fn serve(
     let port = bind(any_port()).map_err(listen)?;
     let address = port.local_addr().map_err(listen)?;
     let wrong_certificate = Identity::new("user-else", address)?.acceptor;
-    // Before anybody is told the address: whoever connects at once must not be refused.
+    // Listens before the address is known, so that the first connection is not refused.
     let open = bind(address).and_then(|socket| socket.listen(BACKLOG)).map_err(listen)?;
     tasks.spawn(switch(port, open, switches.clone(), Upstream { api_server, wrong_certificate }));
     Ok(address)
 }
 
-/// A socket that is bound and does not listen: it keeps the port from others, and whoever connects is refused.
+/// A socket that is bound and does not listen: it reserves the port, and connections are refused.
 pub(super) fn bind(address: SocketAddr) -> std::io::Result<TcpSocket> {
     let socket = TcpSocket::new_v4()?;
-    // So that a second one can listen there, whenever user should.
+    // Lets a second socket listen on the port.
     socket.set_reuseport(true)?;
     socket.bind(address)?;
     Ok(socket)
@@ -47,7 +47,7 @@ struct Upstream {
     wrong_certificate: TlsAcceptor,
 }
 
-/// Serves each state of the switch until it is changed; what it served ends with it.
+/// Serves one state of the switch at a time; its connections end when the switch changes.
 async fn switch(kept: TcpSocket, open: TcpListener, switches: Arc<Switches>, upstream: Upstream) {
     let mut open = Some(open);
     loop {
@@ -89,11 +89,11 @@ async fn forward(mut stream: TcpStream, api: Api, upstream: Upstream) {
         Api::Healthy => {
             let Ok(mut server) = TcpStream::connect(upstream.api_server).await else { return };
             let _ = (stream.set_nodelay(true), server.set_nodelay(true));
-            // Where one side breaks off, so does the other.
+            // If one side closes, so does the other.
             let _ = copy_bidirectional(&mut stream, &mut server).await;
         }
         Api::Blackhole => std::future::pending().await,
-        // A client that looks does not get past the handshake.
+        // A client that verifies the certificate fails in the handshake.
         Api::WrongCertificate => drop(upstream.wrong_certificate.accept(stream).await),
         Api::Refuse => {}
     }

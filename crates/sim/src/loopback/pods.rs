@@ -1,4 +1,4 @@
-//! A port that stands for every pod on other nodes, and can be shut.
+//! A port that stands for all pods of other nodes, and can refuse connections.
 
 use std::net::SocketAddr;
 
@@ -11,7 +11,6 @@ use super::api::{BACKLOG, RETRY_DELAY, bind};
 use super::{Pods, any_port};
 use crate::bind::Error;
 
-/// Opens and shuts it.
 #[derive(Debug)]
 pub(super) struct Switch(watch::Sender<Pods>);
 
@@ -31,7 +30,7 @@ pub(super) fn serve(tasks: &mut JoinSet<()>) -> Result<(SocketAddr, Switch), Err
     Ok((address, Switch(switch)))
 }
 
-/// Listens while it should; the port stays ours meanwhile.
+/// Listens while it is healthy. `_kept` reserves the port meanwhile.
 async fn watch(_kept: TcpSocket, address: SocketAddr, open: TcpListener, mut changed: watch::Receiver<Pods>) {
     let mut open = Some(open);
     loop {
@@ -52,7 +51,7 @@ async fn watch(_kept: TcpSocket, address: SocketAddr, open: TcpListener, mut cha
             (Pods::Healthy, Some(listener)) => tokio::select! {
                 biased;
                 is_there = changed.changed() => if is_there.is_err() { return },
-                // To be connected to is all that a pod has to do.
+                // Accepting a connection is all that a pod has to do.
                 taken = listener.accept() => if taken.is_err() { sleep(RETRY_DELAY).await },
             },
         }

@@ -1,4 +1,4 @@
-//! `CustomResourceDefinitions`: what they must say, and the resources they make.
+//! The strategy of `CustomResourceDefinitions`, and the resources that they define.
 
 use serde_json::{Value, json};
 
@@ -9,10 +9,9 @@ use crate::clock::time;
 use crate::object::{self, at, items, set, text};
 use crate::resource::{Generation, Resource};
 
-/// Holds a CRD until its objects are gone.
+/// The finalizer of a CRD until its objects are gone.
 pub const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 
-/// Strategy of CRDs.
 #[derive(Debug)]
 pub struct Crds;
 
@@ -25,8 +24,7 @@ impl Strategy for Crds {
     }
 
     fn admit(&self, definition: &mut Value, ctx: &AdmissionContext<'_>) -> Result<(), ApiError> {
-        // A real server sets these a moment later, in a controller of its own. Nobody can see the difference
-        // but by asking before; what waits for Established works with both.
+        // A real server sets these conditions a moment later, in a controller.
         let names = definition["spec"]["names"].clone();
         let stored: Vec<&Value> =
             items(definition, "spec.versions").iter().filter(|v| object::is_true(v, "storage")).collect();
@@ -98,7 +96,7 @@ impl Strategy for Crds {
     }
 }
 
-/// A name of this CRD that another one of its group has.
+/// A name of this CRD that another CRD of its group has.
 fn conflicting_name(definition: &Value, ctx: &AdmissionContext<'_>) -> Option<String> {
     let names = |d: &Value| -> Vec<String> {
         let single = ["plural", "singular", "kind", "listKind"]
@@ -113,7 +111,7 @@ fn conflicting_name(definition: &Value, ctx: &AdmissionContext<'_>) -> Option<St
     others.filter(|d| text(d, "spec.group") == group).flat_map(|d| names(d)).find(|n| wanted.contains(n))
 }
 
-/// The parts of a schema that say nothing of their type, which a structural schema must.
+/// The parts of a schema without a type, which a structural schema must have.
 fn untyped(schema: &Value, path: &str) -> Vec<Cause> {
     let mut causes = Vec::new();
     let free = ["x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields"];
@@ -131,7 +129,7 @@ fn untyped(schema: &Value, path: &str) -> Vec<Cause> {
     causes
 }
 
-/// What a CRD asks for that is not enforced here, for a warning to whoever writes it.
+/// Keywords of a CRD's schema that the embedded cluster does not enforce, for a warning.
 #[must_use]
 pub fn not_enforced(definition: &Value) -> Vec<&'static str> {
     const IGNORED: &[&str] =
@@ -139,7 +137,7 @@ pub fn not_enforced(definition: &Value) -> Vec<&'static str> {
     fn mentions(schema: &Value, word: &str) -> bool {
         match schema {
             Value::Object(map) => map.iter().any(|(key, value)| {
-                // A property may be called like a keyword.
+                // A property may have the name of a keyword.
                 let named = key == "properties" && value.is_object();
                 if named {
                     value.as_object().into_iter().flatten().any(|(_, sub)| mentions(sub, word))
@@ -156,7 +154,7 @@ pub fn not_enforced(definition: &Value) -> Vec<&'static str> {
     IGNORED.iter().copied().filter(|word| schemas().any(|schema| mentions(schema, word))).collect()
 }
 
-/// The resources that a CRD serves, one a version. Versions share their objects; there is no conversion.
+/// One resource for each served version. Versions share their objects without conversion.
 #[must_use]
 pub fn resource_of(definition: &Value) -> Vec<Resource> {
     if object::condition_status(definition, "Established") != "True" {
@@ -193,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_enforced_is_named() {
+    fn keywords_that_are_not_enforced_are_reported() {
         let crd = |schema: Value| json!({"spec": {"versions": [{"schema": {"openAPIV3Schema": schema}}]}});
         let plain = crd(
             json!({"type": "object", "properties": {"format": {"type": "string"}, "not": {"type": "string"}}}),

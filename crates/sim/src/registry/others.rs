@@ -1,4 +1,4 @@
-//! The registry whose rules fit in a few lines each.
+//! The strategies of kinds that need only a few lines.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -8,14 +8,13 @@ use super::{AdmissionContext, Strategy, immutable, is_dns_label, pod_spec};
 use crate::api::status::{ApiError, Cause};
 use crate::object::{self, at, default, is_true, items, number, set, take, text};
 
-/// Strategy of Namespaces.
 #[derive(Debug)]
 pub struct Namespaces;
 impl Strategy for Namespaces {
     fn default(&self, namespace: &mut Value) {
         let name = object::name(namespace).to_owned();
         if !name.is_empty() {
-            // Not through a dotted path: the key has dots itself.
+            // The key has dots, so no dotted path.
             object::default(namespace, "metadata.labels", json!({}));
             namespace["metadata"]["labels"]["kubernetes.io/metadata.name"] = json!(name);
         }
@@ -34,7 +33,6 @@ impl Strategy for Namespaces {
     }
 }
 
-/// Strategy of Services.
 #[derive(Debug)]
 pub struct Services;
 impl Strategy for Services {
@@ -106,7 +104,6 @@ fn frozen_when_immutable(new: &Value, old: &Value, fields: &[&str]) -> Vec<Cause
     fields.iter().filter(changed).map(|path| Cause::forbidden(*path, detail)).collect()
 }
 
-/// Strategy of ConfigMaps.
 #[derive(Debug)]
 pub struct ConfigMaps;
 impl Strategy for ConfigMaps {
@@ -136,7 +133,6 @@ impl Strategy for ConfigMaps {
     }
 }
 
-/// Strategy of Secrets.
 #[derive(Debug)]
 pub struct Secrets;
 impl Strategy for Secrets {
@@ -155,7 +151,6 @@ impl Strategy for Secrets {
     }
 }
 
-/// Strategy of core Events.
 #[derive(Debug)]
 pub struct Events;
 impl Strategy for Events {
@@ -174,7 +169,7 @@ impl Strategy for Events {
     }
 }
 
-/// Strategy of Events of events.k8s.io: the same objects, held to more. The fields have their core names here.
+/// The strategy of events.k8s.io Events: the same objects under their core field names, with stricter validation.
 #[derive(Debug)]
 pub struct EventsV1;
 impl Strategy for EventsV1 {
@@ -210,7 +205,6 @@ impl Strategy for EventsV1 {
     }
 }
 
-/// Strategy of Leases.
 #[derive(Debug)]
 pub struct Leases;
 impl Strategy for Leases {
@@ -221,7 +215,6 @@ impl Strategy for Leases {
     }
 }
 
-/// Strategy of EndpointSlices.
 #[derive(Debug)]
 pub struct EndpointSlices;
 impl Strategy for EndpointSlices {
@@ -264,7 +257,6 @@ impl Strategy for EndpointSlices {
     }
 }
 
-/// Strategy of PriorityClasses.
 #[derive(Debug)]
 pub struct PriorityClasses;
 impl Strategy for PriorityClasses {
@@ -295,7 +287,7 @@ impl Strategy for PriorityClasses {
     }
 }
 
-/// Strategy of Deployments, ReplicaSets, `StatefulSets` and DaemonSets, which are stored and not acted upon.
+/// The strategy of Deployments, ReplicaSets, `StatefulSets` and DaemonSets, which no controller acts on.
 #[derive(Debug)]
 pub struct Workloads;
 impl Strategy for Workloads {

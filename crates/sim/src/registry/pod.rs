@@ -1,4 +1,4 @@
-//! Pods: defaults and admission as the API server does them, an all but immutable spec, graceful deletion.
+//! The strategy of Pods: defaulting, admission, an almost immutable spec, graceful deletion.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,6 @@ use crate::api::status::{ApiError, Cause};
 use crate::clock::time;
 use crate::object::{self, at, items, namespace, number, set, take, text};
 
-/// Strategy of Pods.
 #[derive(Debug)]
 pub struct Pods;
 
@@ -42,7 +41,7 @@ impl Strategy for Pods {
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
         let mut causes = Vec::new();
-        // Most updates are reports about the status.
+        // Most updates change only the status.
         if new.get("spec") == old.get("spec") {
             return causes;
         }
@@ -107,7 +106,7 @@ impl Strategy for Pods {
     }
 }
 
-/// The part of the spec that an update must leave alone.
+/// The part of the spec that an update must not change.
 fn immutable_spec(pod: &Value) -> Value {
     let mut spec = pod.get("spec").cloned().unwrap_or_default();
     for path in ["activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds", "schedulingGates"] {
@@ -134,7 +133,7 @@ fn admit_service_account(pod: &mut Value, ctx: &AdmissionContext<'_>) -> Result<
     Ok(())
 }
 
-/// Every container gets the token of the pod's account, unless the pod does not want it.
+/// Mounts the service account token into every container, unless the pod opts out.
 fn mount_token(pod: &mut Value) {
     const PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
     if at(pod, "spec.automountServiceAccountToken") == Some(&json!(false)) {
@@ -160,7 +159,7 @@ fn mount_token(pod: &mut Value) {
     set(pod, "spec.volumes", Value::Array(volumes));
 }
 
-/// Of all that a quota can limit, the number of pods: those that have ended do not count.
+/// Enforces `pods` of a `ResourceQuota`. Pods that have finished do not count.
 fn admit_quota(pod: &Value, ctx: &AdmissionContext<'_>) -> Result<(), ApiError> {
     let here = |object: &Value| namespace(object) == namespace(pod);
     let counts = |pod: &Value| here(pod) && !matches!(text(pod, "status.phase"), "Succeeded" | "Failed");
@@ -208,7 +207,7 @@ fn admit_priority(pod: &mut Value, ctx: &AdmissionContext<'_>) -> Result<(), Api
     Ok(())
 }
 
-/// Every pod that does not say otherwise stays five minutes on a node that is not ready or not reachable.
+/// Adds the default tolerations of 300 s for nodes that are not ready or unreachable.
 fn default_tolerations(pod: &mut Value) {
     let mut tolerations = items(pod, "spec.tolerations").to_vec();
     for key in [NOT_READY, UNREACHABLE] {

@@ -1,6 +1,6 @@
-//! The real controller, its gate and its workers under the harness.
+//! The real controller, a gate and its workers under the harness.
 
-// Each test file takes what it needs of this.
+// Each test file uses only a part of it.
 #![allow(dead_code)]
 
 pub mod bench;
@@ -27,7 +27,7 @@ pub const NAMESPACE: &str = "nodekeeper-system";
 pub const TAINT: &str = "node-ready/unverified";
 pub const LABEL: &str = "node-ready/verified";
 
-/// Two replicas of the controller, a gate before every node, ten minutes of trouble.
+/// Two replicas of the controller, a gate for every node, ten minutes of chaos.
 pub fn scenario() -> Scenario {
     let program: Program = Arc::new(|replica| {
         let clock = replica.clock.clone();
@@ -37,14 +37,14 @@ pub fn scenario() -> Scenario {
         Box::pin(run(replica.client, settings, clock, std::future::pending()))
     });
     Scenario {
-        runner: Arc::new(Workers),
+        runtime: Arc::new(Workers),
         setup,
         taints: vec![taint()],
         false_label: (LABEL.into(), "true".into()),
         user_action,
         count_as,
         heal,
-        // Long enough for a crash, a new leader, and the rarest look at a node.
+        // Long enough for a crash, a failover, and the longest recheck period.
         settle_duration: Duration::from_mins(4),
         ..Scenario::new(program, invariants::all)
     }
@@ -63,7 +63,7 @@ pub fn taint() -> Value {
     json!({"key": TAINT, "value": "true", "effect": "NoSchedule"})
 }
 
-/// The definitions, the namespace and a gate.
+/// Creates the CRDs, the namespace and a gate.
 pub fn setup(cluster: &Cluster) {
     let user = cluster.local("setup");
     for definition in definitions() {
@@ -73,10 +73,10 @@ pub fn setup(cluster: &Cluster) {
     for namespace in [NAMESPACE, "default", "kube-system"] {
         if user.get("namespaces", "", namespace).is_none() {
             let body = json!({"metadata": {"name": namespace}});
-            user.create("v1", "Namespace", "", body).expect("it is not there yet");
+            user.create("v1", "Namespace", "", body).expect("the namespace does not exist yet");
         }
     }
-    network::install(cluster).expect("nothing of it is there yet");
+    network::install(cluster).expect("the objects do not exist yet");
     let account = json!({"metadata": {"name": "nodekeeper-worker", "namespace": NAMESPACE}});
     user.create("v1", "ServiceAccount", NAMESPACE, account).expect("its namespace is there");
     user.create("nodekeeper.dev/v1alpha1", "NodeGate", "", the_gate()).expect("it is valid");
@@ -91,15 +91,14 @@ fn the_gate() -> Value {
     })
 }
 
-/// All that a gate can be told while nodes stand before it.
 fn change_gate(user: &Local, random: &mut fastrand::Rng) -> Option<&'static str> {
     let gate = user.get("nodekeeper.dev/nodegates", "", "default")?;
     let (field, value, what) = match random.u8(0..7) {
         0 | 1 => ("spec.retry.maxRetries", json!(random.i64(1..9)), "gate changed"),
         2 => ("spec.enforcement", json!("Paused"), "gate paused"),
-        3 => ("spec.enforcement", json!("DryRun"), "gate only looks"),
-        4 => ("spec.onReboot", json!("Regate"), "gate holds what is booted"),
-        5 => ("spec.mode", json!("Continuous"), "gate looks again and again"),
+        3 => ("spec.enforcement", json!("DryRun"), "gate in dry-run"),
+        4 => ("spec.onReboot", json!("Regate"), "gate taints rebooted nodes"),
+        5 => ("spec.mode", json!("Continuous"), "gate verifies continuously"),
         _ => ("spec.nodeCondition", json!("NetworkVerified"), "gate writes conditions"),
     };
     let changed = user.change(&gate, None, |gate| {
@@ -110,16 +109,15 @@ fn change_gate(user: &Local, random: &mut fastrand::Rng) -> Option<&'static str>
     changed.ok().map(|_| what)
 }
 
-/// What a report counts: how much there was to go wrong.
 pub fn count_as(change: &Change) -> Option<&'static str> {
     let is_ours = change.writer().starts_with("replica-");
     let gated =
         |node: &Arc<Value>| items(node, "spec.taints").iter().any(|taint| text(taint, "key") == TAINT);
     match (change.collection.as_str(), change.before.as_ref(), change.after.as_ref()) {
-        ("nodes", None, _) => Some("nodes that came"),
+        ("nodes", None, _) => Some("nodes registered"),
         ("pods", None, _) if is_ours => Some("workers"),
         ("nodes", Some(before), Some(after)) if is_ours => match (gated(before), gated(after)) {
-            (true, false) => Some("nodes opened"),
+            (true, false) => Some("nodes verified"),
             (false, true) => Some("nodes tainted again"),
             _ => None,
         },
@@ -127,15 +125,15 @@ pub fn count_as(change: &Change) -> Option<&'static str> {
     }
 }
 
-/// A gate that does nothing would hold its nodes for ever.
+/// Enforces the gate again, so that nodes do not stay gated.
 pub fn heal(user: &Local) {
     if let Some(gate) = user.get("nodekeeper.dev/nodegates", "", "default") {
         let healed = user.change(&gate, None, |gate| set(gate, "spec.enforcement", json!("Enforce")));
-        healed.expect("nobody else writes");
+        healed.expect("no other user writes");
     }
 }
 
-/// People delete workers, change and replace gates, taint nodes again, cordon them and delete them for good.
+/// Users delete workers, change and replace gates, and taint, cordon and delete nodes.
 pub fn user_action(user: &Local, random: &mut fastrand::Rng) -> Option<&'static str> {
     let nodes = user.all("nodes");
     let node = nodes.get(random.usize(..nodes.len().max(1)))?;
@@ -152,7 +150,7 @@ pub fn user_action(user: &Local, random: &mut fastrand::Rng) -> Option<&'static 
             let mut all = at(node, "metadata.annotations").cloned().unwrap_or_else(|| json!({}));
             all[VERIFY] = json!("now");
             let changed = user.change(node, None, |node| set(node, "metadata.annotations", all.clone()));
-            changed.ok().map(|_| "user asks for a node to be verified")
+            changed.ok().map(|_| "verification requested by user")
         }
         0 | 1 => {
             let pods = user.all("pods");
@@ -165,10 +163,10 @@ pub fn user_action(user: &Local, random: &mut fastrand::Rng) -> Option<&'static 
             let gate = user.get("nodekeeper.dev/nodegates", "", "default")?;
             user.delete(&gate, None).ok()?;
             user.create("nodekeeper.dev/v1alpha1", "NodeGate", "", the_gate()).ok();
-            Some("gate replaced by a namesake")
+            Some("gate deleted and recreated")
         }
-        // Rarely: there must be some left to look at.
-        4 if random.u8(0..3) == 0 => user.delete(node, None).ok().map(|_| "node deleted for good"),
+        // Rarely, so that some nodes remain.
+        4 if random.u8(0..3) == 0 => user.delete(node, None).ok().map(|_| "node deleted"),
         5 => {
             let cordoned = is_true(node, "spec.unschedulable");
             let changed = user.change(node, None, |node| set(node, "spec.unschedulable", json!(!cordoned)));

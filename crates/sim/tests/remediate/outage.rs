@@ -1,4 +1,4 @@
-//! DNS is down for all: no node is blamed for it.
+//! No node is remediated for a cluster-wide DNS outage.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,21 +10,21 @@ use tokio::time::{Instant, sleep};
 
 use super::test_cluster::{TestCluster, group, permissive_policy};
 
-/// How many outages there are, unless SEEDS says otherwise.
+/// The number of random outages, unless SEEDS is set.
 const SEEDS: u64 = 30;
 
 struct OutageScenario {
     seed: u64,
     new_nodes: usize,
     zones: usize,
-    /// Verified nodes in each zone.
+    /// The number of verified nodes in each zone.
     good: usize,
-    /// Whether too many failures alone would stop everything.
+    /// Whether the circuit breaker is on.
     breaker: bool,
-    /// How long before the new_nodes DNS goes down; after them if it is negative.
+    /// Seconds between the start of the outage and the new nodes; negative if they join first.
     ahead: i64,
     lasts: Duration,
-    /// How often a leader dies.
+    /// How often the leader crashes.
     crash_interval: Option<Duration>,
 }
 
@@ -72,18 +72,21 @@ impl OutageScenario {
         let said = test.true_condition("SharedDependencyDown").or_else(|| test.true_condition("BreakerOpen"));
         assert!(
             !held || said.is_some(),
-            "seed {}: nobody says why: {:?}",
+            "seed {}: no condition explains the block: {:?}",
             self.seed,
             test.policy()["status"]
         );
         if held && !self.breaker {
-            assert_eq!(test.true_condition("SharedDependencyDown").expect("it is shared").0, "ControlsFail");
+            assert_eq!(
+                test.true_condition("SharedDependencyDown").expect("the condition is True").0,
+                "ControlsFail"
+            );
         }
         assert!(test.deletions().is_empty(), "seed {}: {:?}", self.seed, test.deletions());
 
         test.cluster.network().heal(&Outage::All);
-        test.until("all are open", 20, |test| test.nodes() == (nodes, nodes)).await;
-        test.until("it is over", 60, |test| test.true_condition("Ready").is_some()).await;
+        test.until("all are verified", 20, |test| test.nodes() == (nodes, nodes)).await;
+        test.until("the policy is Ready", 60, |test| test.true_condition("Ready").is_some()).await;
         sleep(Duration::from_mins(11)).await;
         assert!(test.deletions().is_empty(), "seed {}: {:?}", self.seed, test.deletions());
     }
@@ -96,20 +99,20 @@ impl OutageScenario {
             test.kill_controllers();
             test.start_controller();
         }
-        // Whoever leads last has time to find out.
+        // The last leader has time to compare nodes.
         sleep(Duration::from_mins(4)).await;
     }
 }
 
-fn on_a_paused_clock(story: OutageScenario) {
+fn on_a_paused_clock(scenario: OutageScenario) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    runtime.expect("a runtime without I/O needs nothing that can be missing").block_on(story.run());
+    runtime.expect("a runtime without I/O can be built").block_on(scenario.run());
 }
 
 #[test]
-fn all_dns_down_two_hundred_new_nodes() {
+fn dns_outage_with_two_hundred_new_nodes() {
     let (ahead, lasts) = (30, Duration::from_mins(12));
-    let story = OutageScenario {
+    let scenario = OutageScenario {
         seed: 1,
         new_nodes: 200,
         zones: 3,
@@ -119,11 +122,11 @@ fn all_dns_down_two_hundred_new_nodes() {
         lasts,
         crash_interval: None,
     };
-    on_a_paused_clock(story);
+    on_a_paused_clock(scenario);
 }
 
 #[test]
-fn all_dns_down_whenever_and_whoever_dies() {
+fn random_dns_outages_with_leader_crashes() {
     let seeds = std::env::var("SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(SEEDS);
     let next = AtomicU64::new(0);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);

@@ -1,4 +1,4 @@
-//! A cluster whose machines are replaced, and controllers that die when the test says so.
+//! A cluster whose machines are replaced, and controllers that tests can kill.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub const CLAIMS: &str = "karpenter.sh/nodeclaims";
 const API: &str = "nodekeeper.dev/v1alpha1";
 const POLICIES: &str = "nodekeeper.dev/remediationpolicies";
 
-/// Something destructive that a controller did.
+/// A deletion or eviction by a controller.
 #[derive(Clone, Debug)]
 pub struct Disruption {
     pub at: Timestamp,
@@ -43,7 +43,7 @@ pub struct TestCluster {
     pub api: Local,
     cloud: Cloud,
     disruptions: Arc<Mutex<Vec<Disruption>>>,
-    /// When control workers were made, and on which node.
+    /// When and on which node control workers were created.
     controls: Arc<Mutex<Vec<(Timestamp, String)>>>,
     controllers: Vec<JoinHandle<()>>,
     started: u64,
@@ -59,7 +59,7 @@ impl Drop for TestCluster {
     }
 }
 
-/// A pool or group in zone a, the first so many machines of which never pass.
+/// A group in zone a whose first `broken` machines never pass.
 pub fn group(name: &str, size: usize, broken: u64) -> Group {
     let flaws = Flaws::of(move |number| if number < broken { vec![Fault::Dns] } else { Vec::new() });
     Group {
@@ -72,7 +72,7 @@ pub fn group(name: &str, size: usize, broken: u64) -> Group {
     }
 }
 
-/// Room for everything that a test is not about.
+/// A policy that limits nothing.
 pub fn permissive_policy() -> Value {
     json!({
         "enforcement": "Enforce",
@@ -83,7 +83,7 @@ pub fn permissive_policy() -> Value {
 }
 
 impl TestCluster {
-    /// A gate that wants hopeless nodes replaced, and a policy.
+    /// Creates a gate with `onFailure: Replace`, and a policy.
     pub fn new(seed: u64, policy: &Value) -> Self {
         let cluster = Cluster::new(Options::simulated(seed));
         let actors = actors::start(&cluster, Timing::default());
@@ -117,7 +117,7 @@ impl TestCluster {
     }
 
     pub fn change_gate(&self, change: impl FnOnce(&mut Value)) {
-        let gate = self.api.get("nodekeeper.dev/nodegates", "", "default").expect("furnished");
+        let gate = self.api.get("nodekeeper.dev/nodegates", "", "default").expect("setup created it");
         self.api.change(&gate, None, change).expect("the gate is valid");
     }
 
@@ -129,13 +129,12 @@ impl TestCluster {
         self.api.get(POLICIES, "", "default").expect("there is a policy")
     }
 
-    /// One more controller. The first leads; others wait for its lease.
+    /// Starts another controller. The first one leads.
     pub fn start_controller(&mut self) {
         let client = self.cluster.client("replica-0");
         self.start(client);
     }
 
-    /// One whose requests and answers get lost.
     pub fn start_controller_with_faults(&mut self, rates: Rates) {
         let faults = Faults::new(self.seed, rates, Arc::default());
         let client = Transport::new(&self.cluster, "replica-0").with_faults(faults).client();
@@ -151,7 +150,7 @@ impl TestCluster {
         self.controllers.push(tokio::spawn(run(client, settings, clock, std::future::pending())));
     }
 
-    /// All controllers die where they are.
+    /// Aborts all controllers.
     pub fn kill_controllers(&mut self) {
         for controller in self.controllers.drain(..) {
             controller.abort();
@@ -172,13 +171,13 @@ impl TestCluster {
         self.kubelets.join(NodeSpec { name, zone, taints: vec![taint()], ..NodeSpec::default() });
     }
 
-    /// Nodes that work and are let in: `good-ZONE-0` and so on.
+    /// Adds nodes `good-ZONE-0` and so on, and waits until they are verified.
     pub async fn add_healthy_nodes(&self, count: usize, zone: &str) {
         for n in 0..count {
             self.join(&format!("good-{zone}-{n}"), zone);
         }
-        self.until("good nodes are open", 5, |test| {
-            (0..count).all(|n| test.is_open(&format!("good-{zone}-{n}")))
+        self.until("healthy nodes are verified", 5, |test| {
+            (0..count).all(|n| test.is_verified(&format!("good-{zone}-{n}")))
         })
         .await;
     }
@@ -187,16 +186,16 @@ impl TestCluster {
         self.api.get("nodes", "", name)
     }
 
-    pub fn is_open(&self, name: &str) -> bool {
+    pub fn is_verified(&self, name: &str) -> bool {
         let gated = |node: &Value| items(node, "spec.taints").iter().any(|taint| text(taint, "key") == TAINT);
         self.node(name)
             .is_some_and(|node| !gated(&node) && node["metadata"]["labels"].get(crate::gate::LABEL).is_some())
     }
 
-    /// How many nodes there are, and how many of them are open.
+    /// The number of nodes, and how many of them are verified.
     pub fn nodes(&self) -> (usize, usize) {
         let all = self.api.all("nodes");
-        (all.len(), all.iter().filter(|node| self.is_open(name(node))).count())
+        (all.len(), all.iter().filter(|node| self.is_verified(name(node))).count())
     }
 
     pub fn fail_dns(&self, node: &str) {
@@ -207,7 +206,7 @@ impl TestCluster {
         self.cluster.network().heal(&Outage::Node(node.into()));
     }
 
-    /// Somebody asks for a node to be replaced.
+    /// Creates a remediation as a user.
     pub fn request_remediation(&self, node: &str) {
         let node = self.node(node).expect("the node is there");
         let body = json!({"apiVersion": API, "kind": "NodeRemediation", "metadata": {"name": uid(&node)}, "spec": {
@@ -216,14 +215,14 @@ impl TestCluster {
         self.api.create(API, "NodeRemediation", "", body).expect("the request is valid");
     }
 
-    /// The last request about nodes of this name.
+    /// The last remediation of a node of this name.
     pub fn request(&self, node: &str) -> Option<Arc<Value>> {
         let all = self.api.all("nodekeeper.dev/noderemediations").into_iter();
         let about = all.filter(|request| text(request, "spec.node.name") == node);
         about.max_by_key(|request| text(request, "metadata.creationTimestamp").to_owned())
     }
 
-    /// Why a node is not replaced, in one word.
+    /// The reason of the Approved condition of a node's remediation.
     pub fn reason(&self, node: &str) -> String {
         let request = self.request(node);
         let approved = request.as_ref().and_then(|request| condition(request, "Approved"));
@@ -237,23 +236,22 @@ impl TestCluster {
         Some((text(said, "reason").to_owned(), text(said, "message").to_owned()))
     }
 
-    /// The deletions of Nodes and `NodeClaims` by controllers.
     pub fn deletions(&self) -> Vec<Disruption> {
-        let disruptions = self.disruptions.lock().expect("nobody panics with it");
+        let disruptions = self.disruptions.lock().expect("the lock is not poisoned");
         disruptions.iter().filter(|act| act.what != "pods").cloned().collect()
     }
 
     pub fn controls(&self) -> Vec<(Timestamp, String)> {
-        self.controls.lock().expect("nobody panics with it").clone()
+        self.controls.lock().expect("the lock is not poisoned").clone()
     }
 
     pub fn now(&self) -> Timestamp {
         self.cluster.clock().now()
     }
 
-    pub async fn until(&self, what: &str, minutes: u64, so: impl Fn(&Self) -> bool) {
+    pub async fn until(&self, what: &str, minutes: u64, condition: impl Fn(&Self) -> bool) {
         let start = Instant::now();
-        while !so(self) {
+        while !condition(self) {
             let said: Vec<String> = self
                 .api
                 .all("nodekeeper.dev/noderemediations")
@@ -263,7 +261,7 @@ impl TestCluster {
                 .collect();
             assert!(
                 start.elapsed() < Duration::from_mins(minutes),
-                "never so: {what}; nodes {:?}; disruptions {:?}; policy {}; requests {said:?}",
+                "timed out: {what}; nodes {:?}; disruptions {:?}; policy {}; requests {said:?}",
                 self.nodes(),
                 self.deletions(),
                 self.policy()["status"]
@@ -287,18 +285,18 @@ fn watch(
         let is_act = matches!(what, "nodes" | CLAIMS) || change.is_eviction();
         if let Some(object) = change.deleted().filter(|_| is_act) {
             let act = Disruption { at: change.at, what: what.to_owned(), name: name(object).to_owned() };
-            disruptions.lock().expect("nobody panics with it").push(act);
+            disruptions.lock().expect("the lock is not poisoned").push(act);
         }
         if let ("pods", None, Some(pod)) = (what, &change.before, &change.after)
             && pod["metadata"]["labels"]["app.kubernetes.io/component"] == "control"
         {
             let node = text(&items(pod, "metadata.ownerReferences")[0], "name").to_owned();
-            controls.lock().expect("nobody panics with it").push((change.at, node));
+            controls.lock().expect("the lock is not poisoned").push((change.at, node));
         }
     }));
 }
 
-/// The most of these that fall into any span of this length.
+/// The largest number of timestamps within any window of this length.
 pub fn max_in_window(times: &[Timestamp], span: SignedDuration) -> usize {
     let within =
         |from: &Timestamp| times.iter().filter(|at| *at >= from && at.duration_since(*from) < span).count();

@@ -1,7 +1,7 @@
-//! The seeds in which nodes are replaced: the gate wants it, machines come broken, pods have a budget, stand-ins make
-//! up for what is deleted, and people pause, change and lose the policy.
+//! Seeds with remediation: machines are broken, pods have a disruption budget, stand-ins replace deleted machines,
+//! and users pause, change and delete the policy.
 
-// Each test file takes what it needs of this.
+// Each test file uses only a part of it.
 #![allow(dead_code)]
 
 mod history;
@@ -28,7 +28,7 @@ pub const REQUESTS: &str = "nodekeeper.dev/noderemediations";
 pub const CLAIMS: &str = "karpenter.sh/nodeclaims";
 const OPT_OUT: &str = "nodekeeper.dev/do-not-disrupt";
 
-/// As the gate's own, and what never passes is replaced.
+/// The gate's scenario with `onFailure: Replace`.
 pub fn scenario() -> Scenario {
     Scenario {
         invariants: invariants::all,
@@ -38,20 +38,20 @@ pub fn scenario() -> Scenario {
         user_action,
         count_as,
         heal,
-        // Long enough for what is down to be found well, for a drain to be given up, and for comparisons to be cleared.
+        // Long enough for recovery after an outage, a drain timeout, and the removal of control workers.
         settle_duration: Duration::from_mins(7),
         ..gate::scenario()
     }
 }
 
-/// Every third machine of the first nine never passes.
+/// Every third of the first nine machines never passes.
 fn group(name: &str, size: usize) -> Group {
     let flaws = Flaws::of(|n| if n < 9 && n.is_multiple_of(3) { vec![Fault::Dns] } else { Vec::new() });
     let zones = ["a", "b", "c"].map(str::to_owned).to_vec();
     Group { name: name.into(), size, zones, taints: vec![taint()], flaws, ..Group::default() }
 }
 
-/// What is the same for a whole run, and another in the next.
+/// A number that is constant for a run and differs between runs.
 fn dice(user: &Local, sides: u64) -> u64 {
     let namespace = user.get("namespaces", "", "kube-system").expect("every cluster has it");
     uid(&namespace).bytes().map(u64::from).sum::<u64>() % sides
@@ -80,10 +80,10 @@ fn enable_replacement(user: &Local) -> Option<&'static str> {
         set(gate, "spec.onFailure", json!("Replace"));
         set(gate, "spec.retry", json!({"maxRetries": 1, "recheckSeconds": 20}));
     });
-    changed.ok().map(|_| "gate wants nodes replaced")
+    changed.ok().map(|_| "gate requests replacement")
 }
 
-/// So short that there is something to see in ten minutes. In every eighth run nothing is to be done at all.
+/// Times are short enough for a run of ten minutes. Every eighth run is a dry run.
 fn create_policy(user: &Local) -> Option<&'static str> {
     let enforcement = if dice(user, 8) == 0 { "DryRun" } else { "Enforce" };
     let body = json!({"apiVersion": API, "kind": "RemediationPolicy", "metadata": {"name": "default"}, "spec": {
@@ -95,10 +95,9 @@ fn create_policy(user: &Local) -> Option<&'static str> {
         "deleteNodeObjectFor": ["default"],
         "drain": {"totalSeconds": 60, "podSeconds": 30},
     }});
-    user.create(API, "RemediationPolicy", "", body).ok().map(|_| "policy made")
+    user.create(API, "RemediationPolicy", "", body).ok().map(|_| "policy created")
 }
 
-/// What a report counts besides what the gate's does.
 fn count_as(change: &Change) -> Option<&'static str> {
     let is_ours = change.writer().starts_with("replica-");
     match change.collection.as_str() {
@@ -106,18 +105,18 @@ fn count_as(change: &Change) -> Option<&'static str> {
         CLAIMS if is_ours && change.deleted().is_some() => Some("NodeClaims deleted"),
         "pods" if is_ours && change.is_eviction() => Some("pods evicted"),
         "nodes" if is_ours && history::is_cordon(change) => Some("nodes cordoned"),
-        REQUESTS if is_ours && change.before.is_none() => Some("replacements asked for"),
+        REQUESTS if is_ours && change.before.is_none() => Some("remediations requested"),
         _ => gate::count_as(change),
     }
 }
 
-/// Nothing is in the way of an end any more.
+/// Removes what blocks evictions.
 fn heal(user: &Local) {
     gate::heal(user);
     for budget in user.all("policy/poddisruptionbudgets") {
         user.delete(&budget, None).expect("it is there");
     }
-    // What was placed past the scheduler may never have started.
+    // A pod that bypassed the scheduler may never have started.
     for pod in user.all("pods").iter().filter(|pod| is_web(pod)) {
         let _ = user.delete(pod, Some(0));
     }
@@ -141,7 +140,7 @@ fn user_action(user: &Local, random: &mut fastrand::Rng) -> Option<&'static str>
     }
 }
 
-/// A pod of an application, wherever it may land.
+/// A pod of an application on a random node.
 fn deploy(user: &Local, node: &Value, random: &mut fastrand::Rng) -> Option<&'static str> {
     let owner = user.get("apps/replicasets", "default", "web")?;
     let owner = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": uid(&owner), "controller": true});
@@ -164,20 +163,20 @@ fn opt_out(user: &Local, node: &Value) -> Option<&'static str> {
     user.change(node, None, |node| set(node, "metadata.annotations", all)).ok().map(|_| what)
 }
 
-/// Somebody wants a node replaced.
 fn ask(user: &Local, node: &Value) -> Option<&'static str> {
     let body = json!({"apiVersion": API, "kind": "NodeRemediation", "metadata": {"name": uid(node)}, "spec": {
         "node": {"name": name(node), "uid": uid(node), "bootID": text(node, "status.nodeInfo.bootID")},
         "causes": [{"source": "Person", "name": "user", "message": "it is old"}]}});
-    user.create(API, "NodeRemediation", "", body).ok().map(|_| "replacement asked for by user")
+    user.create(API, "NodeRemediation", "", body).ok().map(|_| "remediation requested by user")
 }
 
-/// The policy in one half of all runs, requests in the other: whoever deletes both deletes all that the budget is kept by.
+/// Deletes the policy in half of all runs and remediations in the others: the budget is lost only if both are
+/// deleted.
 fn delete_policy_or_request(user: &Local, random: &mut fastrand::Rng) -> Option<&'static str> {
     if dice(user, 2) == 0 {
         let requests = user.all(REQUESTS);
         let request = requests.get(random.usize(..requests.len().max(1)))?;
-        return user.delete(request, None).ok().map(|_| "request deleted by user");
+        return user.delete(request, None).ok().map(|_| "remediation deleted by user");
     }
     match user.get(POLICIES, "", "default") {
         Some(policy) => user.delete(&policy, None).ok().map(|_| "policy deleted"),
@@ -189,7 +188,7 @@ fn change_policy(user: &Local, random: &mut fastrand::Rng) -> Option<&'static st
     let Some(policy) = user.get(POLICIES, "", "default") else { return create_policy(user) };
     let choice = random.u8(0..8);
     let (few, more, seconds) = (random.i64(0..4), random.i64(0..9), random.i64(60..300));
-    // Clocks jump by a minute: nobody is to think that it is over.
+    // Longer than any clock jump.
     let until = (user.cluster().clock().now() + SignedDuration::from_hours(1)).to_string();
     let is_paused = at(&policy, "spec.pause").is_some();
     let is_dry = text(&policy, "spec.enforcement") == "DryRun";
@@ -202,16 +201,15 @@ fn change_policy(user: &Local, random: &mut fastrand::Rng) -> Option<&'static st
         _ => set(policy, "spec.enforcement", json!(if is_dry { "Enforce" } else { "DryRun" })),
     });
     changed.ok().map(|_| match choice {
-        0 | 1 if is_paused => "policy goes on",
+        0 | 1 if is_paused => "policy resumed",
         0 | 1 => "policy paused",
         2..=4 => "budget changed",
         5 => "policy changed",
-        _ if is_dry => "policy enforces",
-        _ => "policy only looks",
+        _ if is_dry => "policy enforced",
+        _ => "policy in dry-run",
     })
 }
 
-/// The disruptions that a policy remembers.
 fn reserved(policy: &Value) -> impl Iterator<Item = &Value> {
     items(policy, "status.reservations").iter()
 }

@@ -6,15 +6,15 @@ use serde_json::{Value, json};
 
 use super::runtime::Terminated;
 
-/// The kubelet keeps this much of the termination messages of a pod, divided among its containers...
+/// The kubelet keeps this many bytes of all termination messages of a pod, divided among its containers.
 const ALL_MESSAGES: usize = 12 * 1024;
-/// ...and at most this much of one.
+/// The kubelet keeps at most this many bytes of one termination message.
 const ONE_MESSAGE: usize = 4 * 1024;
 
 pub(super) struct Container {
     pub(super) spec: Value,
     pub(super) state: ContainerState,
-    /// PodOptions it ended the last time, where it is begun again.
+    /// The `lastState` of a container that was restarted.
     last: Option<ContainerState>,
     restarts: u32,
 }
@@ -56,19 +56,19 @@ impl Container {
         self.state = ContainerState::Running { since: now.to_owned() };
     }
 
-    /// It ended by itself; its message is cut as its pod's share allows.
+    /// Records the exit of the container and truncates its termination message.
     pub(super) fn finish(&mut self, end: &Terminated, now: &str, containers: usize) {
         let limit = (ALL_MESSAGES / containers.max(1)).min(ONE_MESSAGE);
         match end {
             Terminated::Exit { code: 0, message } => {
-                self.set_end(0, "Completed", cut_to(message, limit), now)
+                self.set_end(0, "Completed", cut_to(message, limit), now);
             }
             Terminated::Exit { code, message } => self.set_end(*code, "Error", cut_to(message, limit), now),
             Terminated::OutOfMemory => self.set_end(137, "OOMKilled", String::new(), now),
         }
     }
 
-    /// It was ended, unless it had already.
+    /// Records that the container was killed, unless it had exited.
     pub(super) fn kill(&mut self, code: i32, reason: &'static str, now: &str) {
         if !matches!(self.state, ContainerState::Ended { .. }) {
             self.set_end(code, reason, String::new(), now);
@@ -83,7 +83,7 @@ impl Container {
         self.state = ContainerState::Ended { since, at: now.to_owned(), code, reason, message };
     }
 
-    /// It will be begun again: at once the first time, then after 10 s, 20 s, 40 s, at most 5 min.
+    /// Returns the delay before the restart: 100 ms, then 10 s, doubled up to 5 min.
     pub(super) fn back_off(&mut self) -> Duration {
         let waiting = ContainerState::Waiting("CrashLoopBackOff");
         self.last = Some(std::mem::replace(&mut self.state, waiting));
@@ -119,7 +119,7 @@ impl Container {
     }
 }
 
-/// The longest prefix within so many bytes that is still text.
+/// The longest valid prefix of at most this many bytes.
 fn cut_to(message: &str, bytes: usize) -> String {
     let end = (0..=bytes.min(message.len())).rev().find(|i| message.is_char_boundary(*i)).unwrap_or(0);
     message[..end].to_owned()

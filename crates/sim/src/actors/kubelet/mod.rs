@@ -1,6 +1,5 @@
-//! Kubelets: they register their Nodes, renew their Leases, and run the Pods that are bound to them.
-//!
-//! All kubelets of a cluster are driven by one task, so that two hundred of them do not wake up for each other's pods.
+//! Kubelets: they register their Nodes, renew their Leases, and run the Pods that are bound to them. One task drives
+//! all kubelets of a cluster, so that hundreds of them do not wake up for each other's pods.
 
 mod container;
 mod node;
@@ -26,29 +25,27 @@ use crate::store::Change;
 use node::Machine;
 use pod::{PodHandle, PodOptions};
 
-/// What a machine is when it joins.
+/// The configuration of a machine that joins.
 #[derive(Clone, Debug, Default)]
 pub struct NodeSpec {
-    /// Its name.
     pub name: String,
-    /// Its zone; none if empty.
+    /// Empty for none.
     pub zone: String,
     /// Labels besides those that every node has.
     pub labels: BTreeMap<String, String>,
-    /// Taints that it registers with.
     pub taints: Vec<Value>,
-    /// `spec.providerID`; none if empty.
+    /// `spec.providerID`; empty for none.
     pub provider_id: String,
 }
 
-/// What a kubelet says that is not so.
+/// What a kubelet reports that is not true.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FalseReport {
-    /// The status of its Ready condition, whatever is true.
+    /// The status of the Ready condition.
     pub ready: Option<bool>,
-    /// The exit code of every container, without running it.
+    /// The exit code of every container, which is not run.
     pub exit_code: Option<i32>,
-    /// Labels that it gives itself.
+    /// Labels that the kubelet sets on its Node.
     pub labels: BTreeMap<String, String>,
 }
 
@@ -61,12 +58,12 @@ enum Command {
     Remove(String),
 }
 
-/// The hand on the switches of all machines.
+/// Controls all machines.
 #[derive(Clone)]
 pub struct Kubelets {
     commands: mpsc::UnboundedSender<Command>,
     task: Arc<Task>,
-    /// Set by the pod_runner of a pod that panics: else it would look like a pod that takes its time.
+    /// Set when the task of a pod panics, which would otherwise look like a slow pod.
     pod_panicked: Arc<AtomicBool>,
 }
 
@@ -78,7 +75,7 @@ impl Drop for Task {
 }
 
 impl Kubelets {
-    /// Kubelets that run containers with this runtime; no machines yet.
+    /// Starts without machines.
     #[must_use]
     pub fn start(cluster: &Cluster, seed: u64, runtime: Arc<dyn ContainerRuntime>) -> Self {
         let (commands, inbox) = mpsc::unbounded_channel();
@@ -94,38 +91,37 @@ impl Kubelets {
         Self { commands, task: Arc::new(Task(tokio::spawn(pool.run(inbox)))), pod_panicked }
     }
 
-    /// A machine boots and registers.
+    /// Boots a machine, which registers.
     pub fn join(&self, spec: NodeSpec) {
         self.send(Command::Join(spec));
     }
 
-    /// A machine loses its power: nothing more is heard of it, and its containers are gone.
+    /// Powers a machine off: its kubelet stops reporting, and its containers are lost.
     pub fn power_off(&self, node: &str) {
         self.send(Command::PowerOff(node.to_owned()));
     }
 
-    /// A machine boots again, under a new boot id.
+    /// Boots a machine again, with a new boot id.
     pub fn power_on(&self, node: &str) {
         self.send(Command::PowerOn(node.to_owned()));
     }
 
-    /// A machine goes down and comes back after a while.
     pub fn reboot(&self, node: &str, down_for: Duration) {
         self.send(Command::Reboot(node.to_owned(), down_for));
     }
 
-    /// A machine is gone for good: it loses its power, and nobody can switch it on again.
+    /// Powers a machine off for good.
     pub fn remove(&self, node: &str) {
         self.send(Command::Remove(node.to_owned()));
     }
 
-    /// Whether the kubelets still handle: none of them panicked of a bug.
+    /// False once a kubelet has panicked.
     #[must_use]
     pub fn is_running(&self) -> bool {
         !self.task.0.is_finished() && !self.pod_panicked.load(Ordering::Relaxed)
     }
 
-    /// A kubelet begins to report, or stops to.
+    /// Makes a kubelet report what is not true; the default ends that.
     pub fn set_false_report(&self, node: &str, false_report: FalseReport) {
         self.send(Command::FalseReport(node.to_owned(), false_report));
     }
@@ -136,7 +132,7 @@ impl Kubelets {
     }
 }
 
-/// Where all machines stand.
+/// The machines and timers of all kubelets.
 struct KubeletPool {
     pod_panicked: Arc<AtomicBool>,
     api: Local,
@@ -153,7 +149,7 @@ enum Timer {
     Ready,
 }
 
-/// PodOptions often a kubelet renews its lease.
+/// The period of lease renewals.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
 impl KubeletPool {
@@ -215,7 +211,7 @@ impl KubeletPool {
 
     fn shut_down(&mut self, name: &str) {
         if let Some(machine) = self.machines.get_mut(name) {
-            self.api.cluster().trace().record(|| format!("machine {name} goes down"));
+            self.api.cluster().trace().record(|| format!("machine {name} powered off"));
             machine.is_on = false;
             machine.pods.clear();
         }
@@ -227,10 +223,10 @@ impl KubeletPool {
         let stagger = Duration::from_millis(self.random.u64(0..10_000));
         let ready_in = Duration::from_millis(self.random.u64(200..3_000));
         let Some(machine) = self.machines.get_mut(name) else { return };
-        // Whatever was due before this boot is over, another boot included.
+        // A boot cancels all earlier timers, including another boot.
         self.timers.retain(|(_, n, _)| n != name);
         machine.pods.clear();
-        self.api.cluster().trace().record(|| format!("machine {name} boots as {boot_id}"));
+        self.api.cluster().trace().record(|| format!("machine {name} booted with id {boot_id}"));
         machine.boot(&self.api, boot_id);
         self.timers.insert((Instant::now() + stagger, name.to_owned(), Timer::Heartbeat));
         self.timers.insert((Instant::now() + ready_in, name.to_owned(), Timer::Ready));
@@ -279,7 +275,7 @@ impl KubeletPool {
         }
     }
 
-    /// Takes a pod on. After a boot, what had been running before is found dead.
+    /// Starts a pod. After a boot, containers that were running are reported as terminated.
     fn start(&mut self, pod: &Arc<Value>, after_boot: bool) {
         let latency = Duration::from_millis(self.random.u64(50..800));
         let Some(machine) = self.machines.get_mut(text(pod, "spec.nodeName")) else { return };

@@ -1,4 +1,4 @@
-//! One machine and the Node that it keeps up to date.
+//! One machine and the Node that its kubelet maintains.
 
 use std::collections::BTreeMap;
 
@@ -16,11 +16,11 @@ pub(super) struct Machine {
     pub(super) spec: NodeSpec,
     pub(super) is_on: bool,
     pub(super) false_report: FalseReport,
-    /// A kubelet registers first, and is ready when its network is.
+    /// A kubelet registers before its network is ready.
     pub(super) is_ready: bool,
     pub(super) pods: BTreeMap<String, PodHandle>,
     boot_id: String,
-    /// A kubelet registers when it starts, and never again: a Node that is deleted under it stays away.
+    /// The kubelet registers only when it starts. It does not recreate a Node that was deleted.
     node_uid: String,
 }
 
@@ -79,7 +79,6 @@ impl Machine {
         node
     }
 
-    /// Brings the status up to date.
     pub(super) fn report_status(&self, api: &Local) {
         let Some(node) = api.get("nodes", "", &self.spec.name).filter(|n| uid(n) == self.node_uid) else {
             return;
@@ -88,7 +87,7 @@ impl Machine {
         let _ = api.change(&node, Some("status"), |node| self.describe(node, &now));
     }
 
-    /// The node as its kubelet sees it, or says it does.
+    /// Fills the Node in as the kubelet reports it.
     fn describe(&self, node: &mut Value, now: &str) {
         let capacity = json!({"cpu": "4", "memory": "16Gi", "pods": "110", "ephemeral-storage": "100Gi"});
         set(node, "status.capacity", capacity.clone());
@@ -119,7 +118,7 @@ impl Machine {
         }
     }
 
-    /// Renews the lease; and the status, where user else declared this node silent.
+    /// Renews the lease, and the status if the node controller set it to Unknown.
     pub(super) fn heartbeat(&self, api: &Local) {
         let now = micro_time(api.cluster().clock().now());
         let node = api.get("nodes", "", &self.spec.name).filter(|n| uid(n) == self.node_uid);

@@ -1,4 +1,4 @@
-//! One pod on one machine, from its binding to its end, as its kubelet reports it.
+//! One pod on one machine, from its binding to its termination.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ use crate::clock::{after, time};
 use crate::cluster::Local;
 use crate::object::{items, name, namespace, number, set, set_condition, text, uid};
 
-/// A pod that its kubelet has taken on. Dropping it is pulling the plug: nothing more is reported.
+/// A pod that its kubelet runs. Dropping it stops all reports, as a power loss does.
 pub(super) struct PodHandle {
     task: JoinHandle<()>,
     stop: Arc<Notify>,
@@ -30,7 +30,6 @@ impl Drop for PodHandle {
 }
 
 impl PodHandle {
-    /// Takes a pod on.
     pub(super) fn start(
         api: &Local,
         runtime: &Arc<dyn ContainerRuntime>,
@@ -51,23 +50,21 @@ impl PodHandle {
         Self { task, stop }
     }
 
-    /// The pod is being deleted: end it and let it go.
+    /// Terminates a pod that is being deleted.
     pub(super) fn stop(&self) {
         self.stop.notify_one();
     }
 }
 
-/// PodOptions a pod is taken on.
 pub(super) struct PodOptions {
-    /// The zone of the machine.
     pub(super) zone: String,
-    /// PodOptions long it takes to begin.
+    /// The delay before the first container starts.
     pub(super) latency: Duration,
-    /// The machine has just booted: what had been running is dead.
+    /// The machine has just booted, so containers that were running are lost.
     pub(super) after_boot: bool,
-    /// The exit code of every container, without running it.
+    /// The exit code of every container, which is not run.
     pub(super) false_exit_code: Option<i32>,
-    /// To be set where the pod_runner panics.
+    /// Set when the task of the pod panics.
     pub(super) panicked: Arc<AtomicBool>,
 }
 
@@ -79,13 +76,12 @@ impl Drop for PodOptions {
     }
 }
 
-/// Why a pod came to its end before its containers did.
+/// Why a pod ends before its containers do.
 enum Interruption {
     Deleted,
     Deadline,
 }
 
-/// What happens to a container next.
 enum ContainerEvent {
     Start(usize),
     Ended(usize, Terminated),
@@ -144,7 +140,7 @@ impl PodRunner {
         }
     }
 
-    /// Containers are asked to stop first, and killed when the grace is over, which a second delete may shorten.
+    /// Waits until the containers stop, at most for the grace period, which a second delete may shorten.
     async fn terminate_gracefully(&self, stop: &Notify) {
         let asked = Instant::now();
         let longest =
@@ -159,7 +155,7 @@ impl PodRunner {
         }
     }
 
-    /// Init containers one after the other, then all containers, until the pod is finished.
+    /// Runs the init containers in order, then all containers, until the pod has finished.
     async fn run_containers(&mut self) {
         self.report("Pending", None);
         sleep(self.options.latency).await;
@@ -201,7 +197,7 @@ impl PodRunner {
         }
     }
 
-    /// Runs an init container until it succeeds; whether the pod goes on.
+    /// Runs an init container until it succeeds. Returns false if the pod has failed.
     async fn run_init(&mut self, i: usize) -> bool {
         loop {
             let now = self.now();
@@ -247,7 +243,7 @@ impl PodRunner {
         }
     }
 
-    /// The phase that follows from the containers, as a kubelet derives it.
+    /// The phase as a kubelet derives it from the containers.
     fn phase(&self) -> &'static str {
         if self.containers.iter().any(Container::never_started) {
             return "Pending";
@@ -260,7 +256,6 @@ impl PodRunner {
         }
     }
 
-    /// The containers as a kill or a boot finds them.
     fn terminate_all(&mut self, code: i32, reason: &'static str) {
         let now = self.now();
         for container in &mut self.containers {
@@ -309,7 +304,6 @@ impl PodRunner {
         self.api.cluster().trace().record(|| format!("kubelet {node}: pod {pod} is {phase}"));
     }
 
-    /// The containers are gone; the object may go.
     fn delete_pod(&self) {
         let _ = self.api.delete(&self.pod, Some(0));
     }
@@ -322,7 +316,7 @@ fn start_after(i: usize, wait: Duration) -> BoxFuture<'static, ContainerEvent> {
     })
 }
 
-/// An address in the pod range that depends on nothing but the pod.
+/// Derived from the pod's uid alone, so that it is the same in every run.
 fn pod_ip(uid: &str) -> String {
     let n = uid.bytes().fold(0_u32, |sum, b| sum.wrapping_mul(31).wrapping_add(u32::from(b)));
     format!("10.244.{}.{}", (n >> 8) & 0xff, (n & 0xff).clamp(2, 254))

@@ -1,4 +1,4 @@
-//! PodOptions containers run: in process here, as real processes elsewhere.
+//! The container runtime: in process here, as real processes in [`crate::process`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,51 +12,43 @@ use crate::object::{items, text};
 /// A container to run.
 #[derive(Clone)]
 pub struct ContainerConfig {
-    /// The cluster it runs in.
     pub cluster: Cluster,
-    /// The node it runs on.
     pub node: String,
-    /// The zone of that node.
     pub zone: String,
-    /// Its pod.
     pub pod: Arc<Value>,
-    /// Its entry in the pod's spec.
+    /// The container's entry in the pod spec.
     pub container: Value,
 }
 
-/// PodOptions a container ended.
+/// How a container terminated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Terminated {
-    /// It exited, and left this in its termination message file.
     Exit {
-        /// The exit code.
         code: i32,
-        /// The termination message, whole; the kubelet cuts it.
+        /// The whole termination message; the kubelet truncates it.
         message: String,
     },
-    /// It took more memory than it may.
     OutOfMemory,
 }
 
-/// Runs containers.
 pub trait ContainerRuntime: Send + Sync {
-    /// Runs one container to its end. Dropping the future kills it.
-    fn run(&self, job: ContainerConfig) -> BoxFuture<'static, Terminated>;
+    /// Runs one container until it exits. Dropping the future kills it.
+    fn run(&self, config: ContainerConfig) -> BoxFuture<'static, Terminated>;
 
-    /// Whether the image of a container can be had; without it the container waits.
+    /// Whether the image can be pulled; without it the container waits.
     fn has_image(&self, _container: &Value) -> bool {
         true
     }
 
-    /// PodOptions long a container goes on after it was asked to stop; killed when the pod's grace is over.
+    /// The time from SIGTERM to the exit of a container.
     fn shutdown_time(&self, _container: &Value) -> Duration {
         Duration::from_millis(20)
     }
 }
 
-/// Understands a handful of commands: `true`, `false`, `exit N`, `sleep SECONDS`, `resolve` (asks the simulated DNS),
-/// `oom`, `stubborn` (does not stop when asked). Images whose name contains `missing` cannot be pulled. Everything else
-/// runs until it is asked to stop.
+/// Understands a few commands: `true`, `false`, `exit N`, `sleep SECONDS`, `resolve` (queries the simulated DNS),
+/// `oom`, `stubborn` (ignores SIGTERM). Images whose name contains `missing` cannot be pulled. Any other command runs
+/// until it is stopped.
 #[derive(Debug)]
 pub struct FakeRuntime;
 
@@ -70,11 +62,11 @@ impl ContainerRuntime for FakeRuntime {
         if stubborn { Duration::MAX } else { Duration::from_millis(20) }
     }
 
-    fn run(&self, job: ContainerConfig) -> BoxFuture<'static, Terminated> {
+    fn run(&self, config: ContainerConfig) -> BoxFuture<'static, Terminated> {
         Box::pin(async move {
             let words: Vec<&str> = ["command", "args"]
                 .iter()
-                .flat_map(|list| items(&job.container, list))
+                .flat_map(|list| items(&config.container, list))
                 .filter_map(Value::as_str)
                 .collect();
             let exit = |code: i32, message: &str| Terminated::Exit { code, message: message.to_owned() };
@@ -86,7 +78,9 @@ impl ContainerRuntime for FakeRuntime {
                     tokio::time::sleep(Duration::from_secs(seconds.parse().unwrap_or(0))).await;
                     exit(0, "")
                 }
-                ["resolve"] if job.cluster.network().resolves(&job.node, &job.zone) => exit(0, "resolved"),
+                ["resolve"] if config.cluster.network().resolves(&config.node, &config.zone) => {
+                    exit(0, "resolved")
+                }
                 ["resolve"] => exit(1, "no answer"),
                 ["oom"] => Terminated::OutOfMemory,
                 _ => std::future::pending().await,
