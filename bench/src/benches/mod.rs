@@ -26,7 +26,7 @@ use crate::process::{Controller, NAMESPACE};
 /// An embedded cluster with a gate in it, and the gate's uid. Nobody works in it yet.
 fn embedded() -> Result<(Cluster, String)> {
     let cluster = Cluster::new(Options::real(1));
-    nodekeeper_sim::network::furnish(&cluster)?;
+    nodekeeper_sim::network::install(&cluster)?;
     let somebody = cluster.local("setup");
     let definition = serde_json::to_value(NodeGate::crd())?;
     somebody.create("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", definition)?;

@@ -40,7 +40,7 @@ pub async fn run(product: Product) -> Result<Table> {
             break;
         }
         ensure!(
-            Instant::now() < end && kubelets.at_work(),
+            Instant::now() < end && kubelets.is_running(),
             "{open} of {NODES} are open, {} workers are left: {}",
             pods.len(),
             controller.log_tail()

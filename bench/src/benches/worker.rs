@@ -25,7 +25,7 @@ const LOOK: Duration = Duration::from_micros(200);
 
 pub async fn run(product: Product) -> Result<Table> {
     let cluster = Cluster::new(Options::real(1));
-    network::furnish(&cluster)?;
+    network::install(&cluster)?;
     let bound = bind(&cluster, SocketAddr::from(([127, 0, 0, 1], 0))).await?;
     let endpoints = Endpoints::open(bound.address).await?;
     let folder = tempfile::tempdir()?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nodekeeper_core::checks::Assignment;
 use nodekeeper_core::report::{Report, Verdict, parse, reason};
-use nodekeeper_sim::actors::kubelet::{End, Job, Runner as _};
+use nodekeeper_sim::actors::kubelet::{ContainerConfig, ContainerRuntime as _, Terminated};
 use nodekeeper_sim::bind::{Bound, bind};
 use nodekeeper_sim::loopback::{Api, Dns, Pods};
 use nodekeeper_sim::process::{Processes, Setup};
@@ -26,7 +26,7 @@ struct Bench {
 impl Bench {
     async fn new() -> Self {
         let cluster = Cluster::new(Options::real(1));
-        network::furnish(&cluster).unwrap();
+        network::install(&cluster).unwrap();
         let bound = Arc::new(bind(&cluster, SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap());
         let folder = tempfile::tempdir().unwrap();
         let issuer = bound.clone();
@@ -40,12 +40,12 @@ impl Bench {
         Self { cluster, processes: processes.unwrap(), folder, _bound: bound }
     }
 
-    fn job(&self, node: &str) -> Job {
+    fn job(&self, node: &str) -> ContainerConfig {
         let assignment = Assignment { check_timeout_seconds: 1, ..Assignment::default() };
         let pod =
             json!({"metadata": {"name": "w", "namespace": "ns", "uid": format!("uid-{node}")}, "spec": {}});
         let env = json!([{"name": Assignment::ENV, "value": serde_json::to_string(&assignment).unwrap()}]);
-        Job {
+        ContainerConfig {
             cluster: self.cluster.clone(),
             node: node.into(),
             zone: String::new(),
@@ -56,8 +56,8 @@ impl Bench {
 
     async fn work(&self, node: &str) -> (i32, Report) {
         match self.processes.run(self.job(node)).await {
-            End::Exit { code, message } => (code, parse(&message).unwrap()),
-            End::OutOfMemory => unreachable!("nobody limits it"),
+            Terminated::Exit { code, message } => (code, parse(&message).unwrap()),
+            Terminated::OutOfMemory => unreachable!("nobody limits it"),
         }
     }
 
@@ -149,7 +149,7 @@ async fn a_binary_that_is_not_there_is_named() {
         tokens: Arc::new(|_| String::new()),
     });
     match nowhere.unwrap().run(bench.job("n1")).await {
-        End::Exit { code: 128, message } => assert!(message.contains("/nowhere/at/all"), "{message}"),
+        Terminated::Exit { code: 128, message } => assert!(message.contains("/nowhere/at/all"), "{message}"),
         other => unreachable!("{other:?}"),
     }
 }

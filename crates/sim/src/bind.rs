@@ -1,4 +1,4 @@
-//! The cluster on a TLS port of this machine, for kubectl and for clients that nobody here wrote.
+//! Serves the cluster on a TLS port, for kubectl and other clients.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -23,24 +23,15 @@ use crate::api::status::ApiError;
 use crate::cluster::Cluster;
 use crate::server::{self, Body};
 
-/// A real server takes about as much.
-const LARGEST_BODY: usize = 3 * 1024 * 1024;
+/// About the limit of a real server.
+const MAX_BODY: usize = 3 * 1024 * 1024;
 
-/// Why the cluster could not be put on a port.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The port cannot be had.
-    #[error("cannot listen on {address}: {source}; choose another port, or 0 for any that is free")]
-    Listen {
-        /// What was asked for.
-        address: SocketAddr,
-        /// What the system said.
-        source: std::io::Error,
-    },
-    /// The certificate cannot be made.
-    #[error("cannot make the certificate of the embedded API server: {0}")]
+    #[error("cannot listen on {address}: {source}; choose another port, or 0 for a free one")]
+    Listen { address: SocketAddr, source: std::io::Error },
+    #[error("cannot create the certificate of the embedded API server: {0}")]
     Certificate(#[from] rcgen::Error),
-    /// TLS does not take the certificate.
     #[error("cannot set up TLS for the embedded API server: {0}")]
     Tls(#[from] rustls::Error),
 }
@@ -48,18 +39,17 @@ pub enum Error {
 /// A cluster on a port, until it is dropped.
 #[derive(Debug)]
 pub struct Bound {
-    /// Where it listens.
     pub address: SocketAddr,
-    /// What a client needs to know, secrets included.
+    /// The kubeconfig of an administrator, including the token.
     pub kubeconfig: String,
-    /// The certificate of the authority that signed the server's.
+    /// The CA certificate, in PEM.
     pub authority: String,
     secret: Arc<str>,
     serving: JoinHandle<()>,
 }
 
 impl Bound {
-    /// A token of somebody, such as the service account of a pod.
+    /// A bearer token of a user, such as a pod's service account.
     #[must_use]
     pub fn token_of(&self, user: &str) -> String {
         format!("{}.{}", BASE64.encode(user), self.secret)
@@ -72,7 +62,7 @@ impl Drop for Bound {
     }
 }
 
-/// Puts the cluster on a port. Port 0 is any that is free.
+/// Port 0 chooses a free port.
 pub async fn bind(cluster: &Cluster, address: SocketAddr) -> Result<Bound, Error> {
     let listen = |source| Error::Listen { address, source };
     let listener = TcpListener::bind(address).await.map_err(listen)?;
@@ -105,7 +95,7 @@ impl Identity {
             .with_safe_default_protocol_versions()?
             .with_no_client_auth()
             .with_single_cert(vec![certificate.der().clone()], key)?;
-        // A fresh public key is as good a source of an unguessable word as any, and needs no crate of its own.
+        // A new public key is unguessable, and needs no further crate.
         let token = BASE64.encode(&KeyPair::generate()?.public_key_raw()[1..25]);
         Ok(Self {
             authority: authority.pem(),
@@ -127,27 +117,27 @@ impl Identity {
 }
 
 async fn accept(cluster: Cluster, listener: TcpListener, acceptor: TlsAcceptor, token: Arc<str>) {
-    // Owned here, so that connections end with the listener.
+    // Connections end with the listener.
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
-        // A failed accept is the client's (it went away) or the system's (too many files): both pass.
+        // Accept errors are transient: the client went away, or too many files are open.
         let Ok((stream, _)) = listener.accept().await else {
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
             continue;
         };
-        connections.spawn(converse(cluster.clone(), stream, acceptor.clone(), token.clone()));
+        connections.spawn(serve_connection(cluster.clone(), stream, acceptor.clone(), token.clone()));
     }
 }
 
-async fn converse(cluster: Cluster, stream: TcpStream, acceptor: TlsAcceptor, token: Arc<str>) {
+async fn serve_connection(cluster: Cluster, stream: TcpStream, acceptor: TlsAcceptor, token: Arc<str>) {
     let _ = stream.set_nodelay(true);
     let Ok(stream) = acceptor.accept(stream).await else { return };
     let service = service_fn(move |request| {
         let (cluster, token) = (cluster.clone(), token.clone());
         async move { Ok::<_, Infallible>(serve(&cluster, &token, request).await) }
     });
-    // A connection that breaks off concerns nobody but its client.
+    // A broken connection concerns only its client.
     let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }
 
@@ -159,7 +149,7 @@ async fn serve(cluster: &Cluster, token: &str, request: Request<Incoming>) -> Re
     let is_probe = matches!(parts.uri.path(), "/healthz" | "/livez" | "/readyz" | "/version");
     let agent = parts.headers.get(header::USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or("anonymous");
     let agent = || agent.split([' ', '/']).next().unwrap_or("anonymous").to_owned();
-    let who = match bearer {
+    let user = match bearer {
         Some(bearer) if bearer == token => agent(),
         Some(bearer) => match user_of(bearer, token) {
             Some(user) => user,
@@ -169,16 +159,16 @@ async fn serve(cluster: &Cluster, token: &str, request: Request<Incoming>) -> Re
         None if is_probe => agent(),
         None => return refuse(&ApiError::unauthorized()),
     };
-    let body: Bytes = match Limited::new(body, LARGEST_BODY).collect().await {
+    let body: Bytes = match Limited::new(body, MAX_BODY).collect().await {
         Ok(body) => body.to_bytes(),
-        Err(_) => return refuse(&ApiError::too_large(LARGEST_BODY)),
+        Err(_) => return refuse(&ApiError::too_large(MAX_BODY)),
     };
     let request = Request::from_parts(parts, body);
-    let answer = server::answer(cluster, &who, &request, None);
+    let answer = server::answer(cluster, &user, &request, None);
     server::respond(cluster, answer)
 }
 
-/// Whose token it is, of those that [`Bound::token_of`] gave out.
+/// The user of a token from [`Bound::token_of`].
 fn user_of(bearer: &str, secret: &str) -> Option<String> {
     let user = bearer.strip_suffix(secret)?.strip_suffix('.')?;
     String::from_utf8(BASE64.decode(user).ok()?).ok()

@@ -1,4 +1,4 @@
-//! The cluster as one handle: the API server's state, its clock, and the way in for everybody.
+//! The embedded cluster: API server, clock, network, and clients for them.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,16 +9,14 @@ use crate::api::{Caller, DeleteOptions, Deleted, Edit, State};
 use crate::clock::Clock;
 use crate::network::Network;
 use crate::resource::Resource;
-use crate::store::{ANY, Change, Observer};
+use crate::store::{ANY, Change, Observer, Snapshot};
 use crate::trace::Trace;
-use crate::wire::Wire;
+use crate::transport::Transport;
 
-/// How a cluster is made.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// All randomness of the server comes from it.
+    /// The seed of all random values of the API server.
     pub seed: u64,
-    /// Its time.
     pub clock: Clock,
 }
 
@@ -29,7 +27,6 @@ impl Options {
         Self { seed, clock: Clock::simulated() }
     }
 
-    /// The time it is.
     #[must_use]
     pub fn real(seed: u64) -> Self {
         Self { seed, clock: Clock::real() }
@@ -43,13 +40,12 @@ struct Shared {
     network: Network,
 }
 
-/// An embedded cluster. Clones are the same cluster.
+/// An embedded cluster. Clones share it.
 #[derive(Clone)]
 pub struct Cluster(Arc<Shared>);
 
 impl Cluster {
-    /// A cluster with the namespaces and priority classes that every cluster has, and nobody at work in it:
-    /// [`crate::actors::start`] does that.
+    /// Creates the default namespaces, priority classes and Service. [`crate::actors::start`] starts the controllers.
     #[must_use]
     pub fn new(options: Options) -> Self {
         let shared = Shared {
@@ -59,11 +55,11 @@ impl Cluster {
             network: Network::default(),
         };
         let cluster = Self(Arc::new(shared));
-        cluster.furnish();
+        cluster.bootstrap();
         cluster
     }
 
-    fn furnish(&self) {
+    fn bootstrap(&self) {
         let local = self.local("kube-apiserver");
         for name in ["default", "kube-system", "kube-public", "kube-node-lease"] {
             local.expect_create("v1", "Namespace", "", json!({"metadata": {"name": name}}));
@@ -81,13 +77,11 @@ impl Cluster {
         local.expect_create("v1", "Service", "default", service);
     }
 
-    /// The server's clock.
     #[must_use]
     pub fn clock(&self) -> &Clock {
         &self.0.clock
     }
 
-    /// What happened so far.
     #[must_use]
     pub fn trace(&self) -> &Trace {
         &self.0.trace
@@ -99,65 +93,75 @@ impl Cluster {
         &self.0.network
     }
 
-    /// The state, for as long as the guard lives. Never hold it over an await.
+    /// Never hold the guard across an await.
     pub fn state(&self) -> MutexGuard<'_, State> {
-        // A panic in an observer leaves the state as the last commit made it, which is consistent.
+        // After a panic in an observer the state is that of the last commit, which is consistent.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets somebody look at each change as it is committed, before anybody else can see it.
+    /// Calls the observer for each change at its commit, before clients can see it.
     pub fn observe(&self, observer: Observer) {
         self.state().store.observe(observer);
     }
 
-    /// A client without a socket, without faults. To be called inside a tokio runtime.
+    /// Backs etcd up.
     #[must_use]
-    pub fn client(&self, who: &str) -> kube::Client {
-        Wire::new(self, who).client()
+    pub fn snapshot(&self) -> Snapshot {
+        self.state().store.snapshot()
     }
 
-    /// Direct access for the actors of the cluster itself.
+    /// Restores etcd from a backup: resource versions go back, what was written since is lost, and all open watches
+    /// end, as when the API server restarts. Observers are not called for the difference.
+    pub fn restore(&self, snapshot: Snapshot) {
+        let now = self.clock().now();
+        self.state().restore(snapshot, "etcd", now);
+        self.trace().record(|| "etcd restored from a backup".into());
+    }
+
+    /// A client without a socket and without faults. Call it inside a tokio runtime.
     #[must_use]
-    pub fn local(&self, who: &str) -> Local {
-        Local { cluster: self.clone(), who: who.to_owned() }
+    pub fn client(&self, user: &str) -> kube::Client {
+        Transport::new(self, user).client()
+    }
+
+    /// A client for components of the cluster.
+    #[must_use]
+    pub fn local(&self, user: &str) -> Local {
+        Local { cluster: self.clone(), user: user.to_owned() }
     }
 }
 
-/// The API without HTTP and without faults, for those who live inside the cluster.
+/// A client without HTTP and without faults, for components of the cluster.
 #[derive(Clone)]
 pub struct Local {
     cluster: Cluster,
-    who: String,
+    user: String,
 }
 
 impl Local {
-    /// The cluster it belongs to.
     #[must_use]
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
     }
 
     fn caller(&self) -> Caller {
-        Caller::new(&self.who, self.cluster.clock().now())
+        Caller::new(&self.user, self.cluster.clock().now())
     }
 
     fn resource(&self, api_version: &str, kind: &str) -> Result<Arc<Resource>, ApiError> {
         self.cluster.state().resource_of(api_version, kind).ok_or_else(ApiError::no_such_path)
     }
 
-    /// One object.
     #[must_use]
     pub fn get(&self, collection: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
         self.cluster.state().store.get(collection, &crate::api::key(namespace, name)).cloned()
     }
 
-    /// All objects of a collection.
     #[must_use]
     pub fn all(&self, collection: &str) -> Vec<Arc<Value>> {
         self.cluster.state().store.all(collection).map(|(_, o)| o.clone()).collect()
     }
 
-    /// Makes an object.
     pub fn create(
         &self,
         api_version: &str,
@@ -169,14 +173,14 @@ impl Local {
         self.cluster.state().create(&resource, namespace, body, &self.caller())
     }
 
-    /// Makes an object that cannot be refused, at the start of the cluster.
+    /// Creates an object that is valid by construction.
     fn expect_create(&self, api_version: &str, kind: &str, namespace: &str, body: Value) {
         if let Err(error) = self.create(api_version, kind, namespace, body) {
-            unreachable!("the first objects of a cluster are valid: {error}");
+            unreachable!("the initial objects are valid: {error}");
         }
     }
 
-    /// Changes an object of this kind as it is now, main part or a subresource.
+    /// Updates the current state of an object, or one of its subresources.
     pub fn change(
         &self,
         object: &Value,
@@ -194,7 +198,7 @@ impl Local {
         state.update(&resource, target, subresource, Edit::With(Box::new(change)), &self.caller())
     }
 
-    /// Deletes this incarnation of an object.
+    /// Deletes an object, with its uid as a precondition.
     pub fn delete(&self, object: &Value, grace: Option<i64>) -> Result<Deleted, ApiError> {
         use crate::object::{name, namespace, text, uid};
         let resource = self.resource(text(object, "apiVersion"), text(object, "kind"))?;
@@ -203,7 +207,7 @@ impl Local {
         self.cluster.state().delete(&resource, target, &options, &self.caller())
     }
 
-    /// Evicts this incarnation of a pod, if its budget lets it go.
+    /// Evicts a pod, with its uid as a precondition.
     pub fn evict(&self, pod: &Value) -> Result<(), ApiError> {
         use crate::object::{name, namespace, uid};
         let pods = self.resource("v1", "Pod")?;
@@ -213,44 +217,49 @@ impl Local {
         self.cluster.state().evict(&pods, target, eviction, &self.caller())
     }
 
-    /// The changes of some collections, or of [`ANY`], from now on.
+    /// Watches the changes of some collections, or of [`ANY`], from now on.
     #[must_use]
-    pub fn follow(&self, collections: &[&str]) -> Follow {
+    pub fn watch(&self, collections: &[&str]) -> ChangeWatch {
         let mut state = self.cluster.state();
-        let seen = state.store.revision();
+        let (seen, epoch) = (state.store.revision(), state.store.epoch());
         let wake = collections.iter().map(|c| state.store.changes_of(c)).collect();
         let collections = collections.iter().map(ToString::to_string).collect();
         drop(state);
-        Follow { cluster: self.cluster.clone(), collections, wake, seen }
+        ChangeWatch { cluster: self.cluster.clone(), collections, wake, seen, epoch }
     }
 }
 
-/// A place in the log that moves as it is read.
-pub struct Follow {
+/// A position in the log of changes.
+pub struct ChangeWatch {
     cluster: Cluster,
     collections: Vec<String>,
     wake: Vec<Arc<tokio::sync::Notify>>,
     seen: u64,
+    epoch: u64,
 }
 
-impl Follow {
-    /// What changed since the last call, without waiting.
+impl ChangeWatch {
+    /// The changes since the last call, without waiting.
     pub fn drain(&mut self) -> Vec<Arc<Change>> {
         let state = self.cluster.state();
         let wanted =
             |c: &&Arc<Change>| self.collections.iter().any(|name| *name == c.collection || name == ANY);
-        let changes = state.store.since(self.seen).filter(wanted);
+        let is_restored = self.epoch != state.store.epoch();
+        let restored = if is_restored { state.store.restored() } else { &[] };
+        let since = if is_restored { state.store.compacted() } else { self.seen };
+        let changes = restored.iter().chain(state.store.since(since)).filter(wanted);
         let changes = changes.cloned().collect();
+        self.epoch = state.store.epoch();
         self.seen = state.store.revision();
         changes
     }
 
-    /// What changed since the last call, as soon as there is something.
+    /// Waits for the next changes.
     pub async fn next(&mut self) -> Vec<Arc<Change>> {
         loop {
             let wake = self.wake.clone();
             let mut woken: Vec<_> = wake.iter().map(|w| Box::pin(w.notified())).collect();
-            // Enlist before looking, so that a change in between is not missed.
+            // Registers before it reads, so that no change is missed in between.
             for waiter in &mut woken {
                 waiter.as_mut().enable();
             }

@@ -1,4 +1,4 @@
-//! What goes wrong between a client and the server, all of it from one seed.
+//! Faults between a client and the API server, all from one seed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,31 +14,28 @@ use crate::api::status::ApiError;
 use crate::resource::Resource;
 use crate::store::Store;
 
-/// What happens to one request.
+/// The fault of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing.
     None,
-    /// 409, though nothing changed.
     Conflict,
-    /// 429 with a Retry-After.
     TooMany,
-    /// 500, not applied.
+    /// 500, and the request is not applied.
     Internal,
-    /// It never arrives.
+    /// The request is lost.
     LostRequest,
-    /// It arrives, its answer does not.
+    /// The request is applied and its response is lost.
     LostAnswer,
-    /// It arrives long after its client gave up, and whoever leads by then.
-    Held,
-    /// The client dies before it arrives.
+    /// A write is applied long after its client timed out, possibly under another leader.
+    Delayed,
+    /// The client crashes before the request is applied.
     CrashBefore,
-    /// The client dies after it arrived.
+    /// The client crashes after the request was applied.
     CrashAfter,
 }
 
 impl Fault {
-    /// For the trace and the report; empty where nothing happens.
+    /// The name in the trace and the report; empty for no fault.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -46,73 +43,65 @@ impl Fault {
             Self::Conflict => "409",
             Self::TooMany => "429",
             Self::Internal => "500",
-            Self::LostRequest => "timeout, not landed",
-            Self::LostAnswer => "timeout, landed",
-            Self::Held => "write held back",
+            Self::LostRequest => "timeout, not applied",
+            Self::LostAnswer => "timeout, applied",
+            Self::Delayed => "write delayed",
             Self::CrashBefore => "crash before a write",
             Self::CrashAfter => "crash after a write",
         }
     }
 }
 
-/// What happens to one line of a watch.
+/// The fault of one event of a watch.
 #[derive(Clone, Copy, Debug)]
-pub enum Line {
-    /// It comes, this much later.
-    Late(Duration),
-    /// The watch ends before it.
+pub enum WatchFault {
+    Delay(Duration),
+    /// The watch ends before the event.
     Cut,
 }
 
-/// How often things go wrong, out of 10,000.
+/// The rates of faults, out of 10,000.
 #[derive(Clone, Copy, Debug)]
 pub struct Rates {
     /// 409, 429 and 500 each, of all requests.
     pub refused: u32,
-    /// Requests and answers lost, each.
+    /// Lost requests and lost responses each.
     pub lost: u32,
-    /// Writes that are held back until their client's lease may be over, of all writes.
-    pub held: u32,
-    /// Crashes before and after a write, each, of all writes.
+    /// Delayed writes, of all writes.
+    pub delayed: u32,
+    /// Crashes before and after a write each, of all writes.
     pub crash: u32,
-    /// Watches cut, of all their lines.
+    /// Watches that end early, of all events.
     pub cut: u32,
-    /// Lines and requests that are seconds late instead of milliseconds.
+    /// Events and requests that are seconds late, not milliseconds.
     pub late: u32,
-    /// Reads that allow it and are answered from a cache that is behind.
+    /// Reads with `resourceVersion=0` that are served from a stale watch cache.
     pub stale: u32,
 }
 
 impl Rates {
-    /// Enough for every run of ten minutes to meet every fault that its requests allow.
-    pub const ROUGH: Self =
-        Self { refused: 150, lost: 100, held: 50, crash: 200, cut: 300, late: 800, stale: 5_000 };
-    /// Nothing goes wrong.
-    pub const CALM: Self = Self { refused: 0, lost: 0, held: 0, crash: 0, cut: 0, late: 0, stale: 0 };
+    /// High enough that every run of ten minutes meets every fault.
+    pub const CHAOS: Self =
+        Self { refused: 150, lost: 100, delayed: 50, crash: 200, cut: 300, late: 800, stale: 5_000 };
+    pub const NONE: Self = Self { refused: 0, lost: 0, delayed: 0, crash: 0, cut: 0, late: 0, stale: 0 };
 }
 
-/// What was met so far, over all clients of a run and over all runs of a sweep.
+/// What the clients of a run, or all runs of a sweep, have met.
 #[derive(Clone, Debug, Default)]
 pub struct Coverage {
-    /// How often each fault happened.
     pub faults: BTreeMap<String, u64>,
-    /// The kinds of writes that were made.
     pub write_points: BTreeSet<String>,
-    /// The kinds of writes around which a client crashed.
     pub crashed_points: BTreeSet<String>,
-    /// How often each invariant was checked.
     pub checks: BTreeMap<&'static str, u64>,
-    /// How often what the scenario finds worth counting came about.
-    pub happened: BTreeMap<&'static str, u64>,
+    /// How often each observation that the scenario counts was made.
+    pub observations: BTreeMap<&'static str, u64>,
 }
 
 impl Coverage {
-    /// Counts a fault.
     pub fn count(&mut self, fault: &str) {
         *self.faults.entry(fault.to_owned()).or_default() += 1;
     }
 
-    /// Adds what another run met.
     pub fn add(&mut self, other: Self) {
         for (fault, n) in other.faults {
             *self.faults.entry(fault).or_default() += n;
@@ -120,8 +109,8 @@ impl Coverage {
         for (check, n) in other.checks {
             *self.checks.entry(check).or_default() += n;
         }
-        for (what, n) in other.happened {
-            *self.happened.entry(what).or_default() += n;
+        for (name, n) in other.observations {
+            *self.observations.entry(name).or_default() += n;
         }
         self.write_points.extend(other.write_points);
         self.crashed_points.extend(other.crashed_points);
@@ -136,14 +125,23 @@ struct Inner {
     requests: u64,
     sent: Arc<Notify>,
     coverage: Arc<Mutex<Coverage>>,
+    watches: u64,
+    /// Stalled watches: the plural of their resource, and the number of the first watch that is not stalled.
+    stalled: BTreeMap<String, u64>,
+    stalls_changed: Arc<Notify>,
 }
 
-/// The faults of one client, from its birth to its crash. Clones share them.
+#[derive(Clone, Debug)]
+pub(crate) struct OpenWatch {
+    resource: String,
+    number: u64,
+}
+
+/// The faults of one client until it crashes. Clones share them.
 #[derive(Clone)]
 pub struct Faults(Arc<Mutex<Inner>>);
 
 impl Faults {
-    /// Faults at these rates, from a seed.
     #[must_use]
     pub fn new(seed: u64, rates: Rates, coverage: Arc<Mutex<Coverage>>) -> Self {
         let random = fastrand::Rng::with_seed(seed);
@@ -155,28 +153,28 @@ impl Faults {
             requests: 0,
             sent: Arc::default(),
             coverage,
+            watches: 0,
+            stalled: BTreeMap::new(),
+            stalls_changed: Arc::default(),
         })))
     }
 
-    /// From now on things go wrong at other rates.
     pub fn set_rates(&self, rates: Rates) {
         self.lock().rates = rates;
     }
 
-    /// Whether the client crashed: then nothing of it comes through any more.
+    /// Whether the client has crashed. Then it sends and receives nothing any more.
     #[must_use]
     pub fn is_dead(&self) -> bool {
         self.lock().dead
     }
 
-    /// Kills the client.
     pub fn crash(&self) {
         let mut inner = self.lock();
         inner.dead = true;
         inner.died.notify_one();
     }
 
-    /// Waits for the crash.
     pub async fn crashed(&self) {
         let died = self.lock().died.clone();
         if !self.is_dead() {
@@ -184,14 +182,13 @@ impl Faults {
         }
     }
 
-    /// How many requests the client sent.
     #[must_use]
     pub fn requests(&self) -> u64 {
         self.lock().requests
     }
 
-    /// Waits until the client sent so many.
-    pub async fn sent(&self, count: u64) {
+    /// Waits until the client has sent this many requests.
+    pub async fn wait_for_requests(&self, count: u64) {
         let sent = self.lock().sent.clone();
         loop {
             let mut more = Box::pin(sent.notified());
@@ -203,7 +200,6 @@ impl Faults {
         }
     }
 
-    /// The delay and the fault of the next request.
     pub fn for_request(&self, request: &Request<Bytes>) -> (Duration, Fault) {
         let mut guard = self.lock();
         let inner = &mut *guard;
@@ -216,7 +212,7 @@ impl Faults {
         }
         let is_write = request.method() != Method::GET;
         let fault = inner.choose(is_write);
-        if fault == Fault::Held {
+        if fault == Fault::Delayed {
             delay = inner.random.u64(5_000..40_000);
         }
         if fault != Fault::None {
@@ -233,30 +229,66 @@ impl Faults {
         (Duration::from_millis(delay), fault)
     }
 
-    /// What happens to the next line of a watch.
     #[must_use]
-    pub fn for_line(&self) -> Line {
+    pub fn for_watch_event(&self) -> WatchFault {
         let mut guard = self.lock();
         let inner = &mut *guard;
         if inner.happens(inner.rates.cut) {
             inner.count("watch cut");
-            return Line::Cut;
+            return WatchFault::Cut;
         }
         let late = inner.happens(inner.rates.late);
         if late {
             inner.count("late event");
         }
-        Line::Late(Duration::from_millis(inner.random.u64(if late { 200..4_000 } else { 0..10 })))
+        WatchFault::Delay(Duration::from_millis(inner.random.u64(if late { 200..4_000 } else { 0..10 })))
     }
 
-    /// Counts what became of something that happened to a request.
-    pub fn count(&self, what: &str) {
-        self.lock().count(what);
+    /// Stalls the watches of a resource (`nodes`, `leases`) that the client has open now: they stay open and deliver
+    /// neither events nor bookmarks, nor their end. Watches that it opens later are not stalled.
+    pub fn stall_watches(&self, resource: &str) {
+        let mut inner = self.lock();
+        let next = inner.watches;
+        inner.stalled.insert(resource.to_owned(), next);
     }
 
-    /// How far the cache has come that answers a read which may be old, if it is behind.
+    /// Lets the stalled watches of a resource deliver what they held back.
+    pub fn resume_watches(&self, resource: &str) {
+        let mut inner = self.lock();
+        inner.stalled.remove(resource);
+        inner.stalls_changed.notify_waiters();
+    }
+
+    pub(crate) fn open_watch(&self, request: &Request<Bytes>) -> OpenWatch {
+        let resource = resource_path(request).first().map(ToString::to_string).unwrap_or_default();
+        let mut inner = self.lock();
+        inner.watches += 1;
+        OpenWatch { resource, number: inner.watches - 1 }
+    }
+
+    /// Returns once a watch is not stalled.
+    pub(crate) async fn resumed(&self, watch: &OpenWatch) {
+        let changed = self.lock().stalls_changed.clone();
+        loop {
+            let mut resumed = Box::pin(changed.notified());
+            resumed.as_mut().enable();
+            let is_stalled =
+                self.lock().stalled.get(&watch.resource).is_some_and(|next| watch.number < *next);
+            if !is_stalled {
+                return;
+            }
+            resumed.await;
+        }
+    }
+
+    /// Counts an outcome of a fault.
+    pub fn count(&self, name: &str) {
+        self.lock().count(name);
+    }
+
+    /// The revision of a stale watch cache that serves a read; none if the read is consistent.
     #[must_use]
-    pub fn cache_age(&self, request: &Request<Bytes>, store: &Store) -> Option<u64> {
+    pub fn stale_revision(&self, request: &Request<Bytes>, store: &Store) -> Option<u64> {
         let query = Query::parse(request.uri().query().unwrap_or_default());
         let may_be_old = request.method() == Method::GET && query.text("resourceVersion") == "0";
         let mut guard = self.lock();
@@ -269,13 +301,13 @@ impl Faults {
         Some(store.revision().saturating_sub(behind).max(store.compacted()))
     }
 
-    /// How long a client waits for an answer that does not come.
+    /// How long a client waits for a lost response.
     #[must_use]
-    pub fn patience(&self) -> Duration {
+    pub fn client_timeout(&self) -> Duration {
         Duration::from_millis(self.lock().random.u64(1_000..10_000))
     }
 
-    /// The answer to a write that lost against nobody.
+    /// A conflict although the object has not changed.
     #[must_use]
     pub fn spurious_conflict(&self, request: &Request<Bytes>) -> ApiError {
         let name = request.uri().path().rsplit('/').next().unwrap_or_default();
@@ -293,14 +325,14 @@ impl Inner {
     }
 
     fn choose(&mut self, is_write: bool) -> Fault {
-        let Rates { refused, lost, held, crash, .. } = self.rates;
+        let Rates { refused, lost, delayed, crash, .. } = self.rates;
         let mut faults =
             vec![(Fault::TooMany, refused), (Fault::Internal, refused), (Fault::LostRequest, lost)];
         if is_write {
             faults.extend([
                 (Fault::Conflict, refused),
                 (Fault::LostAnswer, lost),
-                (Fault::Held, held),
+                (Fault::Delayed, delayed),
                 (Fault::CrashBefore, crash),
                 (Fault::CrashAfter, crash),
             ]);
@@ -320,24 +352,27 @@ impl Inner {
     }
 }
 
-/// The kind of a write: method and resource, without names.
-fn write_point(request: &Request<Bytes>) -> String {
-    let path = request.uri().path();
-    let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+/// The segments of a path from the resource on: `pods`, a name, a subresource.
+fn resource_path(request: &Request<Bytes>) -> Vec<&str> {
+    let parts: Vec<&str> = request.uri().path().trim_matches('/').split('/').collect();
     let rest = match parts.as_slice() {
         ["api", _, rest @ ..] | ["apis", _, _, rest @ ..] => rest,
         _ => &[],
     };
     let in_namespace = rest.len() > 2 && rest[0] == "namespaces";
-    let rest = if in_namespace { &rest[2..] } else { rest };
-    match rest {
+    if in_namespace { rest[2..].to_vec() } else { rest.to_vec() }
+}
+
+/// The method and resource of a write, without names.
+fn write_point(request: &Request<Bytes>) -> String {
+    match resource_path(request).as_slice() {
         [resource, _, part] => format!("{} {resource}/{part}", request.method()),
         [resource, ..] => format!("{} {resource}{}", request.method(), removals(request)),
         [] => request.method().to_string(),
     }
 }
 
-/// Tells a patch that takes something away from one that does not: they are different writes.
+/// Distinguishes patches that remove something.
 fn removals(request: &Request<Bytes>) -> &'static str {
     let operations: Vec<Value> = match *request.method() {
         Method::PATCH => serde_json::from_slice(request.body()).unwrap_or_default(),

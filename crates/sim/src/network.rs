@@ -1,4 +1,4 @@
-//! The network as the nodes have it: what works, what does not, and where.
+//! The simulated network of the nodes, and its outages.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -10,62 +10,54 @@ use crate::api::status::ApiError;
 use crate::cluster::Cluster;
 use crate::object::text;
 
-/// Where something is down.
+/// The scope of an outage.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outage {
-    /// On one node.
     Node(String),
-    /// In one zone.
     Zone(String),
-    /// Everywhere.
     All,
 }
 
-/// What is down.
+/// What an outage drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
-    /// Questions to DNS servers get lost.
+    /// DNS queries.
     Dns,
-    /// Packets to the addresses of Services get lost, the API server's among them; not those to DNS servers.
+    /// Packets to Services, including the API server; not DNS queries.
     Services,
-    /// Packets to pods on other nodes get lost.
+    /// Packets to pods of other nodes.
     Pods,
-    /// Large packets get lost.
     LargePackets,
 }
 
-/// The outages there are now. Clones share them.
+/// The current outages. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Network(Arc<Mutex<BTreeSet<(Fault, Outage)>>>);
 
 impl Network {
-    /// Begins an outage of DNS.
+    /// Starts an outage of DNS.
     pub fn fail(&self, outage: Outage) {
-        self.break_at(Fault::Dns, outage);
+        self.fail_at(Fault::Dns, outage);
     }
 
     /// Ends an outage of DNS.
     pub fn heal(&self, outage: &Outage) {
-        self.mend_at(Fault::Dns, outage);
+        self.heal_at(Fault::Dns, outage);
     }
 
-    /// Begins an outage.
-    pub fn break_at(&self, fault: Fault, outage: Outage) {
+    pub fn fail_at(&self, fault: Fault, outage: Outage) {
         self.lock().insert((fault, outage));
     }
 
-    /// Ends an outage.
-    pub fn mend_at(&self, fault: Fault, outage: &Outage) {
+    pub fn heal_at(&self, fault: Fault, outage: &Outage) {
         self.lock().retain(|(what, place)| (*what, place) != (fault, outage));
     }
 
-    /// Whether names resolve on a node in a zone.
     #[must_use]
     pub fn resolves(&self, node: &str, zone: &str) -> bool {
         self.works(Fault::Dns, node, zone)
     }
 
-    /// Whether all is well in one respect on a node in a zone.
     #[must_use]
     pub fn works(&self, fault: Fault, node: &str, zone: &str) -> bool {
         !self.lock().iter().filter(|(what, _)| *what == fault).any(|(_, outage)| match outage {
@@ -80,9 +72,9 @@ impl Network {
     }
 }
 
-/// Gives a cluster what its network has in a real one: the endpoints of the API server, and cluster DNS with its
-/// Service and two servers, on nodes that nobody else is on. A bare control plane, which the conformance cases compare with, has no DNS.
-pub fn furnish(cluster: &Cluster) -> Result<(), ApiError> {
+/// Creates the EndpointSlice of the API server, and cluster DNS with its Service and two endpoints. A bare control
+/// plane, as in the conformance tests, has no DNS.
+pub fn install(cluster: &Cluster) -> Result<(), ApiError> {
     let local = cluster.local("kube-controller-manager");
     let ports = json!([{"name": "https", "port": 6443}]);
     let slice = slice("kubernetes", "kubernetes", &[json!({"addresses": [API_SERVER_ADDRESS]})], &ports);
@@ -98,7 +90,7 @@ pub fn furnish(cluster: &Cluster) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Starts or stops cluster DNS, as its endpoints tell it. Names then resolve or time out everywhere.
+/// Starts or stops cluster DNS and sets its endpoints accordingly.
 pub fn run_cluster_dns(cluster: &Cluster, running: bool) -> Result<(), ApiError> {
     let local = cluster.local("kube-controller-manager");
     let Some(slice) = local.get("discovery.k8s.io/endpointslices", "kube-system", DNS_SLICE) else {
@@ -117,7 +109,7 @@ pub fn run_cluster_dns(cluster: &Cluster, running: bool) -> Result<(), ApiError>
     Ok(())
 }
 
-/// The address of a Service by its name in the cluster, as cluster DNS knows it.
+/// Resolves the name of a Service to its cluster IP.
 #[must_use]
 pub fn lookup(cluster: &Cluster, name: &str) -> Option<IpAddr> {
     let name = name.trim_end_matches('.').to_ascii_lowercase();
@@ -129,7 +121,7 @@ pub fn lookup(cluster: &Cluster, name: &str) -> Option<IpAddr> {
 const SLICES: (&str, &str) = ("discovery.k8s.io/v1", "EndpointSlice");
 const API_SERVER_ADDRESS: &str = "172.18.0.2";
 const DNS_SERVICE: &str = "10.96.0.10";
-/// Address, node and zone of each.
+/// Address, node and zone of each server.
 const DNS_SERVERS: [(&str, &str, &str); 2] =
     [("10.244.0.2", "system-1", "a"), ("10.244.1.2", "system-2", "b")];
 const DNS_SLICE: &str = "kube-dns-x7b2k";

@@ -1,4 +1,4 @@
-//! Edge: workers as real processes, each in the loopback network of its node, on the real clock.
+//! Edge: runs workers as real processes, each in the loopback network of its node.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,36 +12,32 @@ use futures::future::BoxFuture;
 use serde_json::Value;
 use tokio::process::Command;
 
-use crate::actors::kubelet::{End, Job, Runner, Shell};
+use crate::actors::kubelet::{ContainerConfig, ContainerRuntime, FakeRuntime, Terminated};
 use crate::bind;
 use crate::loopback::Endpoints;
 use crate::object::{items, text, uid};
 use crate::worker::assignment;
 
-/// What a runtime exits with for a container that it could not start.
+/// The exit code of a container that the runtime could not start.
 const CANNOT_START: i32 = 128;
-/// What a shell says of a process that a signal ended.
+/// The exit code of a process that was killed.
 const KILLED: i32 = 137;
 
-/// Gives the token of a pod.
+/// Returns the service account token of a pod.
 pub type Tokens = Arc<dyn Fn(&Value) -> String + Send + Sync>;
 
-/// Where workers find everything.
 #[derive(Clone)]
 pub struct Setup {
-    /// The worker's binary.
     pub binary: PathBuf,
-    /// A folder for tokens and reports; each is removed when its worker ends.
+    /// Holds tokens and reports; each is removed when its worker exits.
     pub folder: PathBuf,
-    /// The API server.
     pub api_server: SocketAddr,
-    /// The certificate of its authority, in PEM.
+    /// The CA certificate of the API server, in PEM.
     pub authority: String,
-    /// Who its clients are.
     pub tokens: Tokens,
 }
 
-/// Runs containers named `worker` that have an assignment as processes; all others as [`Shell`] does.
+/// Runs worker containers as processes, and all others as [`FakeRuntime`] does.
 #[derive(Clone)]
 pub struct Processes(Arc<Inner>);
 
@@ -52,20 +48,20 @@ struct Inner {
 }
 
 impl Processes {
-    /// Makes ready; the folder must be there.
+    /// The folder must exist.
     pub fn new(setup: Setup) -> io::Result<Self> {
         let ca_file = setup.folder.join("ca.crt");
         std::fs::write(&ca_file, &setup.authority)?;
         Ok(Self(Arc::new(Inner { setup, ca_file, nodes: Mutex::default() })))
     }
 
-    /// The network of a node, with its switches; opened when it is first asked for.
+    /// The network of a node, created on first use.
     pub async fn endpoints(&self, node: &str) -> Result<Arc<Endpoints>, bind::Error> {
         if let Some(known) = self.nodes().get(node) {
             return Ok(known.clone());
         }
         let opened = Arc::new(Endpoints::open(self.0.setup.api_server).await?);
-        // Another may have opened it meanwhile; the first stays.
+        // A concurrent call may have created it.
         Ok(self.nodes().entry(node.to_owned()).or_insert(opened).clone())
     }
 
@@ -73,9 +69,9 @@ impl Processes {
         self.0.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs the container of a worker's pod on a node, as a process. Dropping the future kills it.
-    pub async fn execute(&self, node: &str, pod: &Value, container: &Value) -> End {
-        let cannot = |error: String| End::Exit { code: CANNOT_START, message: error };
+    /// Runs the worker container of a pod as a process. Dropping the future kills it.
+    pub async fn execute(&self, node: &str, pod: &Value, container: &Value) -> Terminated {
+        let cannot = |error: String| Terminated::Exit { code: CANNOT_START, message: error };
         let network = match self.endpoints(node).await {
             Ok(network) => network,
             Err(error) => return cannot(error.to_string()),
@@ -87,7 +83,7 @@ impl Processes {
         let status = self.command(node, container, &network, &files).status().await;
         let message = std::fs::read_to_string(&files.log).unwrap_or_default();
         match status {
-            Ok(status) => End::Exit { code: status.code().unwrap_or(KILLED), message },
+            Ok(status) => Terminated::Exit { code: status.code().unwrap_or(KILLED), message },
             Err(error) => cannot(format!("cannot start {}: {error}", self.0.setup.binary.display())),
         }
     }
@@ -113,25 +109,25 @@ impl Processes {
     }
 }
 
-impl Runner for Processes {
+impl ContainerRuntime for Processes {
     fn has_image(&self, container: &Value) -> bool {
-        Shell.has_image(container)
+        FakeRuntime.has_image(container)
     }
 
-    fn winds_down(&self, container: &Value) -> Duration {
-        Shell.winds_down(container)
+    fn shutdown_time(&self, container: &Value) -> Duration {
+        FakeRuntime.shutdown_time(container)
     }
 
-    fn run(&self, job: Job) -> BoxFuture<'static, End> {
-        if assignment(&job.container).is_none() {
-            return Shell.run(job);
+    fn run(&self, config: ContainerConfig) -> BoxFuture<'static, Terminated> {
+        if assignment(&config.container).is_none() {
+            return FakeRuntime.run(config);
         }
         let processes = self.clone();
-        Box::pin(async move { processes.execute(&job.node, &job.pod, &job.container).await })
+        Box::pin(async move { processes.execute(&config.node, &config.pod, &config.container).await })
     }
 }
 
-/// What one worker needs on disk, while it lives.
+/// The files of one worker, removed when it exits.
 struct Files {
     token: PathBuf,
     log: PathBuf,
@@ -146,7 +142,7 @@ impl Files {
 impl Drop for Files {
     fn drop(&mut self) {
         for file in [&self.token, &self.log] {
-            // Not there where it was never written.
+            // The file may not exist.
             let _ = std::fs::remove_file(file);
         }
     }

@@ -1,4 +1,4 @@
-//! A kind of object: where it is served, and how the API server treats it.
+//! A kind of object and how the API server treats it.
 
 use std::any::TypeId;
 use std::borrow::Cow;
@@ -10,12 +10,12 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::api::schema::Schema;
-use crate::kinds::{self, Rules};
+use crate::registry::{self, Strategy};
 
-/// Lists that a strategic merge patch merges by a key, in every object.
+/// The lists of every object that a strategic merge patch merges by a key.
 const META_LISTS: &[(&str, &str)] =
     &[("metadata.ownerReferences", "uid"), ("metadata.finalizers", PRIMITIVE), ("status.conditions", "type")];
-/// In every pod spec.
+/// The lists of every pod spec.
 const POD_SPEC_LISTS: &[(&str, &str)] = &[
     ("volumes", "name"),
     ("imagePullSecrets", "name"),
@@ -24,7 +24,7 @@ const POD_SPEC_LISTS: &[(&str, &str)] = &[
     ("resourceClaims", "name"),
     ("schedulingGates", "name"),
 ];
-/// In every container.
+/// The lists of every container.
 const CONTAINER_LISTS: &[(&str, &str)] = &[
     ("env", "name"),
     ("ports", "containerPort"),
@@ -32,69 +32,57 @@ const CONTAINER_LISTS: &[(&str, &str)] = &[
     ("volumeDevices", "devicePath"),
 ];
 
-/// The merge key of a list of plain values.
+/// The merge key of a list of primitive values.
 pub const PRIMITIVE: &str = "";
 
-/// When `metadata.generation` counts up.
+/// When `metadata.generation` is incremented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Generation {
-    /// The kind has none.
     Never,
-    /// 1, for ever.
+    /// It is always 1.
     First,
-    /// When `spec` changes.
     Spec,
-    /// When anything but `metadata` (and a separate `status`) changes.
+    /// When anything but `metadata` (and a `status` subresource) changes.
     NotMetadata,
 }
 
-/// Another face of a stored resource: the same objects with some fields named differently.
+/// Another API of a stored resource, with other names for some fields.
 #[derive(Clone, Debug)]
 pub struct View {
-    /// `group/plural` under which the objects are stored.
+    /// The collection of the stored objects.
     pub stored_as: &'static str,
     stored_version: &'static str,
     names: &'static [(&'static str, &'static str)],
 }
 
-/// A kind of object, and how the API server treats it.
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact about a kind that is so or not")]
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent property of a kind")]
 #[derive(Clone, Debug)]
 pub struct Resource {
-    /// API group; empty for core.
+    /// Empty for the core group.
     pub group: Cow<'static, str>,
-    /// API version.
     pub version: Cow<'static, str>,
-    /// Name in paths.
     pub plural: Cow<'static, str>,
-    /// Name in objects.
     pub kind: Cow<'static, str>,
-    /// Name that kubectl accepts for one.
     pub singular: String,
-    /// Short names that kubectl accepts.
     pub short: Vec<String>,
-    /// Whether its objects live in namespaces.
     pub namespaced: bool,
-    /// Whether `/status` is a subresource, and so `status` is closed to other writes.
+    /// Whether `/status` is a subresource, so that other writes ignore `status`.
     pub has_status: bool,
-    /// Whether `status` survives create (a kubelet registers its Node with one).
+    /// Whether `status` is kept on create (a kubelet registers its Node with one).
     pub keeps_status: bool,
-    /// Whether DELETE answers with the object, not with a `Status`.
+    /// Whether DELETE returns the object, not a `Status`.
     pub returns_deleted: bool,
-    /// Whether PUT makes what is missing.
+    /// Whether PUT creates a missing object.
     pub create_on_update: bool,
-    /// Whether PUT must carry a resourceVersion.
+    /// Whether PUT requires a resource version.
     pub guarded_update: bool,
-    /// When generation counts up.
     pub generation: Generation,
-    /// Columns of `kubectl get` that a custom resource declares.
+    /// `additionalPrinterColumns` of a custom resource.
     pub columns: Vec<Value>,
-    /// The structural schema of a custom resource.
     pub schema: Option<Schema>,
-    /// The version under which a custom resource is stored; others are the same under another name.
+    /// The storage version of a custom resource.
     pub stored_version: Option<String>,
-    /// What this kind does beyond being stored.
-    pub rules: &'static dyn Rules,
+    pub strategy: &'static dyn Strategy,
     decode: Option<Decode>,
     view: Option<View>,
     fields: Vec<String>,
@@ -102,10 +90,10 @@ pub struct Resource {
     replaced: Vec<&'static str>,
 }
 
-/// Reads an object as its type and writes it again.
+/// Decodes an object by its type and encodes it again.
 type Decode = fn(&Value) -> Result<Value, serde_json::Error>;
 
-/// The resource of a type that `k8s-openapi` knows.
+/// The resource of a `k8s-openapi` type.
 pub(crate) fn kind<T: Typed + Serialize + DeserializeOwned>(short: &[&str]) -> Resource
 where
     T::Scope: 'static,
@@ -118,7 +106,7 @@ where
 }
 
 impl Resource {
-    /// A namespaced resource that is merely stored.
+    /// A namespaced resource that is only stored.
     pub fn new(
         group: impl Into<Cow<'static, str>>,
         version: impl Into<Cow<'static, str>>,
@@ -143,7 +131,7 @@ impl Resource {
             columns: Vec::new(),
             schema: None,
             stored_version: None,
-            rules: &kinds::Plain,
+            strategy: &registry::DefaultStrategy,
             decode: None,
             view: None,
             fields: Vec::new(),
@@ -176,14 +164,13 @@ impl Resource {
         self.generation = generation;
         self
     }
-    pub(crate) fn rules(mut self, rules: &'static dyn Rules) -> Self {
-        self.rules = rules;
+    pub(crate) fn strategy(mut self, strategy: &'static dyn Strategy) -> Self {
+        self.strategy = strategy;
         self
     }
     pub(crate) fn fields(self, fields: &[&str]) -> Self {
         self.select_by(fields.iter().map(ToString::to_string))
     }
-    /// Adds fields that objects can be selected by.
     pub(crate) fn select_by(mut self, fields: impl Iterator<Item = String>) -> Self {
         self.fields.extend(fields);
         self
@@ -192,7 +179,7 @@ impl Resource {
         self.merge_keys.extend(lists.iter().map(|(path, key)| ((*path).to_owned(), *key)));
         self
     }
-    /// Objects within that a strategic merge patch replaces as a whole.
+    /// Objects that a strategic merge patch replaces.
     pub(crate) fn replaced(mut self, paths: &[&'static str]) -> Self {
         self.replaced = paths.to_vec();
         self
@@ -228,7 +215,7 @@ impl Resource {
         }
     }
 
-    /// `pods` or `leases.coordination.k8s.io`, as messages name it.
+    /// `pods` or `leases.coordination.k8s.io`, as in messages.
     #[must_use]
     pub fn qualified(&self) -> String {
         if self.group.is_empty() {
@@ -238,13 +225,13 @@ impl Resource {
         }
     }
 
-    /// `Pod` or `Lease.coordination.k8s.io`, as messages name it.
+    /// `Pod` or `Lease.coordination.k8s.io`, as in messages.
     #[must_use]
     pub fn qualified_kind(&self) -> String {
         if self.group.is_empty() { self.kind.to_string() } else { format!("{}.{}", self.kind, self.group) }
     }
 
-    /// The name of the collection that holds the objects: two versions or views of a kind share one.
+    /// The collection of the stored objects, which versions and views of a kind share.
     #[must_use]
     pub fn collection(&self) -> Cow<'_, str> {
         match &self.view {
@@ -254,7 +241,6 @@ impl Resource {
         }
     }
 
-    /// Whether a field selector may name this field.
     #[must_use]
     pub fn is_selectable(&self, field: &str) -> bool {
         field == "metadata.name"
@@ -262,30 +248,28 @@ impl Resource {
             || self.fields.iter().any(|f| f == field)
     }
 
-    /// The key by which a strategic merge patch merges the list at this path (without indices), if it does.
+    /// The merge key of the list at this path (without indices); none if a patch replaces the list.
     #[must_use]
     pub fn merge_key(&self, path: &str) -> Option<&'static str> {
         self.merge_keys.iter().find(|(p, _)| p == path).map(|(_, key)| *key)
     }
 
-    /// Whether a strategic merge patch replaces the object at this path as a whole.
     #[must_use]
     pub fn is_replaced(&self, path: &str) -> bool {
         self.replaced.contains(&path)
     }
 
-    /// Whether this is a custom resource.
     #[must_use]
     pub fn is_custom(&self) -> bool {
         self.decode.is_none()
     }
 
-    /// The object with only what its type knows, or why it does not fit.
+    /// Drops unknown fields, or fails if the object does not fit its type.
     pub fn decode(&self, object: &Value) -> Result<Value, serde_json::Error> {
         self.decode.map_or_else(|| Ok(object.clone()), |decode| decode(object))
     }
 
-    /// From the form of this resource to the stored one.
+    /// Converts an object of this resource to its stored form.
     #[must_use]
     pub fn to_stored(&self, mut object: Value) -> Value {
         if let Some(version) = &self.stored_version {
@@ -296,11 +280,11 @@ impl Resource {
         rename(object, view.names.iter().map(|(mine, stored)| (*mine, *stored)))
     }
 
-    /// From the stored form to the one of this resource.
+    /// Converts a stored object to this resource.
     #[must_use]
     pub fn from_stored(&self, mut object: Value) -> Value {
         if let Some(schema) = &self.schema {
-            // A schema that is younger than the object speaks when the object is read.
+            // The current schema applies when an object is read, even if it is newer.
             schema.prune(&mut object);
             schema.default(&mut object);
             crate::object::set(&mut object, "apiVersion", self.api_version().into());
@@ -311,7 +295,7 @@ impl Resource {
         object
     }
 
-    /// A stored object in the form of this resource; the same one where that is how it is stored.
+    /// Converts a stored object without a copy if the forms are equal.
     #[must_use]
     pub fn shown(&self, object: &Arc<Value>) -> Arc<Value> {
         if self.schema.is_none() && self.view.is_none() {
@@ -320,7 +304,6 @@ impl Resource {
         Arc::new(self.from_stored((**object).clone()))
     }
 
-    /// Whether stored objects look different here.
     #[must_use]
     pub fn is_view(&self) -> bool {
         self.view.is_some()

@@ -1,4 +1,4 @@
-//! The resources that the cluster serves: one table, one line a kind.
+//! The table of built-in kinds, one line for each.
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -11,33 +11,32 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 
-use crate::kinds;
+use crate::registry;
 use crate::resource::{Generation, PRIMITIVE, Resource, kind};
 
-/// The built-in kinds. What a kind does beyond being stored is in its [`kinds::Rules`].
 #[must_use]
 #[rustfmt::skip] // A table is read by its lines.
 pub fn builtin() -> Vec<Resource> {
     vec![
-        kind::<Namespace>(&["ns"]).status().rules(&kinds::Namespaces).fields(&["status.phase"]),
-        kind::<Node>(&["no"]).status().keeps_status().rules(&kinds::Nodes).fields(&["spec.unschedulable"]).lists(NODE_LISTS),
-        kind::<Pod>(&["po"]).status().returns_deleted().generation(Generation::Spec).rules(&kinds::Pods).fields(POD_FIELDS).lists(POD_LISTS).pod_spec("spec"),
-        kind::<Service>(&["svc"]).status().returns_deleted().create_on_update().rules(&kinds::Services).fields(SERVICE_FIELDS).lists(SERVICE_LISTS),
-        kind::<ConfigMap>(&["cm"]).rules(&kinds::ConfigMaps),
-        kind::<Secret>(&[]).rules(&kinds::Secrets).fields(&["type"]),
+        kind::<Namespace>(&["ns"]).status().strategy(&registry::Namespaces).fields(&["status.phase"]),
+        kind::<Node>(&["no"]).status().keeps_status().strategy(&registry::Nodes).fields(&["spec.unschedulable"]).lists(NODE_LISTS),
+        kind::<Pod>(&["po"]).status().returns_deleted().generation(Generation::Spec).strategy(&registry::Pods).fields(POD_FIELDS).lists(POD_LISTS).pod_spec("spec"),
+        kind::<Service>(&["svc"]).status().returns_deleted().create_on_update().strategy(&registry::Services).fields(SERVICE_FIELDS).lists(SERVICE_LISTS),
+        kind::<ConfigMap>(&["cm"]).strategy(&registry::ConfigMaps),
+        kind::<Secret>(&[]).strategy(&registry::Secrets).fields(&["type"]),
         kind::<ResourceQuota>(&["quota"]).status().returns_deleted(),
         kind::<ServiceAccount>(&["sa"]).returns_deleted().lists(&[("secrets", "name"), ("imagePullSecrets", "name")]),
-        kind::<Event>(&["ev"]).create_on_update().rules(&kinds::Events).fields(EVENT_FIELDS),
-        kind::<EventsEvent>(&["ev"]).create_on_update().rules(&kinds::NewEvents).fields(EVENTS_FIELDS).view_of("events", EVENT_NAMES),
-        kind::<DaemonSet>(&["ds"]).status().generation(Generation::Spec).rules(&kinds::Workloads).pod_spec("spec.template.spec"),
-        kind::<Deployment>(&["deploy"]).status().generation(Generation::Spec).rules(&kinds::Workloads).pod_spec("spec.template.spec"),
-        kind::<ReplicaSet>(&["rs"]).status().generation(Generation::Spec).rules(&kinds::Workloads).fields(&["status.replicas"]).pod_spec("spec.template.spec"),
-        kind::<StatefulSet>(&["sts"]).status().generation(Generation::Spec).rules(&kinds::Workloads).pod_spec("spec.template.spec"),
-        kind::<PodDisruptionBudget>(&["pdb"]).status().guarded_update().generation(Generation::Spec).rules(&kinds::Budgets).replaced(&["spec.selector"]),
-        kind::<Lease>(&[]).create_on_update().guarded_update().rules(&kinds::Leases),
-        kind::<EndpointSlice>(&[]).generation(Generation::NotMetadata).rules(&kinds::EndpointSlices),
-        kind::<PriorityClass>(&["pc"]).generation(Generation::First).rules(&kinds::PriorityClasses),
-        kind::<CustomResourceDefinition>(&["crd", "crds"]).status().guarded_update().generation(Generation::Spec).rules(&kinds::Definitions),
+        kind::<Event>(&["ev"]).create_on_update().strategy(&registry::Events).fields(EVENT_FIELDS),
+        kind::<EventsEvent>(&["ev"]).create_on_update().strategy(&registry::EventsV1).fields(EVENTS_FIELDS).view_of("events", EVENT_NAMES),
+        kind::<DaemonSet>(&["ds"]).status().generation(Generation::Spec).strategy(&registry::Workloads).pod_spec("spec.template.spec"),
+        kind::<Deployment>(&["deploy"]).status().generation(Generation::Spec).strategy(&registry::Workloads).pod_spec("spec.template.spec"),
+        kind::<ReplicaSet>(&["rs"]).status().generation(Generation::Spec).strategy(&registry::Workloads).fields(&["status.replicas"]).pod_spec("spec.template.spec"),
+        kind::<StatefulSet>(&["sts"]).status().generation(Generation::Spec).strategy(&registry::Workloads).pod_spec("spec.template.spec"),
+        kind::<PodDisruptionBudget>(&["pdb"]).status().guarded_update().generation(Generation::Spec).strategy(&registry::Budgets).replaced(&["spec.selector"]),
+        kind::<Lease>(&[]).create_on_update().guarded_update().strategy(&registry::Leases),
+        kind::<EndpointSlice>(&[]).generation(Generation::NotMetadata).strategy(&registry::EndpointSlices),
+        kind::<PriorityClass>(&["pc"]).generation(Generation::First).strategy(&registry::PriorityClasses),
+        kind::<CustomResourceDefinition>(&["crd", "crds"]).status().guarded_update().generation(Generation::Spec).strategy(&registry::Crds),
     ]
 }
 
@@ -76,7 +75,7 @@ const EVENTS_FIELDS: &[&str] = &[
     "reportingController",
     "type",
 ];
-/// events.k8s.io name → core name of the same field.
+/// Field names of events.k8s.io and of core.
 const EVENT_NAMES: &[(&str, &str)] = &[
     ("regarding", "involvedObject"),
     ("note", "message"),
@@ -87,7 +86,7 @@ const EVENT_NAMES: &[(&str, &str)] = &[
     ("deprecatedCount", "count"),
 ];
 
-/// Lists that a strategic merge patch merges by a key; all others it replaces. Taints are not here: they are atomic.
+/// The lists that a strategic merge patch merges by a key; it replaces all others, such as taints.
 const NODE_LISTS: &[(&str, &str)] = &[("status.addresses", "type"), ("spec.podCIDRs", PRIMITIVE)];
 const POD_LISTS: &[(&str, &str)] = &[("status.podIPs", "ip"), ("status.hostIPs", "ip")];
 const SERVICE_FIELDS: &[&str] = &["spec.clusterIP", "spec.type"];

@@ -1,4 +1,4 @@
-//! The API server as HTTP sees it: a request in, a response or a stream of events out.
+//! The HTTP front of the API server: requests in, responses and watch streams out.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -17,29 +17,33 @@ use crate::api::status::ApiError;
 use crate::api::{self, Answer, Next, Request, Watch};
 use crate::clock::after;
 use crate::cluster::Cluster;
-use crate::kinds::not_enforced;
 use crate::object::{self, text};
+use crate::registry::not_enforced;
 
-/// The body of every answer.
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// How often a quiet watch says how far it is.
-const BOOKMARK_EVERY: Duration = Duration::from_mins(1);
-/// Answers one request. `cache_at` is how far a cache has come that may answer reads which allow it.
-pub fn answer(cluster: &Cluster, who: &str, request: &http::Request<Bytes>, cache_at: Option<u64>) -> Answer {
+/// How often a watch gets a bookmark.
+const BOOKMARK_PERIOD: Duration = Duration::from_mins(1);
+/// Handles one request. `cache_at` is the revision of a stale watch cache, if reads may be served from it.
+pub fn answer(
+    cluster: &Cluster,
+    user: &str,
+    request: &http::Request<Bytes>,
+    cache_at: Option<u64>,
+) -> Answer {
     let path = request.uri().path();
     if matches!(path, "/healthz" | "/livez" | "/readyz") {
         return Answer::Plain(StatusCode::OK, "ok");
     }
     if api::is_review(path) {
-        let reviewed = api::review(request, who, cluster.clock().now());
+        let reviewed = api::review(request, user, cluster.clock().now());
         return reviewed.unwrap_or_else(|error| Answer::refusal(&error));
     }
     let read = Request::read(&cluster.state(), request);
     let result = match read {
         Some(Ok(mut request)) => {
             request.cache_at = cache_at;
-            cluster.state().serve(&request, who, cluster.clock().now())
+            cluster.state().serve(&request, user, cluster.clock().now())
         }
         Some(Err(error)) if error.code == 404 && !is_known_group(cluster, path) => {
             return Answer::Plain(StatusCode::NOT_FOUND, "404 page not found\n");
@@ -64,7 +68,7 @@ fn is_known_group(cluster: &Cluster, path: &str) -> bool {
     cluster.state().resources().any(|r| r.group == version[0] && r.version == version[1])
 }
 
-/// Sends an answer as one frame, or as a frame an event.
+/// Turns an answer into a response; a watch sends one event a frame.
 pub fn respond(cluster: &Cluster, answer: Answer) -> Response<Body> {
     let json = header::HeaderValue::from_static("application/json");
     match answer {
@@ -103,17 +107,17 @@ pub fn respond(cluster: &Cluster, answer: Answer) -> Response<Body> {
     }
 }
 
-/// A watch as lines of JSON, until its time is over or it can no longer follow.
+/// The events of a watch as lines of JSON, until it times out or cannot continue.
 pub fn events(cluster: Cluster, watch: Watch, lasts: Duration, bookmarks: bool) -> impl Stream<Item = Bytes> {
     let wake = cluster.state().store.changes_of(&watch.collection());
     let end = after(Instant::now(), lasts);
-    let bookmark_at = Instant::now() + BOOKMARK_EVERY;
+    let bookmark_at = Instant::now() + BOOKMARK_PERIOD;
     let place = Some((cluster, watch, wake, bookmark_at));
     stream::unfold(place, move |place| async move {
         let (cluster, mut watch, wake, mut bookmark_at) = place?;
         loop {
             let mut changed = Box::pin(wake.notified());
-            // Enlist before looking, so that a change in between is not missed.
+            // Registers before it reads, so that no change is missed in between.
             changed.as_mut().enable();
             let next = watch.next(&cluster.state(), cluster.clock().now());
             match next {
@@ -121,6 +125,7 @@ pub fn events(cluster: Cluster, watch: Watch, lasts: Duration, bookmarks: bool) 
                     return Some((event.line(), Some((cluster, watch, wake.clone(), bookmark_at))));
                 }
                 Next::Last(event) => return Some((event.line(), None)),
+                Next::End => return None,
                 Next::Wait => {}
             }
             let now = Instant::now();
@@ -128,7 +133,7 @@ pub fn events(cluster: Cluster, watch: Watch, lasts: Duration, bookmarks: bool) 
                 return None;
             }
             if bookmarks && now >= bookmark_at {
-                bookmark_at = now + BOOKMARK_EVERY;
+                bookmark_at = now + BOOKMARK_PERIOD;
                 if watch.is_ahead_of(&cluster.state()) {
                     continue;
                 }
@@ -136,13 +141,12 @@ pub fn events(cluster: Cluster, watch: Watch, lasts: Duration, bookmarks: bool) 
                 return Some((line, Some((cluster, watch, wake.clone(), bookmark_at))));
             }
             let until = if bookmarks { end.min(bookmark_at) } else { end };
-            // Both outcomes lead back to the top, where the log is looked at first.
+            // Both outcomes lead to the top of the loop, which reads the log.
             let _ = tokio::time::timeout_at(until, changed).await;
         }
     })
 }
 
-/// A document as it is sent.
 #[must_use]
 pub fn bytes_of(document: &Value) -> Bytes {
     let bytes = serde_json::to_vec(document);

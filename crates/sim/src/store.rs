@@ -1,6 +1,6 @@
-//! Every object, and every change since the last compaction, under one revision counter.
+//! The storage: all objects and the log of their changes under one revision counter, as in etcd.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -9,44 +9,42 @@ use tokio::sync::Notify;
 
 use crate::object;
 
-/// One committed change.
+/// A committed change.
 #[derive(Debug)]
 pub struct Change {
-    /// The revision it made; revisions are dense.
+    /// Revisions have no gaps.
     pub revision: u64,
-    /// Which collection: `pods`, `coordination.k8s.io/leases`.
+    /// Such as `pods` or `coordination.k8s.io/leases`.
     pub collection: String,
     /// `name` or `namespace/name`.
     pub key: String,
-    /// The object before; none where it was made.
+    /// None if the object was created.
     pub before: Option<Arc<Value>>,
-    /// The object after; none where it is gone.
+    /// None if the object was removed.
     pub after: Option<Arc<Value>>,
-    /// Who did it.
-    pub who: String,
-    /// When.
+    /// The user; for a delayed write also the time at which it was sent.
+    pub user: String,
     pub at: Timestamp,
 }
 
-/// Between a writer and the time at which it sent a write that was held back on its way.
-pub(crate) const HELD: &str = " held since ";
+/// Separates the user from the time at which a delayed write was sent.
+pub(crate) const SENT_AT: &str = " sent at ";
 
 impl Change {
-    /// When the write was sent: earlier than it landed where something held it back.
+    /// The time at which the write was sent, which is before its commit if it was delayed.
     #[must_use]
     pub fn sent(&self) -> Timestamp {
-        let since = self.who.split_once(HELD).and_then(|(_, since)| since.parse().ok());
+        let since = self.user.split_once(SENT_AT).and_then(|(_, since)| since.parse().ok());
         since.unwrap_or(self.at)
     }
 
-    /// The object that this change asks to be gone, in whatever way; what then removes it is no second deletion.
+    /// The object, if this change begins its deletion. The later removal is not counted again.
     #[must_use]
     pub fn deleted(&self) -> Option<&Arc<Value>> {
         let before = self.before.as_ref().filter(|before| !object::is_deleting(before))?;
         self.after.as_ref().is_none_or(|after| object::is_deleting(after)).then_some(before)
     }
 
-    /// Whether this change is an eviction's, and not a plain deletion.
     #[must_use]
     pub fn is_eviction(&self) -> bool {
         let mark = |pod: &Arc<Value>| {
@@ -56,23 +54,29 @@ impl Change {
         self.collection == "pods" && self.deleted().is_some_and(mark)
     }
 
-    /// Who sent it.
+    /// The user of the write.
     #[must_use]
     pub fn writer(&self) -> &str {
-        self.who.split_once(HELD).map_or(&self.who, |(writer, _)| writer)
+        self.user.split_once(SENT_AT).map_or(&self.user, |(writer, _)| writer)
     }
 
-    /// Whether it was held back on its way.
     #[must_use]
-    pub fn was_held(&self) -> bool {
-        self.who.contains(HELD)
+    pub fn was_delayed(&self) -> bool {
+        self.user.contains(SENT_AT)
     }
 }
 
-/// Somebody who looks at each change as it is committed.
+/// Called for each change at its commit.
 pub type Observer = Box<dyn FnMut(&Change) + Send>;
 
-/// Objects by collection and key, their history, and who waits for more of it.
+/// A backup of the store, as `etcdctl snapshot save` makes one.
+#[derive(Clone)]
+pub struct Snapshot {
+    revision: u64,
+    objects: BTreeMap<String, BTreeMap<String, Arc<Value>>>,
+}
+
+/// Objects by collection and key, and the log of their changes.
 #[derive(Default)]
 pub struct Store {
     revision: u64,
@@ -81,56 +85,58 @@ pub struct Store {
     log: VecDeque<Arc<Change>>,
     waiting: BTreeMap<String, Arc<Notify>>,
     observers: Vec<Observer>,
+    /// How often the store was restored. A watch that began in an earlier epoch has ended.
+    epoch: u64,
+    /// The difference that the last restore made, for the controllers of the cluster.
+    restored: Vec<Arc<Change>>,
 }
 
-/// All collections, those that come later included.
+/// Matches all collections, including later ones.
 pub const ANY: &str = "*";
 
-/// A log longer than this is cut to half: a cluster that runs for days must not grow.
-const LONGEST_LOG: usize = 50_000;
+/// A longer log is halved, so that a long-running cluster does not grow.
+const MAX_LOG: usize = 50_000;
 
 impl Store {
-    /// An empty store at a revision that has a past, so that very old versions are too old, as on a real server.
+    /// Starts at a revision above 1, so that very old resource versions are too old, as on a real server.
     #[must_use]
     pub fn new() -> Self {
         Self { revision: 100, compacted: 100, ..Self::default() }
     }
 
-    /// The newest revision.
     #[must_use]
     pub fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// The oldest revision from which a client may go on.
+    /// The oldest revision that a client may start from.
     #[must_use]
     pub fn compacted(&self) -> u64 {
         self.compacted
     }
 
-    /// Whether every change after this revision is still in the log.
+    /// Whether the log has every change after this revision.
     #[must_use]
-    pub fn reaches_back_to(&self, revision: u64) -> bool {
+    pub fn has_changes_since(&self, revision: u64) -> bool {
         self.log.front().is_none_or(|first| first.revision <= revision.saturating_add(1))
     }
 
-    /// One object.
     #[must_use]
     pub fn get(&self, collection: &str, key: &str) -> Option<&Arc<Value>> {
         self.objects.get(collection)?.get(key)
     }
 
-    /// All objects of a collection, by key.
+    /// Sorted by key.
     pub fn all(&self, collection: &str) -> impl Iterator<Item = (&String, &Arc<Value>)> {
         self.objects.get(collection).into_iter().flatten()
     }
 
-    /// The names of the collections that hold anything.
+    /// The collections that have objects.
     pub fn collections(&self) -> impl Iterator<Item = &String> {
         self.objects.iter().filter(|(_, o)| !o.is_empty()).map(|(name, _)| name)
     }
 
-    /// The objects of a collection as they were at a revision that is not compacted away.
+    /// The objects of a collection at a revision that is not compacted.
     #[must_use]
     pub fn at(&self, collection: &str, revision: u64) -> BTreeMap<String, Arc<Value>> {
         let mut objects = self.objects.get(collection).cloned().unwrap_or_default();
@@ -145,20 +151,20 @@ impl Store {
         objects
     }
 
-    /// The changes after a revision, oldest first.
+    /// Oldest first.
     pub fn since(&self, revision: u64) -> impl Iterator<Item = &Arc<Change>> {
         let first = self.log.front().map_or(self.revision + 1, |c| c.revision);
         let skip = usize::try_from(revision.saturating_add(1).saturating_sub(first)).unwrap_or(usize::MAX);
         self.log.range(skip.min(self.log.len())..)
     }
 
-    /// Puts an object in place under a new revision and returns it as stored.
+    /// Stores an object under a new revision.
     pub fn put(
         &mut self,
         collection: &str,
         key: &str,
         mut new: Value,
-        who: &str,
+        user: &str,
         at: Timestamp,
     ) -> Arc<Value> {
         self.revision += 1;
@@ -166,17 +172,17 @@ impl Store {
         let new = Arc::new(new);
         let objects = self.objects.entry(collection.to_owned()).or_default();
         let before = objects.insert(key.to_owned(), new.clone());
-        self.record(collection, key, before, Some(new.clone()), who, at);
+        self.record(collection, key, before, Some(new.clone()), user, at);
         new
     }
 
-    /// Removes an object and returns its last state, which carries the revision of its end.
-    pub fn remove(&mut self, collection: &str, key: &str, who: &str, at: Timestamp) -> Option<Arc<Value>> {
+    /// Removes an object and returns its last state with the revision of the removal.
+    pub fn remove(&mut self, collection: &str, key: &str, user: &str, at: Timestamp) -> Option<Arc<Value>> {
         let before = self.objects.get_mut(collection)?.remove(key)?;
         self.revision += 1;
         let mut last = (*before).clone();
         object::set(&mut last, "metadata.resourceVersion", json!(self.revision.to_string()));
-        self.record(collection, key, Some(before), None, who, at);
+        self.record(collection, key, Some(before), None, user, at);
         Some(Arc::new(last))
     }
 
@@ -186,7 +192,7 @@ impl Store {
         key: &str,
         before: Option<Arc<Value>>,
         after: Option<Arc<Value>>,
-        who: &str,
+        user: &str,
         at: Timestamp,
     ) {
         let change = Change {
@@ -195,15 +201,15 @@ impl Store {
             key: key.to_owned(),
             before,
             after,
-            who: who.to_owned(),
+            user: user.to_owned(),
             at,
         };
         for observer in &mut self.observers {
             observer(&change);
         }
         self.log.push_back(Arc::new(change));
-        if self.log.len() > LONGEST_LOG {
-            self.compact(self.revision - (LONGEST_LOG as u64) / 2);
+        if self.log.len() > MAX_LOG {
+            self.compact(self.revision - (MAX_LOG as u64) / 2);
             while self.log.front().is_some_and(|c| c.revision <= self.compacted) {
                 self.log.pop_front();
             }
@@ -215,21 +221,72 @@ impl Store {
         }
     }
 
-    /// Refuses the history up to a revision to clients. The actors of the cluster, who cannot list again, keep it.
+    /// Makes revisions unavailable to clients. Components of the cluster, which never list again, still get their
+    /// changes.
     pub fn compact(&mut self, revision: u64) {
         self.compacted = revision.clamp(self.compacted, self.revision);
-        // Whoever stands before the cut must learn that it was left behind.
+        // Watches that are behind must end.
         for waiting in self.waiting.values() {
             waiting.notify_waiters();
         }
     }
 
-    /// Woken at each change of a collection, or of [`ANY`]. Take it, look at the log, then wait: nothing is lost in between.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The changes that the last restore made to objects.
+    #[must_use]
+    pub fn restored(&self) -> &[Arc<Change>] {
+        &self.restored
+    }
+
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot { revision: self.revision, objects: self.objects.clone() }
+    }
+
+    /// Replaces all objects by those of a backup. The revision goes back to the backup's, and open watches end.
+    pub fn restore(&mut self, snapshot: Snapshot, user: &str, at: Timestamp) {
+        let mut restored = Vec::new();
+        let old = std::mem::replace(&mut self.objects, snapshot.objects);
+        let collections: BTreeSet<&String> = old.keys().chain(self.objects.keys()).collect();
+        for collection in collections {
+            let (before, after) = (old.get(collection), self.objects.get(collection));
+            let keys: BTreeSet<&String> = before.into_iter().chain(after).flat_map(BTreeMap::keys).collect();
+            for key in keys {
+                let object = |objects: Option<&BTreeMap<String, Arc<Value>>>| objects?.get(key).cloned();
+                let (before, after) = (object(before), object(after));
+                if before != after {
+                    restored.push(Arc::new(Change {
+                        revision: snapshot.revision,
+                        collection: collection.clone(),
+                        key: key.clone(),
+                        before,
+                        after,
+                        user: user.to_owned(),
+                        at,
+                    }));
+                }
+            }
+        }
+        self.restored = restored;
+        self.epoch += 1;
+        self.log.clear();
+        (self.revision, self.compacted) = (snapshot.revision, snapshot.revision);
+        for waiting in self.waiting.values() {
+            waiting.notify_waiters();
+        }
+    }
+
+    /// Notified at each change of a collection, or of [`ANY`]. Register, read the log, then wait: no change is
+    /// missed.
     pub fn changes_of(&mut self, collection: &str) -> Arc<Notify> {
         self.waiting.entry(collection.to_owned()).or_default().clone()
     }
 
-    /// Lets somebody look at each change from now on.
+    /// Calls the observer for each later change.
     pub fn observe(&mut self, observer: Observer) {
         self.observers.push(observer);
     }

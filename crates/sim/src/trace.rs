@@ -1,11 +1,11 @@
-//! What happened, a line an event, the same byte for byte for the same seed.
+//! The trace of a run: one line an event, identical for the same seed.
 
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::clock::Clock;
 
-/// A shared list of lines, each with the virtual time of its event.
+/// Each line starts with the virtual time.
 #[derive(Clone)]
 pub struct Trace {
     clock: Clock,
@@ -13,26 +13,24 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// A trace that keeps nothing until [`Trace::keep`] is called.
+    /// Records nothing until [`Trace::enable`] is called.
     #[must_use]
     pub fn new(clock: Clock) -> Self {
         Self { clock, lines: Arc::default() }
     }
 
-    /// Keeps lines from now on.
-    pub fn keep(&self) {
+    pub fn enable(&self) {
         self.lock().get_or_insert_default();
     }
 
-    /// Adds a line, if anybody wants it.
-    pub fn line(&self, text: impl FnOnce() -> String) {
+    /// Adds a line if the trace is enabled.
+    pub fn record(&self, text: impl FnOnce() -> String) {
         if let Some(lines) = self.lock().as_mut() {
             let elapsed = self.clock.elapsed();
             let _ = writeln!(lines, "{:>5}.{:03} {}", elapsed.as_secs(), elapsed.subsec_millis(), text());
         }
     }
 
-    /// All lines so far.
     #[must_use]
     pub fn text(&self) -> String {
         self.lock().clone().unwrap_or_default()

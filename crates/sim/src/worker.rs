@@ -1,4 +1,4 @@
-//! Workers in process: the real checks, in the cluster's own network and on its clock.
+//! Runs workers in process: the real checks in the simulated network, on the cluster's clock.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -12,42 +12,42 @@ use nodekeeper_core::report::{MESSAGE_LIMIT, Report};
 use serde_json::Value;
 use tokio::time::sleep;
 
-use crate::actors::kubelet::{End, Job, Runner, Shell};
+use crate::actors::kubelet::{ContainerConfig, ContainerRuntime, FakeRuntime, Terminated};
 use crate::api;
 use crate::cluster::Cluster;
 use crate::network::{self, Fault};
 use crate::object::{items, name, namespace, text, uid};
 use crate::server;
 
-/// Runs containers named `worker` that have an assignment as workers; all others as [`Shell`] does.
+/// Runs worker containers in process, and all others as [`FakeRuntime`] does.
 #[derive(Debug)]
 pub struct Workers;
 
-impl Runner for Workers {
+impl ContainerRuntime for Workers {
     fn has_image(&self, container: &Value) -> bool {
-        Shell.has_image(container)
+        FakeRuntime.has_image(container)
     }
 
-    fn winds_down(&self, container: &Value) -> Duration {
-        Shell.winds_down(container)
+    fn shutdown_time(&self, container: &Value) -> Duration {
+        FakeRuntime.shutdown_time(container)
     }
 
-    fn run(&self, job: Job) -> BoxFuture<'static, End> {
-        match assignment(&job.container) {
-            Some(text) => Box::pin(work(text.to_owned(), job)),
-            None => Shell.run(job),
+    fn run(&self, config: ContainerConfig) -> BoxFuture<'static, Terminated> {
+        match assignment(&config.container) {
+            Some(text) => Box::pin(work(text.to_owned(), config)),
+            None => FakeRuntime.run(config),
         }
     }
 }
 
-/// The assignment of a container that is a worker's.
+/// The assignment of a worker container.
 #[must_use]
 pub fn assignment(container: &Value) -> Option<&str> {
     let variable = items(container, "env").iter().find(|e| text(e, "name") == Assignment::ENV);
     variable.filter(|_| text(container, "name") == "worker").map(|e| text(e, "value"))
 }
 
-/// The user that a pod is to the API server.
+/// The user name of a pod's service account.
 #[must_use]
 pub fn service_account(pod: &Value) -> String {
     let account = match text(pod, "spec.serviceAccountName") {
@@ -57,39 +57,40 @@ pub fn service_account(pod: &Value) -> String {
     format!("system:serviceaccount:{}:{account}", namespace(pod))
 }
 
-async fn work(text: String, job: Job) -> End {
-    let mut random = fastrand::Rng::with_seed(hash(uid(&job.pod)));
-    // To pull up the sandbox and the process; the checks themselves take some milliseconds more.
+async fn work(text: String, config: ContainerConfig) -> Terminated {
+    let mut random = fastrand::Rng::with_seed(hash(uid(&config.pod)));
+    // The start of sandbox and process; the checks take some milliseconds more.
     sleep(Duration::from_millis(random.u64(200..1800))).await;
-    let net = Inside {
-        user: service_account(&job.pod),
+    let net = PodNetwork {
+        user: service_account(&config.pod),
         latency: Duration::from_millis(random.u64(1..50)),
-        cluster: job.cluster.clone(),
-        node: job.node.clone(),
-        zone: job.zone.clone(),
+        cluster: config.cluster.clone(),
+        node: config.node.clone(),
+        zone: config.zone.clone(),
     };
     let report = match nodekeeper_checks::read_assignment(&text) {
         Ok(assignment) => nodekeeper_checks::run(&net, &assignment).await,
         Err(report) => *report,
     };
-    note(&job, &report);
-    End::Exit { code: report.exit_code().into(), message: report.to_message(MESSAGE_LIMIT) }
+    log_report(&config, &report);
+    Terminated::Exit { code: report.exit_code().into(), message: report.to_message(MESSAGE_LIMIT) }
 }
 
-fn note(job: &Job, report: &Report) {
-    let pod = &job.pod;
-    let line = || format!("worker {} on {}: {}: {}", name(pod), job.node, report.verdict, report.summary());
-    job.cluster.trace().line(line);
+fn log_report(config: &ContainerConfig, report: &Report) {
+    let pod = &config.pod;
+    let line =
+        || format!("worker {} on {}: {}: {}", name(pod), config.node, report.verdict, report.summary());
+    config.cluster.trace().record(line);
 }
 
-/// FNV-1a: the same in every run and on every machine, which the hasher of the standard library does not promise.
+/// FNV-1a, which unlike the standard hasher is stable across runs and machines.
 fn hash(text: &str) -> u64 {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     text.bytes().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
-/// The network as a pod inside the cluster has it.
-struct Inside {
+/// The network of a pod in the cluster.
+struct PodNetwork {
     cluster: Cluster,
     node: String,
     zone: String,
@@ -97,9 +98,9 @@ struct Inside {
     latency: Duration,
 }
 
-impl Inside {
-    /// A way through the network. What is lost is lost, not refused: whoever waits gives up.
-    async fn pass(&self, fault: Fault) {
+impl PodNetwork {
+    /// Waits for the latency. Never returns during an outage, since packets are dropped and not refused.
+    async fn traverse(&self, fault: Fault) {
         if !self.cluster.network().works(fault, &self.node, &self.zone) {
             std::future::pending::<()>().await;
         }
@@ -111,12 +112,12 @@ impl Inside {
     }
 }
 
-impl Net for Inside {
+impl Net for PodNetwork {
     fn place(&self) -> Place {
         let address = network::lookup(&self.cluster, "kubernetes.default.svc.cluster.local");
         let api_server = address.map(|address| (address.to_string(), 443));
         Place {
-            api_server: api_server.ok_or_else(|| "there is no Service of the API server".to_owned()),
+            api_server: api_server.ok_or_else(|| "the Service of the API server is missing".to_owned()),
             node: self.node.clone(),
             inside: true,
         }
@@ -127,29 +128,29 @@ impl Net for Inside {
     }
 
     async fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, Trouble> {
-        self.pass(Fault::Dns).await;
+        self.traverse(Fault::Dns).await;
         self.lookup(name)
     }
 
     async fn resolve_at(&self, server: Server, name: &str) -> Result<Vec<IpAddr>, Trouble> {
         if matches!(server, Server::Pod(_)) {
-            self.pass(Fault::Pods).await;
+            self.traverse(Fault::Pods).await;
         }
         self.resolve(name).await
     }
 
     async fn connect(&self, _: &str, _: u16) -> Result<(), Trouble> {
-        self.pass(Fault::Services).await;
+        self.traverse(Fault::Services).await;
         Ok(())
     }
 
     async fn connect_pod(&self, _: SocketAddr) -> Result<(), Trouble> {
-        self.pass(Fault::Pods).await;
+        self.traverse(Fault::Pods).await;
         Ok(())
     }
 
     async fn api(&self, path: &str, body: Option<&Value>) -> Result<Answer, Trouble> {
-        self.pass(Fault::Services).await;
+        self.traverse(Fault::Services).await;
         let method = if body.is_some() { "POST" } else { "GET" };
         let request =
             http::Request::builder().method(method).uri(path).header(CONTENT_TYPE, "application/json");
@@ -159,7 +160,7 @@ impl Net for Inside {
             api::Answer::Document(status, body) => (status, server::bytes_of(&body).into()),
             api::Answer::Plain(status, _) => (status, Vec::new()),
             api::Answer::Events(..) => {
-                return Err(Trouble::BadAnswer("a watch where none was asked for".into()));
+                return Err(Trouble::BadAnswer("an unexpected watch".into()));
             }
         };
         let date = self.cluster.clock().now().strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
@@ -168,18 +169,18 @@ impl Net for Inside {
 
     async fn bulk(&self, packets: Packets, _: usize) -> Result<(), Trouble> {
         if packets == Packets::Full {
-            self.pass(Fault::LargePackets).await;
+            self.traverse(Fault::LargePackets).await;
         }
-        self.pass(Fault::Services).await;
+        self.traverse(Fault::Services).await;
         Ok(())
     }
 
-    /// Only what is in the cluster has an address, and nobody serves HTTP there.
+    /// Only Services have addresses, and none serves HTTP.
     async fn get(&self, url: &Url, _: Option<&str>) -> Result<u16, Trouble> {
         if url.host.parse::<IpAddr>().is_err() {
             self.resolve(&url.host).await?;
         }
-        self.pass(Fault::Services).await;
+        self.traverse(Fault::Services).await;
         Err(Trouble::Refused)
     }
 }

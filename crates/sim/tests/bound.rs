@@ -1,4 +1,4 @@
-//! The cluster on a port: TLS, a token, watches over a real connection.
+//! The cluster on a TLS port: authentication, and watches over a real connection.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -45,7 +45,7 @@ async fn a_client_with_the_kubeconfig_reads_writes_and_watches() {
 }
 
 #[tokio::test]
-async fn without_the_token_nothing_is_served() {
+async fn a_wrong_token_is_unauthorized() {
     let cluster = Cluster::new(Options::real(1));
     let bound = bind::bind(&cluster, any_port()).await.unwrap();
     let mut config = config(&bound.kubeconfig).await;
@@ -53,7 +53,7 @@ async fn without_the_token_nothing_is_served() {
     let maps: Api<ConfigMap> = Api::default_namespaced(Client::try_from(config).unwrap());
     match maps.get("one").await {
         Err(kube::Error::Api(status)) => assert_eq!(status.code, 401),
-        other => panic!("a stranger got {other:?}"),
+        other => panic!("a wrong token got {other:?}"),
     }
 }
 
@@ -68,7 +68,7 @@ async fn a_certificate_of_another_cluster_is_not_trusted() {
 }
 
 #[tokio::test]
-async fn a_taken_port_is_named_in_the_error() {
+async fn a_port_in_use_is_named_in_the_error() {
     let cluster = Cluster::new(Options::real(1));
     let first = bind::bind(&cluster, any_port()).await.unwrap();
     let error = bind::bind(&cluster, first.address).await.unwrap_err().to_string();
@@ -86,5 +86,5 @@ async fn dropping_it_frees_the_port() {
             tokio::task::yield_now().await;
         }
     };
-    assert!(timeout(Duration::from_secs(10), freed).await.is_ok(), "{address} is still taken");
+    assert!(timeout(Duration::from_secs(10), freed).await.is_ok(), "{address} is still in use");
 }

@@ -1,9 +1,9 @@
-//! What happens to a pod on a machine, and to a machine, as a real kubelet reports it.
+//! Simulated kubelets report pods and machines as real ones do.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodekeeper_sim::actors::kubelet::{Kubelets, Lie, NodeSpec, Shell};
+use nodekeeper_sim::actors::kubelet::{FakeRuntime, FalseReport, Kubelets, NodeSpec};
 use nodekeeper_sim::actors::{self, Actors, Timing};
 use nodekeeper_sim::cluster::Local;
 use nodekeeper_sim::network::Outage;
@@ -12,7 +12,7 @@ use nodekeeper_sim::{Cluster, Options};
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
-/// One cluster with one machine `n1` in zone `a`.
+/// A cluster with the machine `n1` in zone `a`.
 struct Bench {
     api: Local,
     cluster: Cluster,
@@ -24,23 +24,23 @@ impl Bench {
     async fn new() -> Self {
         let cluster = Cluster::new(Options::simulated(7));
         let actors = actors::start(&cluster, Timing::default());
-        let kubelets = Kubelets::start(&cluster, 7, Arc::new(Shell));
+        let kubelets = Kubelets::start(&cluster, 7, Arc::new(FakeRuntime));
         kubelets.join(NodeSpec { name: "n1".into(), zone: "a".into(), ..NodeSpec::default() });
         let bench = Self { api: cluster.local("test"), cluster, kubelets, _actors: actors };
         bench.until("n1 is Ready", |b| b.ready() == "True").await;
         bench
     }
 
-    /// Waits for the cluster to change until it is so; five virtual minutes at most.
-    async fn until(&self, what: &str, so: impl Fn(&Self) -> bool) {
-        let mut changes = self.api.follow(&["nodes", "pods", "events", "coordination.k8s.io/leases"]);
+    /// Waits for a condition, for at most five virtual minutes.
+    async fn until(&self, what: &str, condition: impl Fn(&Self) -> bool) {
+        let mut changes = self.api.watch(&["nodes", "pods", "events", "coordination.k8s.io/leases"]);
         let wait = async {
-            while !so(self) {
+            while !condition(self) {
                 changes.next().await;
             }
         };
         let pods = || self.api.all("pods").iter().map(|p| p["status"].to_string()).collect::<Vec<_>>();
-        assert!(timeout(Duration::from_mins(5), wait).await.is_ok(), "never so: {what}; pods: {:?}", pods());
+        assert!(timeout(Duration::from_mins(5), wait).await.is_ok(), "timed out: {what}; pods: {:?}", pods());
     }
 
     fn node(&self) -> Arc<Value> {
@@ -92,26 +92,26 @@ async fn a_pod_runs_and_succeeds() {
     assert_eq!(text(&running, "spec.nodeName"), "n1");
     assert_eq!(condition_status(&running, "Ready"), "True");
     assert!(!text(&running, "status.podIP").is_empty() && !text(&running, "status.startTime").is_empty());
-    let ended = bench.ends("p").await;
-    assert_eq!(text(&ended, "status.phase"), "Succeeded");
-    assert_eq!(number(state(&ended), "terminated.exitCode"), Some(0));
-    assert_eq!(text(state(&ended), "terminated.reason"), "Completed");
-    assert_eq!(condition_status(&ended, "Ready"), "False");
+    let result = bench.ends("p").await;
+    assert_eq!(text(&result, "status.phase"), "Succeeded");
+    assert_eq!(number(state(&result), "terminated.exitCode"), Some(0));
+    assert_eq!(text(state(&result), "terminated.reason"), "Completed");
+    assert_eq!(condition_status(&result, "Ready"), "False");
 }
 
 #[tokio::test(start_paused = true)]
 async fn exit_code_and_termination_message_are_reported() {
     let bench = Bench::new().await;
     bench.create("p", &["exit", "3", "dns failed"], &json!({}));
-    let ended = bench.ends("p").await;
-    assert_eq!(text(&ended, "status.phase"), "Failed");
-    assert_eq!(number(state(&ended), "terminated.exitCode"), Some(3));
-    assert_eq!(text(state(&ended), "terminated.reason"), "Error");
-    assert_eq!(text(state(&ended), "terminated.message"), "dns failed");
+    let result = bench.ends("p").await;
+    assert_eq!(text(&result, "status.phase"), "Failed");
+    assert_eq!(number(state(&result), "terminated.exitCode"), Some(3));
+    assert_eq!(text(state(&result), "terminated.reason"), "Error");
+    assert_eq!(text(state(&result), "terminated.message"), "dns failed");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_long_termination_message_is_cut_at_a_character() {
+async fn a_long_termination_message_is_truncated_at_a_character() {
     let bench = Bench::new().await;
     bench.create("one", &["exit", "1", &"ä".repeat(4000)], &json!({}));
     let message = |pod: &Value| text(state(pod), "terminated.message").to_owned();
@@ -127,13 +127,16 @@ async fn a_pod_past_its_deadline_fails() {
     let bench = Bench::new().await;
     bench.create("p", &["serve"], &json!({"activeDeadlineSeconds": 10}));
     bench.until("p runs", |b| b.phase("p") == "Running").await;
-    let ended = bench.ends("p").await;
-    assert_eq!((text(&ended, "status.phase"), text(&ended, "status.reason")), ("Failed", "DeadlineExceeded"));
-    assert_eq!(number(state(&ended), "terminated.exitCode"), Some(137));
+    let result = bench.ends("p").await;
+    assert_eq!(
+        (text(&result, "status.phase"), text(&result, "status.reason")),
+        ("Failed", "DeadlineExceeded")
+    );
+    assert_eq!(number(state(&result), "terminated.exitCode"), Some(137));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deleted_pod_is_ended_before_its_object_goes() {
+async fn a_deleted_pod_terminates_before_it_is_removed() {
     let bench = Bench::new().await;
     let pod = bench.create("p", &["serve"], &json!({}));
     bench.until("p runs", |b| b.phase("p") == "Running").await;
@@ -141,21 +144,18 @@ async fn a_deleted_pod_is_ended_before_its_object_goes() {
     assert!(is_deleting(&bench.pod("p").unwrap()), "a running pod is not gone at once");
     let deleted_at = Instant::now();
     bench.until("p is gone", |b| b.pod("p").is_none()).await;
-    assert!(
-        deleted_at.elapsed() < Duration::from_secs(30),
-        "it went when it was asked, not when its grace was over"
-    );
-    let ended = bench
+    assert!(deleted_at.elapsed() < Duration::from_secs(30), "it stopped on SIGTERM");
+    let result = bench
         .cluster
         .state()
         .store
         .since(0)
         .any(|c| c.after.as_ref().is_some_and(|p| name(p) == "p" && state_code(p) == Some(137)));
-    assert!(ended, "its end was not reported before it went");
+    assert!(result, "its termination was not reported");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stubborn_pod_is_killed_when_its_grace_is_over() {
+async fn a_pod_that_ignores_sigterm_is_killed_after_its_grace() {
     let bench = Bench::new().await;
     for (pod, shortened, seconds) in [("p", None, 30), ("q", Some(5), 5)] {
         let made = bench.create(pod, &["stubborn"], &json!({}));
@@ -176,16 +176,16 @@ fn state_code(pod: &Value) -> Option<i64> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_finished_pod_that_is_deleted_goes_at_once() {
+async fn a_finished_pod_is_deleted_at_once() {
     let bench = Bench::new().await;
     bench.create("p", &["true"], &json!({}));
-    let ended = bench.ends("p").await;
-    bench.api.delete(&ended, None).unwrap();
+    let result = bench.ends("p").await;
+    bench.api.delete(&result, None).unwrap();
     assert!(bench.pod("p").is_none());
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_image_that_cannot_be_had_leaves_the_pod_waiting() {
+async fn a_pod_waits_for_an_image_that_cannot_be_pulled() {
     let bench = Bench::new().await;
     bench.create(
         "p",
@@ -207,16 +207,16 @@ async fn an_image_that_cannot_be_had_leaves_the_pod_waiting() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn out_of_memory_is_told_from_other_failures() {
+async fn out_of_memory_is_reported_as_oom_killed() {
     let bench = Bench::new().await;
     bench.create("p", &["oom"], &json!({}));
-    let ended = bench.ends("p").await;
-    assert_eq!(text(state(&ended), "terminated.reason"), "OOMKilled");
-    assert_eq!(number(state(&ended), "terminated.exitCode"), Some(137));
+    let result = bench.ends("p").await;
+    assert_eq!(text(state(&result), "terminated.reason"), "OOMKilled");
+    assert_eq!(number(state(&result), "terminated.exitCode"), Some(137));
 }
 
 #[tokio::test(start_paused = true)]
-async fn restart_policies_are_kept() {
+async fn restart_policies_are_respected() {
     let bench = Bench::new().await;
     bench.create("always", &["sleep", "1"], &json!({"restartPolicy": "Always"}));
     bench.create("on-failure", &["exit", "0"], &json!({"restartPolicy": "OnFailure"}));
@@ -230,7 +230,7 @@ async fn restart_policies_are_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_container_that_crashes_runs_again_and_is_ready_again() {
+async fn a_crashed_container_restarts_and_becomes_ready() {
     let bench = Bench::new().await;
     bench.create("p", &["sleep", "30"], &json!({"restartPolicy": "Always"}));
     let status = |b: &Bench| b.pod("p").and_then(|p| items(&p, "status.containerStatuses").first().cloned());
@@ -260,7 +260,7 @@ async fn init_containers_come_first_and_can_fail_the_pod() {
     assert_eq!(text(&*bench.ends("good").await, "status.phase"), "Succeeded");
     let bad = bench.ends("bad").await;
     assert_eq!(text(&bad, "status.phase"), "Failed");
-    assert_eq!(state_code(&bad), None, "the container behind a failed init container ran");
+    assert_eq!(state_code(&bad), None, "a container ran after a failed init container");
     assert_eq!(condition_status(&bad, "Initialized"), "False");
     bench.create(
         "stuck",
@@ -287,7 +287,7 @@ async fn the_lease_is_renewed_and_belongs_to_the_node() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reboot_kills_what_ran_and_changes_the_boot_id() {
+async fn a_reboot_kills_containers_and_changes_the_boot_id() {
     let bench = Bench::new().await;
     bench.create("p", &["serve"], &json!({}));
     bench.until("p runs", |b| b.phase("p") == "Running").await;
@@ -295,8 +295,8 @@ async fn a_reboot_kills_what_ran_and_changes_the_boot_id() {
     bench.kubelets.reboot("n1", Duration::from_secs(20));
     bench.until("n1 has another boot id", |b| b.boot_id() != boot).await;
     assert_eq!(uid(&bench.node()), id, "a reboot is not a new node");
-    let ended = bench.ends("p").await;
-    assert_eq!((text(&ended, "status.phase"), state_code(&ended)), ("Failed", Some(255)));
+    let result = bench.ends("p").await;
+    assert_eq!((text(&result, "status.phase"), state_code(&result)), ("Failed", Some(255)));
     bench
         .until("the reboot is an event", |b| {
             b.api.all("events").iter().any(|e| text(e, "reason") == "Rebooted")
@@ -305,7 +305,7 @@ async fn a_reboot_kills_what_ran_and_changes_the_boot_id() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_machine_boots_once_whoever_starts_it() {
+async fn power_on_cancels_a_pending_reboot() {
     let bench = Bench::new().await;
     let boot = bench.boot_id();
     bench.kubelets.reboot("n1", Duration::from_secs(30));
@@ -313,7 +313,7 @@ async fn a_machine_boots_once_whoever_starts_it() {
     bench.until("n1 has another boot id", |b| b.boot_id() != boot).await;
     let boot = bench.boot_id();
     tokio::time::sleep(Duration::from_mins(2)).await;
-    assert_eq!(bench.boot_id(), boot, "the boot that was due came on top of the one that was made");
+    assert_eq!(bench.boot_id(), boot, "the pending reboot was not cancelled");
 }
 
 #[tokio::test(start_paused = true)]
@@ -333,7 +333,7 @@ async fn a_dead_machine_becomes_unreachable_and_its_pods_are_evicted() {
     };
     bench.until("n1 is tainted", tainted).await;
     bench.until("p is being deleted", |b| b.pod("p").is_some_and(|p| is_deleting(&p))).await;
-    // Nobody is there to end it: it stays until its machine is back.
+    // The pod stays until its kubelet is back.
     bench.kubelets.power_on("n1");
     bench.until("p is gone", |b| b.pod("p").is_none()).await;
     bench
@@ -354,7 +354,7 @@ async fn the_pods_of_a_node_that_is_deleted_are_removed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_deleted_under_a_live_kubelet_stays_away_until_it_boots() {
+async fn a_kubelet_recreates_a_deleted_node_only_at_boot() {
     let bench = Bench::new().await;
     bench.api.delete(&bench.node(), None).unwrap();
     tokio::time::sleep(Duration::from_mins(2)).await;
@@ -364,18 +364,22 @@ async fn a_node_deleted_under_a_live_kubelet_stays_away_until_it_boots() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kubelet_can_lie() {
+async fn a_kubelet_can_report_falsely() {
     let bench = Bench::new().await;
-    bench.kubelets.lie(
+    bench.kubelets.set_false_report(
         "n1",
-        Lie { ready: Some(false), exit_code: Some(0), labels: [("forged".into(), "yes".into())].into() },
+        FalseReport {
+            ready: Some(false),
+            exit_code: Some(0),
+            labels: [("false_label".into(), "yes".into())].into(),
+        },
     );
-    bench.until("n1 says it is not ready", |b| b.ready() == "False").await;
-    assert_eq!(bench.node()["metadata"]["labels"]["forged"], "yes");
-    bench.kubelets.lie("n1", Lie { exit_code: Some(0), ..Lie::default() });
-    bench.until("n1 says it is ready", |b| b.ready() == "True").await;
+    bench.until("n1 reports not ready", |b| b.ready() == "False").await;
+    assert_eq!(bench.node()["metadata"]["labels"]["false_label"], "yes");
+    bench.kubelets.set_false_report("n1", FalseReport { exit_code: Some(0), ..FalseReport::default() });
+    bench.until("n1 reports ready", |b| b.ready() == "True").await;
     bench.create("p", &["false"], &json!({}));
-    assert_eq!(text(&*bench.ends("p").await, "status.phase"), "Succeeded", "false has not run");
+    assert_eq!(text(&*bench.ends("p").await, "status.phase"), "Succeeded", "the container was run");
 }
 
 #[tokio::test(start_paused = true)]

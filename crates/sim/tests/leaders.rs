@@ -1,5 +1,4 @@
-//! The controller as a whole, on a cluster where nothing goes wrong but what the test does: what it costs, how it hands
-//! over, how it stops.
+//! The whole controller on a cluster without injected faults: cost, failover and shutdown.
 
 mod gate;
 
@@ -20,76 +19,76 @@ async fn a_node_that_passes_costs_three_writes_and_an_event() {
     let bench = Bench::new();
     let _controller = bench.controller("replica-0");
     bench.join("n1");
-    bench.until("the gate opens", |bench| bench.is_open("n1")).await;
+    bench.until("the node is verified", |bench| bench.is_verified("n1")).await;
     sleep(Duration::from_mins(30)).await;
     let mut writes: BTreeMap<String, u32> = BTreeMap::new();
     for (_, what) in bench.writes.lock().unwrap().iter().filter(|(_, what)| !what.ends_with("leases")) {
         *writes.entry(what.clone()).or_default() += 1;
     }
-    // What the gate says about itself is written for all nodes together.
-    let status = writes.remove("changed nodekeeper.dev/nodegates").unwrap_or_default();
+    // The gate's status is written once for many nodes.
+    let status = writes.remove("updated nodekeeper.dev/nodegates").unwrap_or_default();
     assert!((1..=2).contains(&status), "the gate's status was written {status} times");
-    let wanted = [("changed nodes", 1), ("made events", 1), ("made pods", 1), ("removed pods", 1)];
+    let wanted = [("updated nodes", 1), ("created events", 1), ("created pods", 1), ("deleted pods", 1)];
     assert_eq!(writes, wanted.map(|(what, n)| (what.to_owned(), n)).into());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_that_stops_hands_over_at_once() {
+async fn a_stopped_leader_releases_its_lease_at_once() {
     let bench = Bench::new();
     let (first, stop) = bench.controller("replica-0");
-    bench.until("somebody leads", |bench| bench.holder() == "replica-0_1").await;
+    bench.until("replica-0 leads", |bench| bench.holder() == "replica-0_1").await;
     let (_second, _) = bench.controller("replica-1");
     sleep(Duration::from_secs(10)).await;
-    assert_eq!(bench.holder(), "replica-0_1", "a leader that lives is left alone");
+    assert_eq!(bench.holder(), "replica-0_1", "a live leader keeps its lease");
     stop.notify_one();
     timeout(Duration::from_secs(1), first).await.expect("it stops").expect("without a panic");
-    let took = bench.until("the other leads", |bench| bench.holder() == "replica-1_1").await;
+    let took = bench.until("replica-1 leads", |bench| bench.holder() == "replica-1_1").await;
     assert!(took <= Duration::from_millis(2_500), "{took:?}");
     bench.join("n1");
-    bench.until("the gate opens", |bench| bench.is_open("n1")).await;
+    bench.until("the node is verified", |bench| bench.is_verified("n1")).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_that_dies_is_followed_within_its_lease() {
+async fn a_crashed_leader_is_replaced_when_its_lease_expires() {
     let bench = Bench::new();
     let (first, _) = bench.controller("replica-0");
-    bench.until("somebody leads", |bench| bench.holder() == "replica-0_1").await;
+    bench.until("replica-0 leads", |bench| bench.holder() == "replica-0_1").await;
     let (_second, _) = bench.controller("replica-1");
     bench.join("n1");
-    // In the middle of its work: the worker is made, and nothing is recorded.
+    // The leader dies after it created the worker and before it recorded anything.
     bench.until("a worker runs", |bench| !bench.cluster.local("test").all("pods").is_empty()).await;
     first.abort();
-    let took = bench.until("the other leads", |bench| bench.holder() == "replica-1_1").await;
+    let took = bench.until("replica-1 leads", |bench| bench.holder() == "replica-1_1").await;
     assert!(took > Duration::from_secs(12) && took <= Duration::from_secs(18), "{took:?}");
-    bench.until("the gate opens", |bench| bench.is_open("n1")).await;
-    let made = bench.writes.lock().unwrap().iter().filter(|(_, what)| what == "made pods").count();
-    assert_eq!(made, 1, "the worker of the one before was used");
+    bench.until("the node is verified", |bench| bench.is_verified("n1")).await;
+    let made = bench.writes.lock().unwrap().iter().filter(|(_, what)| what == "created pods").count();
+    assert_eq!(made, 1, "the worker of the previous leader was adopted");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_has_begun_is_finished_before_the_lease_goes() {
+async fn started_writes_finish_before_the_lease_is_released() {
     let bench = Bench::new();
     let (controller, stop) = bench.controller("replica-0");
-    bench.until("somebody leads", |bench| bench.holder() == "replica-0_1").await;
+    bench.until("replica-0 leads", |bench| bench.holder() == "replica-0_1").await;
     for n in 0..40 {
         bench.join(&format!("n{n}"));
     }
-    bench.until("workers are made", |bench| bench.cluster.local("test").all("pods").len() > 5).await;
+    bench.until("workers are created", |bench| bench.cluster.local("test").all("pods").len() > 5).await;
     stop.notify_one();
     timeout(Duration::from_secs(11), controller).await.expect("it stops").expect("without a panic");
     assert_eq!(bench.holder(), "");
     let writes = bench.writes.lock().unwrap().clone();
     let last = writes.last().expect("it wrote");
     assert_eq!(
-        last.1, "changed coordination.k8s.io/leases",
-        "nothing is written after the lease is given back"
+        last.1, "updated coordination.k8s.io/leases",
+        "nothing is written after the lease is released"
     );
     sleep(Duration::from_mins(1)).await;
     assert_eq!(bench.writes.lock().unwrap().len(), writes.len());
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_more_workers_run_at_once_than_allowed_and_all_get_their_turn() {
+async fn the_worker_limit_holds_and_all_nodes_are_verified() {
     let bench = Bench::new();
     let clock = bench.cluster.clock().clone();
     let settings = Settings { most_workers: 3, ..Settings::new(template(), "replica-0_1".into(), 1) };
@@ -111,83 +110,81 @@ async fn no_more_workers_run_at_once_than_allowed_and_all_get_their_turn() {
     for n in 0..25 {
         bench.join(&format!("n{n}"));
     }
-    bench.until("all gates open", |bench| (0..25).all(|n| bench.is_open(&format!("n{n}")))).await;
+    bench.until("all nodes are verified", |bench| (0..25).all(|n| bench.is_verified(&format!("n{n}")))).await;
     assert_eq!(most.lock().unwrap().1, 3);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_gate_that_cannot_be_read_holds_up_no_other() {
+async fn an_invalid_gate_does_not_block_others() {
     let bench = Bench::new();
-    let somebody = bench.cluster.local("somebody");
-    // As a newer release may write it: the API server of this cluster knows the field, this controller does not.
+    let user = bench.cluster.local("user");
+    // A newer release may have added the field to the CRD, and this controller does not know it.
     let definition =
-        somebody.get("apiextensions.k8s.io/customresourcedefinitions", "", "nodegates.nodekeeper.dev");
+        user.get("apiextensions.k8s.io/customresourcedefinitions", "", "nodegates.nodekeeper.dev");
     let loose = serde_json::json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-    somebody
-        .change(&definition.expect("furnished"), None, |definition| {
-            definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = loose.clone();
-        })
-        .expect("it is valid");
+    user.change(&definition.expect("setup created it"), None, |definition| {
+        definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = loose.clone();
+    })
+    .expect("it is valid");
     let strange = serde_json::json!({
         "apiVersion": "nodekeeper.dev/v1alpha1", "kind": "NodeGate", "metadata": {"name": "from-the-future"},
         "spec": {"taints": [{"key": "a", "effect": "Sometimes"}], "checks": {"peers": {}}},
     });
-    somebody.create("nodekeeper.dev/v1alpha1", "NodeGate", "", strange).expect("it is taken");
+    user.create("nodekeeper.dev/v1alpha1", "NodeGate", "", strange).expect("it is taken");
     let _controller = bench.controller("replica-0");
     bench.join("n1");
-    bench.until("the gate opens", |bench| bench.is_open("n1")).await;
+    bench.until("the node is verified", |bench| bench.is_verified("n1")).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn foreign_taints_keep_no_worker_away() {
+async fn workers_tolerate_foreign_taints() {
     let bench = Bench::new();
     let gpu = serde_json::json!({"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"});
     bench.kubelets.join(NodeSpec { name: "n1".into(), taints: vec![gpu, taint()], ..NodeSpec::default() });
     let _controller = bench.controller("replica-0");
-    bench.until("the gate opens", |bench| bench.is_open("n1")).await;
+    bench.until("the node is verified", |bench| bench.is_verified("n1")).await;
     let node = bench.cluster.local("test").get("nodes", "", "n1").expect("it is there");
-    assert_eq!(items(&node, "spec.taints").len(), 1, "the other stays");
+    assert_eq!(items(&node, "spec.taints").len(), 1, "the foreign taint stays");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_worker_that_somebody_made_unrecognisable_is_replaced() {
+async fn a_worker_without_its_labels_is_replaced() {
     for (part, key) in [("labels", "app.kubernetes.io/component"), ("annotations", "nodekeeper.dev/subject")]
     {
         let bench = Bench::new();
         let _controller = bench.controller("replica-0");
         bench.join("n1");
         let pods = |bench: &Bench| bench.cluster.local("test").all("pods");
-        bench.until("a worker is made", |bench| !pods(bench).is_empty()).await;
-        let somebody = bench.cluster.local("somebody");
-        somebody
-            .change(&pods(&bench)[0], None, |pod| {
-                pod["metadata"][part].as_object_mut().expect("a map").remove(key);
-            })
-            .expect("it may be changed");
+        bench.until("a worker is created", |bench| !pods(bench).is_empty()).await;
+        let user = bench.cluster.local("user");
+        user.change(&pods(&bench)[0], None, |pod| {
+            pod["metadata"][part].as_object_mut().expect("a map").remove(key);
+        })
+        .expect("it may be changed");
         let start = Instant::now();
-        while !bench.is_open("n1") {
+        while !bench.is_verified("n1") {
             assert!(start.elapsed() < Duration::from_mins(10), "stuck without {key}");
             sleep(Duration::from_secs(1)).await;
         }
         let writes = bench.writes.lock().unwrap().len();
-        assert!(writes < 40 + 5 * 60, "a storm of {writes} writes");
+        assert!(writes < 40 + 5 * 60, "{writes} writes");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_asks_for_a_node_that_is_gone() {
+async fn deleted_nodes_are_not_read() {
     let bench = Bench::new();
     let _controller = bench.controller("replica-0");
     for n in 0..10 {
         bench.join(&format!("n{n}"));
     }
-    bench.until("workers are made", |bench| bench.cluster.local("test").all("pods").len() > 1).await;
-    let somebody = bench.cluster.local("somebody");
-    for node in somebody.all("nodes") {
-        somebody.delete(&node, None).expect("it is there");
+    bench.until("workers are created", |bench| bench.cluster.local("test").all("pods").len() > 1).await;
+    let user = bench.cluster.local("user");
+    for node in user.all("nodes") {
+        user.delete(&node, None).expect("it is there");
     }
     sleep(Duration::from_mins(2)).await;
-    bench.cluster.trace().keep();
+    bench.cluster.trace().enable();
     sleep(Duration::from_mins(30)).await;
     let asked =
         bench.cluster.trace().text().lines().filter(|line| line.contains("GET /api/v1/nodes/")).count();
@@ -195,14 +192,14 @@ async fn nobody_asks_for_a_node_that_is_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_worker_that_the_server_does_not_want_is_no_conflict_and_no_storm() {
+async fn a_rejected_worker_pod_is_retried_with_backoff() {
     let bench = Bench::new();
     let clock = bench.cluster.clock().clone();
-    // No server takes a container without an image.
+    // The API server refuses a container without an image.
     let template = nodekeeper_core::worker::Template { image: String::new(), ..template() };
     let settings = Settings::new(template, "replica-0_1".into(), 1);
     let client = bench.cluster.client("replica-0");
-    bench.cluster.trace().keep();
+    bench.cluster.trace().enable();
     let _controller =
         tokio::spawn(run(client, settings, Clock::new(move || clock.now()), std::future::pending()));
     bench.join("n1");
@@ -211,5 +208,5 @@ async fn a_worker_that_the_server_does_not_want_is_no_conflict_and_no_storm() {
     let asked = |what: &str| trace.lines().filter(|line| line.contains(what)).count();
     let refused = asked("POST /api/v1/namespaces/nodekeeper-system/pods? -> 422");
     assert!((10..=40).contains(&refused), "tried {refused} times in ten minutes");
-    assert_eq!(asked("replica-0 GET /api/v1/nodes/"), 0, "the node is not what is wrong");
+    assert_eq!(asked("replica-0 GET /api/v1/nodes/"), 0, "the node is not read");
 }

@@ -1,4 +1,4 @@
-//! What a controller says about itself while it works: numbers, and whether it is of use.
+//! Metrics and health of a running controller.
 
 mod gate;
 
@@ -42,7 +42,7 @@ impl Replica {
     }
 
     fn text(&self) -> String {
-        self.metrics.render(Format::Prometheus).expect("a string takes everything")
+        self.metrics.render(Format::Prometheus).expect("rendering to a string cannot fail")
     }
 
     #[track_caller]
@@ -55,12 +55,12 @@ impl Replica {
 }
 
 #[tokio::test(start_paused = true)]
-async fn f02_a_node_that_is_verified_is_in_the_numbers_until_it_is_gone() {
+async fn f02_metrics_of_a_node_last_until_it_is_deleted() {
     let bench = Bench::new();
     let replica = controller(&bench, "replica-0");
     bench.join("n1");
-    bench.until("the gate opens", |bench| bench.is_open("n1")).await;
-    // The loop counts what only it can see every five seconds.
+    bench.until("the node is verified", |bench| bench.is_verified("n1")).await;
+    // Some metrics are updated every five seconds.
     sleep(Duration::from_secs(10)).await;
     replica.assert_has(&[
         "kube_node_ready_verification_status{node=\"n1\",status=\"verified\"} 1.0",
@@ -88,23 +88,23 @@ async fn f02_a_node_that_is_verified_is_in_the_numbers_until_it_is_gone() {
     assert!(text.lines().any(verified), "{text}");
     assert!(text.contains("kube_node_ready_verification_duration_seconds{node=\"n1\"} "), "{text}");
     assert!(!text.contains("workqueue_adds_total{name=\"gate\",controller=\"gate\"} 0\n"), "{text}");
-    let somebody = bench.cluster.local("test");
-    let node = somebody.get("nodes", "", "n1").expect("it is there");
+    let user = bench.cluster.local("test");
+    let node = user.get("nodes", "", "n1").expect("it is there");
     bench.kubelets.power_off("n1");
-    somebody.delete(&node, None).expect("nothing holds it");
+    user.delete(&node, None).expect("the node has no finalizers");
     bench.until("its series are gone", |_| !replica.text().contains("n1")).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn f21_a_standby_is_ready_and_a_leader_is_once_it_sees_everything() {
+async fn f21_standbys_are_ready_and_leaders_once_synced() {
     let bench = Bench::new();
     let mut first = controller(&bench, "replica-0");
     assert_eq!(first.ready(), Err("the lease was not read yet".into()));
     bench.until("the first leads", |_| first.ready() == Ok("leading")).await;
     let second = controller(&bench, "replica-1");
-    bench.until("the second follows", |_| second.ready() == Ok("following")).await;
-    assert!(!second.text().contains("nodekeeper_nodes{"), "only a leader says what nodes are like");
-    // Nothing happens for an hour, and the loop turns all the same.
+    bench.until("the second stands by", |_| second.ready() == Ok("following")).await;
+    assert!(!second.text().contains("nodekeeper_nodes{"), "only a leader exports node metrics");
+    // The heartbeat goes on without events.
     sleep(Duration::from_hours(1)).await;
     assert_eq!((first.ready(), second.ready()), (Ok("leading"), Ok("following")));
     first.stop.notify_one();

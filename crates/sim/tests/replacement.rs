@@ -1,4 +1,4 @@
-//! Who replaces what is deleted: Karpenter and an autoscaler, as stand-ins.
+//! The stand-ins for Karpenter and an autoscaler replace deleted machines.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use nodekeeper_sim::actors::autoscaler::{self, Autoscaler};
 use nodekeeper_sim::actors::cloud::{Cloud, Flaws, Group};
 use nodekeeper_sim::actors::karpenter::{Karpenter, POOL};
-use nodekeeper_sim::actors::kubelet::{Kubelets, Shell};
+use nodekeeper_sim::actors::kubelet::{FakeRuntime, Kubelets};
 use nodekeeper_sim::actors::{self, Actors, Timing};
 use nodekeeper_sim::cluster::Local;
 use nodekeeper_sim::network::Fault;
@@ -18,7 +18,7 @@ use tokio::time::{sleep, timeout};
 const CLAIMS: &str = "karpenter.sh/nodeclaims";
 const GATE: &str = "node-ready/unverified";
 
-/// What was deleted by whom, in order: `nodes/NAME by WHO`.
+/// The deletions in order: `nodes/NAME deleted by USER`.
 type Deletions = Arc<Mutex<Vec<String>>>;
 
 struct Bench {
@@ -48,11 +48,11 @@ impl Bench {
             if change.deleted().is_some() && matches!(change.collection.as_str(), "nodes" | "pods" | CLAIMS) {
                 let how = if change.is_eviction() { "evicted" } else { "deleted" };
                 let line = format!("{}/{} {how} by {}", change.collection, change.key, change.writer());
-                seen.lock().expect("nobody panics with it").push(line);
+                seen.lock().expect("the lock is not poisoned").push(line);
             }
         }));
         let actors = actors::start(&cluster, Timing::default());
-        let kubelets = Kubelets::start(&cluster, 7, Arc::new(Shell));
+        let kubelets = Kubelets::start(&cluster, 7, Arc::new(FakeRuntime));
         let cloud = Cloud::new(&cluster, &kubelets);
         Self { api: cluster.local("test"), cluster, cloud, deletions, _actors: actors }
     }
@@ -61,14 +61,14 @@ impl Bench {
         Karpenter::start(&self.cluster, &self.cloud, 7, vec![pool]).expect("the pool is valid")
     }
 
-    async fn until(&self, what: &str, so: impl Fn(&Self) -> bool) {
+    async fn until(&self, what: &str, condition: impl Fn(&Self) -> bool) {
         let wait = async {
-            while !so(self) {
+            while !condition(self) {
                 sleep(Duration::from_millis(500)).await;
             }
         };
-        let said = || self.deletions.lock().expect("nobody panics with it").clone();
-        assert!(timeout(Duration::from_mins(10), wait).await.is_ok(), "never so: {what}; {:?}", said());
+        let said = || self.deletions.lock().expect("the lock is not poisoned").clone();
+        assert!(timeout(Duration::from_mins(10), wait).await.is_ok(), "timed out: {what}; {:?}", said());
     }
 
     fn node(&self, name: &str) -> Option<Arc<Value>> {
@@ -79,7 +79,6 @@ impl Bench {
         self.node(name).expect("the node is there")
     }
 
-    /// The claim behind a node.
     fn claim(&self, node: &str) -> Option<Arc<Value>> {
         let node = self.node(node)?;
         let owner = text(items(&node, "metadata.ownerReferences").first()?, "name").to_owned();
@@ -90,7 +89,7 @@ impl Bench {
         self.node(node).is_some_and(|n| n["metadata"]["labels"]["karpenter.sh/registered"] == "true")
     }
 
-    /// Takes the startup taint away, as a gate does.
+    /// Removes the startup taint, as a gate does.
     fn open(&self, node: &str) {
         let opened = self.api.change(&self.expect_node(node), None, |node| {
             let mut taints = items(node, "spec.taints").to_vec();
@@ -111,7 +110,7 @@ impl Bench {
     }
 
     fn deleted(&self) -> Vec<String> {
-        self.deletions.lock().expect("nobody panics with it").clone()
+        self.deletions.lock().expect("the lock is not poisoned").clone()
     }
 }
 
@@ -122,7 +121,7 @@ async fn a_claim_is_registered_and_then_initialized() {
     let _karpenter = bench.karpenter(pool.clone());
     let first = pool.node(0);
     bench.until("the node is there", |b| b.node(&first).is_some()).await;
-    // What is opened before it is registered is closed again.
+    // Karpenter sets a startup taint again that was removed before registration.
     assert!(bench.tainted(&first, "karpenter.sh/unregistered") && !bench.registered(&first));
     bench.open(&first);
     bench.until("it is registered", |b| b.registered(&first)).await;
@@ -176,11 +175,11 @@ async fn a_deleted_claim_is_drained_removed_and_replaced() {
 
     bench.api.delete(&claim, None).expect("the claim can be deleted");
     bench.until("the node is tainted", |b| b.tainted(&old, "karpenter.sh/disrupted")).await;
-    // The budget says no: the drain waits.
+    // The drain waits for the budget.
     sleep(Duration::from_mins(5)).await;
     assert!(bench.node(&old).is_some_and(|n| is_deleting(&n)) && running(&bench));
     assert!(bench.cloud.has(text(&node, "spec.providerID")));
-    bench.until("the replacement is there", |b| b.registered(&new)).await;
+    bench.until("the replacement is registered", |b| b.registered(&new)).await;
 
     bench.api.delete(&budget, None).expect("the budget can be deleted");
     bench.until("the node is gone", |b| b.node(&old).is_none()).await;
@@ -201,7 +200,7 @@ async fn a_deleted_claim_is_drained_removed_and_replaced() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deleted_node_takes_its_claim_along() {
+async fn a_deleted_node_deletes_its_claim() {
     let bench = Bench::new();
     let pool = group(1);
     let _karpenter = bench.karpenter(pool.clone());
@@ -209,7 +208,7 @@ async fn a_deleted_node_takes_its_claim_along() {
     bench.until("it is registered", |b| b.registered(&old)).await;
     let claim = bench.claim(&old).expect("it has a claim");
     bench.api.delete(&bench.expect_node(&old), None).expect("the node can be deleted");
-    bench.until("another is there", |b| b.registered(&new) && b.node(&old).is_none()).await;
+    bench.until("the replacement is registered", |b| b.registered(&new) && b.node(&old).is_none()).await;
     assert!(bench.api.get(CLAIMS, "", name(&claim)).is_none());
     let by_whom =
         [format!("nodes/{old} deleted by test"), format!("{CLAIMS}/{} deleted by karpenter", name(&claim))];
@@ -229,7 +228,7 @@ async fn flaws_are_chosen_by_number() {
         let claim = bench.claim(&pool.node(number)).expect("it has a claim");
         bench.api.delete(&claim, None).expect("the claim can be deleted");
         bench.until("it is gone", |b| b.node(&pool.node(number)).is_none()).await;
-        assert!(resolves(number), "what was wrong with a machine goes with it");
+        assert!(resolves(number), "the faults of a machine end with it");
     }
 }
 
@@ -245,7 +244,7 @@ async fn a_template_is_read_when_a_replacement_is_made() {
         bench.api.change(&template, None, |p| set(p, "spec.template.spec.startupTaints", json!([])));
     changed.expect("the pool can be changed");
     bench.api.delete(&before, None).expect("the claim can be deleted");
-    bench.until("another is registered", |b| b.registered(&pool.node(1))).await;
+    bench.until("the replacement is registered", |b| b.registered(&pool.node(1))).await;
     assert!(!bench.tainted(&pool.node(1), GATE));
     let after = bench.claim(&pool.node(1)).expect("it has a claim");
     let hash = |o: &Value| o["metadata"]["annotations"]["karpenter.sh/nodepool-hash"].clone();
@@ -253,7 +252,7 @@ async fn a_template_is_read_when_a_replacement_is_made() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_group_makes_up_for_a_node_and_the_machine_runs_on() {
+async fn a_group_replaces_a_deleted_node_but_not_its_machine() {
     let bench = Bench::new();
     let pool = Group { flaws: Flaws::of(|n| if n < 3 { Vec::new() } else { vec![Fault::Dns] }), ..group(3) };
     let _autoscaler = Autoscaler::start(&bench.cluster, &bench.cloud, 7, vec![pool.clone()]);
@@ -263,9 +262,9 @@ async fn a_group_makes_up_for_a_node_and_the_machine_runs_on() {
     let first = bench.expect_node(&pool.node(0));
     assert_eq!(first["metadata"]["labels"][autoscaler::GROUP], "pool");
     bench.api.delete(&first, None).expect("the node can be deleted");
-    bench.until("another is Ready", |b| ready(b, 3)).await;
+    bench.until("the replacement is Ready", |b| ready(b, 3)).await;
     sleep(Duration::from_mins(5)).await;
-    assert!(bench.cloud.has(text(&first, "spec.providerID")), "nobody ended the machine");
+    assert!(bench.cloud.has(text(&first, "spec.providerID")), "the machine was not terminated");
     assert!(bench.node(&pool.node(0)).is_none(), "a kubelet registers once");
     assert!(bench.tainted(&pool.node(3), GATE));
     assert!(!bench.cluster.network().resolves(&pool.node(3), "b"));
@@ -274,7 +273,7 @@ async fn a_group_makes_up_for_a_node_and_the_machine_runs_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_machine_that_the_cloud_ended_is_buried_and_replaced() {
+async fn the_node_of_a_terminated_machine_is_replaced() {
     let bench = Bench::new();
     let pool = group(1);
     let _autoscaler = Autoscaler::start(&bench.cluster, &bench.cloud, 7, vec![pool.clone()]);
@@ -283,7 +282,7 @@ async fn a_machine_that_the_cloud_ended_is_buried_and_replaced() {
     bench.until("it is Ready", |b| ready(b, 0)).await;
     let first = bench.expect_node(&pool.node(0));
     bench.cloud.terminate(text(&first, "spec.providerID"));
-    bench.until("another is Ready", |b| ready(b, 1)).await;
+    bench.until("the replacement is Ready", |b| ready(b, 1)).await;
     assert_ne!(uid(&first), uid(&bench.expect_node(&pool.node(1))));
     assert_eq!(
         bench.deleted(),

@@ -1,11 +1,11 @@
-//! `make sim`: seeds of the real controller, and what they covered. Not under the test harness, so that a replay prints
-//! its trace and nothing else, the same byte for byte every time.
+//! `make sim`: runs seeds of the real controller and prints their coverage. It has its own `main`, so that a replay
+//! prints only its trace, identical each time.
 //!
 //! - `SEEDS=n FROM=s` runs n seeds from s on.
 //! - `SEED=x` replays one and prints its trace.
 
 mod gate;
-mod replacing;
+mod remediation_chaos;
 
 use std::env;
 use std::process::ExitCode;
@@ -14,40 +14,40 @@ use std::time::{Duration, Instant};
 
 use nodekeeper_sim::harness::{Scenario, Sweep, run, sweep};
 
-/// A run is mostly small objects that come and go, and the system's allocator is made for others.
+/// Runs allocate many small objects, for which mimalloc is faster.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// The seeds of `make test`.
+/// The number of seeds of `make test`.
 const SEEDS: u64 = 2_000;
 
-/// What a sweep of that size must have met, or it shows nothing.
+/// The faults that a sweep of that size must have injected.
 const FAULTS: &[&str] = &[
     "409",
     "429",
     "500",
-    "timeout, landed",
-    "timeout, not landed",
-    "held write landed",
-    "held write refused",
-    "write landed after its writer's lease",
+    "timeout, applied",
+    "timeout, not applied",
+    "delayed write applied",
+    "delayed write refused",
+    "write applied after its writer's lease",
     "crash before a write",
     "crash after a write",
     "watch cut",
     "late event",
     "late request",
-    "history compacted (410)",
+    "log compacted (410)",
     "clock jump",
     "reboot",
     "power off",
-    "kubelet lies",
-    "node deleted and reborn",
-    "foreign write",
-    "worker deleted by somebody",
+    "false kubelet report",
+    "node deleted and re-registered",
+    "write by another user",
+    "worker deleted by user",
     "gate changed",
     "node tainted again",
-    "gate replaced by a namesake",
-    "node deleted for good",
+    "gate deleted and recreated",
+    "node deleted",
     "node cordoned",
     "DNS down, all",
     "DNS down, zone",
@@ -55,25 +55,25 @@ const FAULTS: &[&str] = &[
     "pod deployed",
     "policy paused",
     "policy deleted",
-    "policy only looks",
+    "policy in dry-run",
     "budget changed",
     "node opted out",
-    "request deleted by somebody",
-    "replacement asked for by somebody",
+    "remediation deleted by user",
+    "remediation requested by user",
 ];
 
-/// What must have come about in it.
-const HAPPENED: &[&str] =
-    &["nodes opened", "NodeClaims deleted", "Nodes deleted", "pods evicted", "nodes cordoned"];
+/// The observations that it must have made.
+const OBSERVATIONS: &[&str] =
+    &["nodes verified", "NodeClaims deleted", "Nodes deleted", "pods evicted", "nodes cordoned"];
 
 fn main() -> ExitCode {
-    let stories = Stories { gate: gate::scenario(), replacing: replacing::scenario() };
+    let scenarios = Scenarios { gate: gate::scenario(), remediation_chaos: remediation_chaos::scenario() };
     let done = number("SEED").and_then(|seed| {
         if let Some(seed) = seed {
-            return Ok(replay(stories.of(seed), seed));
+            return Ok(replay(scenarios.of(seed), seed));
         }
         let (from, count) = (number("FROM")?.unwrap_or(1), number("SEEDS")?.unwrap_or(SEEDS));
-        Ok(run_all(&stories, from, count))
+        Ok(run_all(&scenarios, from, count))
     });
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -85,15 +85,15 @@ fn main() -> ExitCode {
     }
 }
 
-/// Nodes are only let in in even seeds, and also replaced in odd ones.
-struct Stories {
+/// Even seeds run the gate alone, odd ones remediation too.
+struct Scenarios {
     gate: Scenario,
-    replacing: Scenario,
+    remediation_chaos: Scenario,
 }
 
-impl Stories {
+impl Scenarios {
     fn of(&self, seed: u64) -> &Scenario {
-        if seed.is_multiple_of(2) { &self.gate } else { &self.replacing }
+        if seed.is_multiple_of(2) { &self.gate } else { &self.remediation_chaos }
     }
 }
 
@@ -117,15 +117,15 @@ fn replay(scenario: &Scenario, seed: u64) -> bool {
     report.violation.is_none()
 }
 
-fn run_all(stories: &Stories, from: u64, count: u64) -> bool {
+fn run_all(scenarios: &Scenarios, from: u64, count: u64) -> bool {
     println!("running {count} seeds from {from}: each 6 nodes or more, for 14 virtual minutes or more");
     let meter = Meter::new(count);
-    let found = sweep(|seed| stories.of(seed), from..from.saturating_add(count), |found| meter.show(found));
+    let found = sweep(|seed| scenarios.of(seed), from..from.saturating_add(count), |found| meter.show(found));
     print!("{found}");
     println!("in {} at {} seeds a second", span(meter.start.elapsed()), meter.rate(found.runs));
     let missing = if count >= SEEDS { never_met(&found) } else { Vec::new() };
     for missing in &missing {
-        println!("FAILED: {missing}, so the sweep shows nothing of it");
+        println!("FAILED: {missing}, so the sweep does not cover it");
     }
     println!(
         "{} passed, {} failed",
@@ -135,11 +135,11 @@ fn run_all(stories: &Stories, from: u64, count: u64) -> bool {
     found.failures.is_empty() && missing.is_empty()
 }
 
-/// Says every few seconds how far a sweep is, and at once what it found.
+/// Prints progress every few seconds, and failures at once.
 struct Meter {
     count: u64,
     start: Instant,
-    /// When something was last said, and how many seeds had failed then.
+    /// The time of the last line, and the number of failed seeds then.
     last: Mutex<(Instant, usize)>,
 }
 
@@ -150,7 +150,7 @@ impl Meter {
     }
 
     fn show(&self, found: &Sweep) {
-        let mut last = self.last.lock().expect("nothing here panics");
+        let mut last = self.last.lock().expect("the lock is not poisoned");
         let failed = found.failures.len();
         for report in &found.failures[last.1..] {
             println!("  seed {} FAILED, replay with: make sim SEED={0}", report.seed);
@@ -165,7 +165,7 @@ impl Meter {
         }
     }
 
-    /// Seeds a second, to a tenth.
+    /// Seeds per second, with one decimal.
     fn rate(&self, done: u64) -> String {
         let tenths = done.saturating_mul(10_000) / self.millis().max(1);
         format!("{}.{}", tenths / 10, tenths % 10)
@@ -185,18 +185,18 @@ fn span(time: Duration) -> String {
     }
 }
 
-/// Evictions and the deletions of Nodes and `NodeClaims`: budgets make them so rare that a sweep need not crash around each
-/// of them. A scenario of its own does, write by write.
+/// Evictions and deletions of Nodes and `NodeClaims` are too rare in a sweep for a crash around each of them. A
+/// scenario of its own covers those.
 const RARE: usize = 3;
 
 fn never_met(found: &Sweep) -> Vec<String> {
     let met = |fault: &&&str| !found.coverage.faults.contains_key(**fault);
     let mut missing: Vec<String> =
         FAULTS.iter().filter(met).map(|f| format!("{f} was never injected")).collect();
-    let never = |what: &&&str| !found.coverage.happened.contains_key(**what);
-    missing.extend(HAPPENED.iter().filter(never).map(|what| format!("{what}: there were none")));
+    let never = |what: &&&str| !found.coverage.observations.contains_key(**what);
+    missing.extend(OBSERVATIONS.iter().filter(never).map(|what| format!("{what}: there were none")));
     if found.coverage.crashed_points.len() + RARE * 2 < found.coverage.write_points.len() * 2 {
-        missing.push("a write was never crashed around".into());
+        missing.push("some writes had no crash before or after them".into());
     }
     missing
 }

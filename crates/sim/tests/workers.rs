@@ -24,7 +24,7 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let cluster = Cluster::new(Options::simulated(7));
-        network::furnish(&cluster).expect("an empty cluster has room for it");
+        network::install(&cluster).expect("the objects do not exist yet");
         let actors = actors::start(&cluster, Timing::default());
         let kubelets = Kubelets::start(&cluster, 7, Arc::new(Workers));
         for (name, zone) in [("n1", "a"), ("n2", "b")] {
@@ -33,7 +33,7 @@ impl Bench {
         Self { cluster, _kubelets: kubelets, _actors: actors }
     }
 
-    /// Runs a worker to its end: its exit code and its report.
+    /// Runs a worker. Returns its exit code and its report.
     async fn work(&self, name: &str, node: &str, assignment: &str) -> (i64, Report) {
         let container = json!({"name": "worker", "image": "example.com/worker:1",
             "env": [{"name": Assignment::ENV, "value": assignment}]});
@@ -41,17 +41,17 @@ impl Bench {
             "spec": {"nodeName": node, "restartPolicy": "Never", "containers": [container]}});
         let api = self.cluster.local("test");
         api.create("v1", "Pod", "default", pod).expect("the pod is valid");
-        let mut changes = api.follow(&["pods"]);
-        let ended = async {
+        let mut changes = api.watch(&["pods"]);
+        let result = async {
             loop {
-                let pod = api.get("pods", "default", name).expect("nobody deletes it");
+                let pod = api.get("pods", "default", name).expect("the pod exists");
                 if matches!(text(&pod, "status.phase"), "Succeeded" | "Failed") {
                     return pod;
                 }
                 changes.next().await;
             }
         };
-        let pod: Arc<Value> = timeout(Duration::from_mins(5), ended).await.expect("workers end");
+        let pod: Arc<Value> = timeout(Duration::from_mins(5), result).await.expect("workers end");
         let end = &items(&pod, "status.containerStatuses")[0]["state"]["terminated"];
         let report = parse(text(end, "message")).expect("it is a report");
         (end["exitCode"].as_i64().expect("it has ended"), report)
@@ -78,7 +78,7 @@ async fn a_node_whose_network_works_passes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn names_that_do_not_resolve_fail_the_nodes_that_it_concerns() {
+async fn a_dns_outage_fails_the_nodes_in_its_scope() {
     let bench = Bench::new();
     for (outage, n1, n2) in [
         (Outage::Node("n1".into()), Verdict::Failed, Verdict::Passed),
@@ -101,7 +101,7 @@ async fn names_that_do_not_resolve_fail_the_nodes_that_it_concerns() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_is_blamed_for_cluster_dns_that_does_not_run() {
+async fn stopped_cluster_dns_is_inconclusive() {
     let bench = Bench::new();
     network::run_cluster_dns(&bench.cluster, false).expect("it is there");
     let (code, report) = bench.standard("w1", "n1").await;
@@ -118,7 +118,7 @@ async fn nobody_is_blamed_for_cluster_dns_that_does_not_run() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn f23_each_fault_of_a_network_fails_its_own_check_on_its_own_node() {
+async fn f23_a_network_fault_fails_its_check_on_its_node_only() {
     let bench = Bench::new();
     let mut assignment = Assignment::default();
     assignment.identity.node_uid = "a-uid".into();
@@ -137,17 +137,17 @@ async fn f23_each_fault_of_a_network_fails_its_own_check_on_its_own_node() {
         ),
     ] {
         let outage = Outage::Node("n1".into());
-        bench.cluster.network().break_at(fault, outage.clone());
+        bench.cluster.network().fail_at(fault, outage.clone());
         let (code, report) = bench.work(&format!("n1-{fault:?}").to_lowercase(), "n1", &text).await;
         assert_eq!((code, report.summary().as_str()), (1, told), "{report:?}");
         let (code, report) = bench.work(&format!("n2-{fault:?}").to_lowercase(), "n2", &text).await;
         assert_eq!(code, 0, "{report:?}");
-        bench.cluster.network().mend_at(fault, &outage);
+        bench.cluster.network().heal_at(fault, &outage);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_server_of_cluster_dns_is_asked_by_its_address() {
+async fn each_cluster_dns_server_is_queried_by_address() {
     let bench = Bench::new();
     let dns = Dns { replicas: Replicas::Each, ..Dns::default() };
     let assignment =
@@ -155,13 +155,13 @@ async fn each_server_of_cluster_dns_is_asked_by_its_address() {
     let text = serde_json::to_string(&assignment).expect("it is JSON");
     let (code, report) = bench.work("w1", "n1", &text).await;
     assert_eq!((code, report.checks[1].message.as_str()), (0, "2 of 2 know it"), "{report:?}");
-    bench.cluster.network().break_at(Fault::Pods, Outage::All);
+    bench.cluster.network().fail_at(Fault::Pods, Outage::All);
     let (code, report) = bench.work("w2", "n1", &text).await;
     assert_eq!((code, report.checks[1].outcome), (1, Outcome::Failed), "{report:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_assignment_that_makes_no_sense_exits_2() {
+async fn an_invalid_assignment_exits_2() {
     let (code, report) = Bench::new().work("w", "n1", "what?").await;
     assert_eq!((code, report.verdict), (2, Verdict::Inconclusive));
 }
@@ -172,7 +172,7 @@ fn workers_take_the_same_time_in_every_run() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
         runtime.expect("there are enough files").block_on(async {
             let bench = Bench::new();
-            bench.cluster.trace().keep();
+            bench.cluster.trace().enable();
             bench.standard("w1", "n1").await;
             bench.standard("w2", "n2").await;
             bench.cluster.trace().text()

@@ -16,6 +16,7 @@ cases!["list":
     pages,
     pages_are_one_snapshot,
     selectors_go_with_pages,
+    one_item_has_the_current_version,
     bad_continue_tokens,
     bad_limits,
     resource_version_zero,
@@ -152,6 +153,20 @@ async fn selectors_go_with_pages(c: &Ctx) -> Result<()> {
     let second = c.read(&format!("{path}?limit=2&labelSelector=l=1&continue={token}")).await?;
     ensure!(names(&second)? == ["c"], "{:?}", names(&second)?);
     absent(&second, "/metadata/continue")
+}
+
+/// The cheapest way to learn how far a watch with the same selector must have come.
+async fn one_item_has_the_current_version(c: &Ctx) -> Result<()> {
+    let path = leases(c, &["a", "b"]).await?;
+    let last = c.create(&path, objects::lease("c")).await?;
+    let number = |text: &str| text.parse::<u64>();
+    for (selector, count) in [("fieldSelector=metadata.name!%3Dx", 1), ("labelSelector=none%3Dhas", 0)] {
+        let page = c.read(&format!("{path}?limit=1&{selector}")).await?;
+        ensure!(names(&page)?.len() == count, "{selector}: {:?}", names(&page)?);
+        ensure!(number(rv(&page)?)? >= number(rv(&last)?)?, "{selector}: {page} is older than {last}");
+        if count == 0 { absent(&page, "/metadata/continue") } else { present(&page, "/metadata/continue") }?;
+    }
+    Ok(())
 }
 
 async fn bad_continue_tokens(c: &Ctx) -> Result<()> {

@@ -1,7 +1,10 @@
 //! Watching.
 
+use std::time::Duration;
+
 use anyhow::{Result, bail, ensure};
 use serde_json::json;
+use tokio::time::timeout;
 
 use super::check::{absent, is, names, present, rv};
 use super::ctx::Ctx;
@@ -26,6 +29,7 @@ cases!["watch":
     timeout_ends_the_stream,
     initial_events_end_with_a_bookmark,
     initial_events_from_a_resource_version,
+    initial_events_of_one_object,
     initial_events_need_their_options,
     too_old_is_expired,
     from_the_future_waits,
@@ -33,7 +37,9 @@ cases!["watch":
     two_watchers_see_the_same,
     partial_metadata,
     old_style_path,
-    old_style_path_of_one_object,
+    old_style_path_of_one_object;
+    slow:
+    quiet_watch_gets_a_bookmark_once_a_minute,
 ];
 
 /// The path of the case's leases, and the resource version of their list.
@@ -293,6 +299,41 @@ async fn initial_events_from_a_resource_version(c: &Ctx) -> Result<()> {
     ensure!(initial(&mut watch).await?.0 == ["a"]);
     let mut watch = c.watch(&format!("{path}?{INITIAL}&labelSelector=l%3D2")).await?;
     ensure!(initial(&mut watch).await?.0.is_empty());
+    Ok(())
+}
+
+async fn initial_events_of_one_object(c: &Ctx) -> Result<()> {
+    let (path, _) = leases(c).await?;
+    c.create(&path, objects::lease("other")).await?;
+    let by_name = format!("{path}?{INITIAL}&fieldSelector=metadata.name%3Dleader");
+    let mut watch = c.watch(&by_name).await?;
+    ensure!(initial(&mut watch).await?.0.is_empty());
+    c.create(&path, objects::lease("leader")).await?;
+    watch.until("ADDED", "leader").await?;
+    let mut watch = c.watch(&by_name).await?;
+    ensure!(initial(&mut watch).await?.0 == ["leader"]);
+    let renewal = json!({"spec": {"holderIdentity": "two"}});
+    for name in ["other", "leader"] {
+        c.merge(&format!("{path}/{name}"), renewal.clone()).await?.ok(200)?;
+    }
+    is(&watch.until("MODIFIED", "leader").await?, "/spec/holderIdentity", "two")
+}
+
+async fn quiet_watch_gets_a_bookmark_once_a_minute(c: &Ctx) -> Result<()> {
+    let (path, _) = leases(c).await?;
+    let made = c.create(&path, objects::lease("a")).await?;
+    let since = rv(&made)?;
+    let url =
+        format!("{path}?watch=true&allowWatchBookmarks=true&resourceVersion={since}&timeoutSeconds=150");
+    let mut watch = c.watch(&url).await?;
+    for _ in 0..3 {
+        let early = timeout(Duration::from_secs(15), watch.next()).await;
+        ensure!(early.is_err(), "{early:?} before a minute had passed");
+    }
+    let bookmark = watch.event("BOOKMARK").await?;
+    is(&bookmark, "/kind", "Lease")?;
+    let number = |text: &str| text.parse::<u64>();
+    ensure!(number(rv(&bookmark)?)? >= number(since)?, "{bookmark} is older than {since}");
     Ok(())
 }
 

@@ -9,7 +9,9 @@ use kube::Client;
 use nodekeeper_core::api::definitions;
 use nodekeeper_core::checks::Assignment;
 use nodekeeper_operator::clock::Clock;
-use nodekeeper_sim::actors::kubelet::{End, Job, Kubelets, Lie, NodeSpec, Runner};
+use nodekeeper_sim::actors::kubelet::{
+    ContainerConfig, ContainerRuntime, FalseReport, Kubelets, NodeSpec, Terminated,
+};
 use nodekeeper_sim::actors::{self, Actors, Timing};
 use nodekeeper_sim::network::{self, Outage};
 use nodekeeper_sim::worker::{Workers, assignment};
@@ -34,7 +36,7 @@ impl Simulated {
     pub fn start() -> Result<Self> {
         let cluster = Cluster::new(Options::simulated(7));
         let actors = actors::start(&cluster, Timing::default());
-        network::furnish(&cluster)?;
+        network::install(&cluster)?;
         let somebody = cluster.local("admin");
         let create = |version: &str, kind: &str, namespace: &str, mut body: Value| {
             body["apiVersion"] = json!(version);
@@ -57,12 +59,12 @@ impl Simulated {
 /// Runs the real checks, in a network that is as the fate of the node says; or lets workers hang.
 struct Fated(Fates);
 
-impl Runner for Fated {
+impl ContainerRuntime for Fated {
     fn has_image(&self, container: &Value) -> bool {
         Workers.has_image(container)
     }
 
-    fn run(&self, job: Job) -> BoxFuture<'static, End> {
+    fn run(&self, job: ContainerConfig) -> BoxFuture<'static, Terminated> {
         if assignment(&job.container).is_none() {
             return Workers.run(job);
         }
@@ -122,7 +124,7 @@ impl World for Simulated {
 
     async fn say_ready(&self, node: &str, ready: bool) -> Result<()> {
         let lie = if ready { None } else { Some(false) };
-        self.kubelets.lie(node, Lie { ready: lie, ..Lie::default() });
+        self.kubelets.set_false_report(node, FalseReport { ready: lie, ..FalseReport::default() });
         Ok(())
     }
 
@@ -137,6 +139,6 @@ impl World for Simulated {
     }
 
     fn hint(&self) -> String {
-        "the run is the same each time: print its trace with `cluster.trace().keep()`".into()
+        "the run is the same each time: print its trace with `cluster.trace().enable()`".into()
     }
 }

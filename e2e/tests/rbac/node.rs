@@ -13,7 +13,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt as _};
 use nodekeeper_e2e::Cluster;
 use nodekeeper_e2e::hollow::{join, make, worker};
-use nodekeeper_sim::actors::kubelet::End;
+use nodekeeper_sim::actors::kubelet::Terminated;
 use nodekeeper_sim::loopback::Dns;
 use nodekeeper_sim::process::{Processes, Setup};
 use serde_json::{Value, json};
@@ -153,8 +153,8 @@ async fn run(pod: &Pod, node: &str, processes: &Processes) -> Value {
     let value = serde_json::to_value(pod).unwrap_or_default();
     let container = value["spec"]["containers"][0].clone();
     let (code, message) = match processes.execute(node, &value, &container).await {
-        End::Exit { code, message } => (code, message),
-        End::OutOfMemory => (137, String::new()),
+        Terminated::Exit { code, message } => (code, message),
+        Terminated::OutOfMemory => (137, String::new()),
     };
     let state = json!({"terminated": {"exitCode": code, "message": message, "reason": "Ended"}});
     let container = json!({"name": "worker", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state});

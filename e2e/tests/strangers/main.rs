@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use nodekeeper_e2e::assets::{Assets, Settings};
 use nodekeeper_e2e::or_skip;
-use nodekeeper_sim::actors::kubelet::{Kubelets, NodeSpec, Shell};
+use nodekeeper_sim::actors::kubelet::{FakeRuntime, Kubelets, NodeSpec};
 use nodekeeper_sim::actors::{self, Actors, Timing};
 use nodekeeper_sim::bind::{Bound, bind};
 use nodekeeper_sim::cluster::Local;
@@ -36,7 +36,7 @@ impl Stage {
     async fn new() -> Result<Self> {
         let cluster = Cluster::new(Options::real(1));
         let actors = actors::start(&cluster, Timing::default());
-        let kubelets = Kubelets::start(&cluster, 1, Arc::new(Shell));
+        let kubelets = Kubelets::start(&cluster, 1, Arc::new(FakeRuntime));
         kubelets.join(NodeSpec { name: "n1".into(), zone: "a".into(), ..NodeSpec::default() });
         settled(&cluster.local("test")).await?;
         let bound = bind(&cluster, "127.0.0.1:0".parse()?).await?;
@@ -56,7 +56,7 @@ async fn settled(api: &Local) -> Result<()> {
         let node = api.get("nodes", "", "n1");
         node.is_some_and(|n| condition_status(&n, "Ready") == "True" && items(&n, "spec.taints").is_empty())
     };
-    let mut changes = api.follow(&["nodes"]);
+    let mut changes = api.watch(&["nodes"]);
     let wait = async {
         while !is_so() {
             changes.next().await;

@@ -19,7 +19,7 @@ use nodekeeper_e2e::control_plane::Options;
 use nodekeeper_e2e::hollow::{join, make, worker};
 use nodekeeper_operator::clock::Clock;
 use nodekeeper_operator::{Settings, run};
-use nodekeeper_sim::actors::kubelet::End;
+use nodekeeper_sim::actors::kubelet::Terminated;
 use nodekeeper_sim::loopback;
 use nodekeeper_sim::process::{Processes, Setup};
 use serde_json::{Value, json};
@@ -161,8 +161,8 @@ async fn run_pod(pods: Api<Pod>, node: String, pod: Pod, processes: Processes) {
     let Ok(value) = serde_json::to_value(&pod) else { return };
     let container = value["spec"]["containers"][0].clone();
     let (code, message) = match processes.execute(&node, &value, &container).await {
-        End::Exit { code, message } => (code, message),
-        End::OutOfMemory => (137, String::new()),
+        Terminated::Exit { code, message } => (code, message),
+        Terminated::OutOfMemory => (137, String::new()),
     };
     let state = json!({"terminated": {"exitCode": code, "message": message, "reason": "Ended"}});
     let container = json!({"name": "worker", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state});

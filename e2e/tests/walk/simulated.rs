@@ -35,7 +35,7 @@ impl Simulated {
     pub fn start(dns: Dns) -> Result<Self> {
         let cluster = Cluster::new(Options::simulated(7));
         let actors = actors::start(&cluster, Timing::default());
-        network::furnish(&cluster)?;
+        network::install(&cluster)?;
         if dns == Dns::NotYet {
             network::run_cluster_dns(&cluster, false)?;
         }
@@ -110,7 +110,7 @@ impl World for Simulated {
     }
 
     fn hint(&self) -> String {
-        "the run is the same each time: print its trace with `cluster.trace().keep()`".into()
+        "the run is the same each time: print its trace with `cluster.trace().enable()`".into()
     }
 }
 

@@ -1,22 +1,21 @@
-//! An autoscaler with groups of machines, as an ASG behind Cluster Autoscaler: a Node that is gone is made up for by
-//! another of its group. The machine that was behind it runs on until the cloud ends it, and does not register again.
+//! A stand-in for Cluster Autoscaler on Auto Scaling groups: it launches a machine for each Node that its group
+//! lacks. The machine of a deleted Node runs on until the cloud terminates it, and does not register again.
 
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use super::cloud::{Cloud, Group, Vacancies};
+use super::cloud::{Cloud, Group, PendingReplacements};
 use crate::cluster::{Cluster, Local};
 use crate::object::{condition_status, is_deleting, text};
 
-/// The label of a node that says which group it is of.
+/// The node label that names the group.
 pub const GROUP: &str = "eks.amazonaws.com/nodegroup";
 
-/// How often groups are looked at.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// The autoscaler at work, until this is dropped.
+/// Runs the autoscaler until it is dropped.
 #[must_use = "the autoscaler stops when this is dropped"]
 pub struct Autoscaler(JoinHandle<()>);
 
@@ -27,12 +26,16 @@ impl Drop for Autoscaler {
 }
 
 impl Autoscaler {
-    /// Fills these groups and keeps them full. A replacement is there some 10 to 40 seconds after it was missed.
+    /// Fills the groups and keeps them full. A replacement launches 10 to 40 seconds after its Node is gone.
     pub fn start(cluster: &Cluster, cloud: &Cloud, seed: u64, groups: Vec<Group>) -> Self {
         let api = cluster.local("cluster-autoscaler");
         let cloud_manager = cluster.local("cloud-node-lifecycle-controller");
-        let groups = groups.into_iter().map(|group| Kept { group, made: 0, vacancies: Vacancies::default() });
-        let mut floor = Floor {
+        let groups = groups.into_iter().map(|group| ManagedGroup {
+            group,
+            made: 0,
+            pending: PendingReplacements::default(),
+        });
+        let mut reconciler = Reconciler {
             api,
             cloud: cloud.clone(),
             random: fastrand::Rng::with_seed(seed),
@@ -40,36 +43,36 @@ impl Autoscaler {
         };
         Self(tokio::spawn(async move {
             loop {
-                bury(&cloud_manager, &floor.cloud);
-                floor.fill();
+                delete_terminated_nodes(&cloud_manager, &reconciler.cloud);
+                reconciler.fill();
                 sleep(PERIOD).await;
             }
         }))
     }
 
-    /// Whether it still works: it did not die of a bug.
+    /// False once its task has panicked.
     #[must_use]
-    pub fn at_work(&self) -> bool {
+    pub fn is_running(&self) -> bool {
         !self.0.is_finished()
     }
 }
 
-struct Kept {
+struct ManagedGroup {
     group: Group,
     made: u64,
-    vacancies: Vacancies,
+    pending: PendingReplacements,
 }
 
-struct Floor {
+struct Reconciler {
     api: Local,
     cloud: Cloud,
     random: fastrand::Rng,
-    groups: Vec<Kept>,
+    groups: Vec<ManagedGroup>,
 }
 
-impl Floor {
+impl Reconciler {
     fn fill(&mut self) {
-        for Kept { group, made, vacancies } in &mut self.groups {
+        for ManagedGroup { group, made, pending } in &mut self.groups {
             let of_group = |labels: &serde_json::Value| labels[GROUP] == group.name;
             let nodes = self.api.all("nodes");
             let there =
@@ -78,14 +81,14 @@ impl Floor {
             let pause = || {
                 if is_first { Duration::ZERO } else { Duration::from_millis(self.random.u64(10_000..40_000)) }
             };
-            for _ in 0..vacancies.due(group.size.saturating_sub(there), pause) {
+            for _ in 0..pending.due(group.size.saturating_sub(there), pause) {
                 let mut machine = group.machine(*made);
                 machine.labels.insert(GROUP.to_owned(), group.name.clone());
                 let flaws = group.flaws.at(*made);
                 self.api
                     .cluster()
                     .trace()
-                    .line(|| format!("autoscaler: launches {} with {flaws:?}", machine.name));
+                    .record(|| format!("autoscaler: launches {} with {flaws:?}", machine.name));
                 self.cloud.launch(machine, flaws);
                 *made += 1;
             }
@@ -93,8 +96,8 @@ impl Floor {
     }
 }
 
-/// Deletes the Nodes whose kubelet is silent and whose machine the cloud no longer has.
-fn bury(api: &Local, cloud: &Cloud) {
+/// Deletes the Nodes that are not Ready and whose machine the cloud has terminated.
+fn delete_terminated_nodes(api: &Local, cloud: &Cloud) {
     for node in api.all("nodes") {
         let ours = node["metadata"]["labels"].get(GROUP).is_some();
         let silent = condition_status(&node, "Ready") != "True";

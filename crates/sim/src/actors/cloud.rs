@@ -1,4 +1,5 @@
-//! A cloud: machines that are rented and given back. Who replaces what is [`super::karpenter`] and [`super::autoscaler`].
+//! A cloud provider: machines are launched and terminated. [`super::karpenter`] and [`super::autoscaler`] replace
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -8,18 +9,16 @@ use super::kubelet::{Kubelets, NodeSpec};
 use crate::cluster::Cluster;
 use crate::network::{Fault, Network, Outage};
 
-/// What is wrong with the machines of a group, by their number: the first fleet has the numbers below the group's size,
-/// every later one is a replacement.
+/// The network faults of a group's machines, by machine number. Numbers below the group's size are the first fleet,
+/// later ones are replacements.
 #[derive(Clone)]
 pub struct Flaws(Arc<dyn Fn(u64) -> Vec<Fault> + Send + Sync>);
 
 impl Flaws {
-    /// By number.
     pub fn of(flaws: impl Fn(u64) -> Vec<Fault> + Send + Sync + 'static) -> Self {
         Self(Arc::new(flaws))
     }
 
-    /// What is wrong with a machine.
     #[must_use]
     pub fn at(&self, number: u64) -> Vec<Fault> {
         (self.0)(number)
@@ -27,7 +26,6 @@ impl Flaws {
 }
 
 impl Default for Flaws {
-    /// All machines are well.
     fn default() -> Self {
         Self::of(|_| Vec::new())
     }
@@ -39,31 +37,27 @@ impl fmt::Debug for Flaws {
     }
 }
 
-/// Machines that alike ones replace: a pool of Karpenter's, or a group of an autoscaler's.
+/// Machines that replace each other: a Karpenter `NodePool`, or a group of an autoscaler.
 #[derive(Clone, Debug, Default)]
 pub struct Group {
-    /// Its name.
     pub name: String,
-    /// How many machines it keeps.
     pub size: usize,
-    /// The zones that its machines are spread over; none if empty.
+    /// Machines are spread over these zones; they have no zone if it is empty.
     pub zones: Vec<String>,
-    /// Labels of its nodes, besides those that say whose they are.
+    /// Labels of its nodes besides the group label.
     pub labels: BTreeMap<String, String>,
-    /// Taints that its nodes are born with; Karpenter's `startupTaints`.
+    /// Taints that its nodes register with; `startupTaints` of a Karpenter `NodePool`.
     pub taints: Vec<serde_json::Value>,
-    /// What is wrong with its machines.
     pub flaws: Flaws,
 }
 
 impl Group {
-    /// The name of the node of its machine with this number. No other machine ever has it.
+    /// The node name of the machine with this number. Names are never reused.
     #[must_use]
     pub fn node(&self, number: u64) -> String {
         format!("{}-{number:04}.sim.internal", self.name)
     }
 
-    /// The machine with this number.
     pub(super) fn machine(&self, number: u64) -> NodeSpec {
         let zone = usize::try_from(number).ok().and_then(|n| self.zones.get(n % self.zones.len().max(1)));
         let zone = zone.cloned().unwrap_or_default();
@@ -77,68 +71,65 @@ impl Group {
     }
 }
 
-/// The machines that are rented now. Clones are the same cloud.
+/// The machines that run now. Clones share them.
 #[derive(Clone)]
 pub struct Cloud {
     kubelets: Kubelets,
     network: Network,
-    machines: Arc<Mutex<BTreeMap<String, Rented>>>,
+    machines: Arc<Mutex<BTreeMap<String, Instance>>>,
 }
 
-struct Rented {
+struct Instance {
     spec: NodeSpec,
     faults: BTreeSet<Fault>,
 }
 
 impl Cloud {
-    /// A cloud for a cluster; no machines yet.
     #[must_use]
     pub fn new(cluster: &Cluster, kubelets: &Kubelets) -> Self {
         Self { kubelets: kubelets.clone(), network: cluster.network().clone(), machines: Arc::default() }
     }
 
-    /// Rents a machine, which boots and registers, with what is wrong with it.
+    /// Launches a machine, which boots and registers with these network faults.
     pub fn launch(&self, spec: NodeSpec, faults: Vec<Fault>) {
         for fault in &faults {
-            self.network.break_at(*fault, Outage::Node(spec.name.clone()));
+            self.network.fail_at(*fault, Outage::Node(spec.name.clone()));
         }
         self.kubelets.join(spec.clone());
-        let rented = Rented { spec, faults: faults.into_iter().collect() };
-        self.machines().insert(rented.spec.provider_id.clone(), rented);
+        let instance = Instance { spec, faults: faults.into_iter().collect() };
+        self.machines().insert(instance.spec.provider_id.clone(), instance);
     }
 
-    /// Gives a machine back, as `TerminateInstance` does: it is off, for ever.
+    /// Terminates a machine for good, as `TerminateInstances` does.
     pub fn terminate(&self, provider_id: &str) {
-        let Some(Rented { spec, faults }) = self.machines().remove(provider_id) else { return };
-        self.kubelets.scrap(&spec.name);
+        let Some(Instance { spec, faults }) = self.machines().remove(provider_id) else { return };
+        self.kubelets.remove(&spec.name);
         for fault in faults {
-            self.network.mend_at(fault, &Outage::Node(spec.name.clone()));
+            self.network.heal_at(fault, &Outage::Node(spec.name.clone()));
         }
     }
 
-    /// Whether a machine is rented.
     #[must_use]
     pub fn has(&self, provider_id: &str) -> bool {
         self.machines().contains_key(provider_id)
     }
 
-    /// All machines, by provider id.
     #[must_use]
     pub fn all(&self) -> Vec<NodeSpec> {
-        self.machines().values().map(|rented| rented.spec.clone()).collect()
+        self.machines().values().map(|instance| instance.spec.clone()).collect()
     }
 
-    fn machines(&self) -> MutexGuard<'_, BTreeMap<String, Rented>> {
+    fn machines(&self) -> MutexGuard<'_, BTreeMap<String, Instance>> {
         self.machines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Slots of a group that are to be filled, each when its time has come.
+/// When each missing machine of a group is due.
 #[derive(Default)]
-pub(super) struct Vacancies(Vec<tokio::time::Instant>);
+pub(super) struct PendingReplacements(Vec<tokio::time::Instant>);
 
-impl Vacancies {
-    /// How many machines are to be made now, where so many are missing; each a while after it was first missed.
+impl PendingReplacements {
+    /// How many machines to create now. Each is due a pause after it was first missing.
     pub(super) fn due(&mut self, missing: usize, mut pause: impl FnMut() -> std::time::Duration) -> usize {
         let now = tokio::time::Instant::now();
         self.0.truncate(missing);

@@ -1,4 +1,4 @@
-//! The garbage collector: objects whose owners are gone, and deletions that wait for dependents.
+//! The garbage collector: it deletes objects whose owners are gone, and completes orphaning and foreground deletion.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::REACTION;
+use super::REACTION_TIME;
 use crate::api::{DeleteOptions, Propagation};
 use crate::cluster::Local;
 use crate::object::{self, has_finalizer, is_deleting, is_true, items, name, namespace, set, text, uid};
@@ -16,18 +16,18 @@ const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
 
 pub(super) async fn run(api: Local) {
-    let mut changes = api.follow(&[ANY]);
+    let mut changes = api.watch(&[ANY]);
     loop {
         let mut news = changes.next().await;
-        sleep(REACTION).await;
+        sleep(REACTION_TIME).await;
         news.extend(changes.drain());
-        work(&api, &news);
+        process_changes(&api, &news);
     }
 }
 
-/// Does what follows from some changes. What that changes in turn comes back as news.
-fn work(api: &Local, changes: &[Arc<Change>]) {
-    let mut look_at: Vec<Arc<Value>> = Vec::new();
+/// Processes the objects that the changes concern.
+fn process_changes(api: &Local, changes: &[Arc<Change>]) {
+    let mut pending: Vec<Arc<Value>> = Vec::new();
     let mut owners_gone = BTreeSet::new();
     for change in changes {
         match (&change.before, &change.after) {
@@ -41,21 +41,21 @@ fn work(api: &Local, changes: &[Arc<Change>]) {
                 let going =
                     is_deleting(after) && (has_finalizer(after, FOREGROUND) || has_finalizer(after, ORPHAN));
                 if adopted || going {
-                    look_at.push(after.clone());
+                    pending.push(after.clone());
                 }
             }
             (None, None) => {}
         }
     }
     if !owners_gone.is_empty() {
-        look_at
+        pending
             .extend(everything(api).into_iter().filter(|o| owner_uids(o).any(|u| owners_gone.contains(u))));
-        // A deletion in the foreground waits for its last dependent.
-        look_at
+        // A foreground deletion waits for its last dependent.
+        pending
             .extend(everything(api).into_iter().filter(|o| is_deleting(o) && has_finalizer(o, FOREGROUND)));
     }
-    for object in look_at {
-        tend(api, &object);
+    for object in pending {
+        process(api, &object);
     }
 }
 
@@ -74,8 +74,7 @@ fn dependents(api: &Local, owner: &Value) -> Vec<Arc<Value>> {
     everything(api).into_iter().filter(|o| owner_uids(o).any(|u| u == id)).collect()
 }
 
-/// Does what an object needs done now.
-fn tend(api: &Local, stale: &Value) {
+fn process(api: &Local, stale: &Value) {
     let Some(object) = current(api, stale) else { return };
     if is_deleting(&object) && has_finalizer(&object, ORPHAN) {
         for dependent in dependents(api, &object) {
@@ -129,7 +128,7 @@ fn current(api: &Local, object: &Value) -> Option<Arc<Value>> {
     (uid(&found) == uid(object)).then_some(found)
 }
 
-/// An owner of an unknown kind is given the benefit of the doubt, as by the real collector, which retries.
+/// An owner of an unknown kind counts as present, as for the real collector, which retries.
 fn owner_is_there(api: &Local, reference: &Value, dependent: &Value) -> bool {
     let state = api.cluster().state();
     let Some(resource) = state.resource_of(text(reference, "apiVersion"), text(reference, "kind")) else {
@@ -152,7 +151,7 @@ fn delete(api: &Local, object: &Value, propagation: Propagation) {
         propagation: Some(propagation),
         ..DeleteOptions::default()
     };
-    // It is gone already, or is not the one that was meant.
+    // The object may be gone or replaced already.
     let _ = state.delete(&resource, (namespace(object), name(object)), &options, &caller);
 }
 

@@ -1,12 +1,10 @@
-//! A stand-in for Karpenter (`karpenter.sh/v1`): pools of machines, each behind a `NodeClaim`. Whoever deletes a `NodeClaim`,
-//! or its Node, has the Node drained and both removed; another `NodeClaim` comes a few seconds later.
-//!
-//! What it does to objects is what the real one was seen to do. Pools have a size of their own here, because nobody
-//! here makes pods that would ask for nodes.
+//! A stand-in for Karpenter (`karpenter.sh/v1`). Deleting a `NodeClaim` or its Node drains the Node and removes both;
+//! a new `NodeClaim` follows a few seconds later. Pools have a fixed size here, since pending pods do not provision
+//! nodes.
 
 mod claim;
-mod definitions;
-mod end;
+mod crds;
+mod termination;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +14,7 @@ use serde_json::Value;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use super::cloud::{Cloud, Group, Vacancies};
+use super::cloud::{Cloud, Group, PendingReplacements};
 use super::kubelet::NodeSpec;
 use crate::api::status::ApiError;
 use crate::cluster::{Cluster, Local};
@@ -25,9 +23,9 @@ use crate::object::{has_finalizer, is_deleting, name, text, uid};
 const CLAIMS: &str = "karpenter.sh/nodeclaims";
 const POOLS: &str = "karpenter.sh/nodepools";
 const API: &str = "karpenter.sh/v1";
-/// Holds a `NodeClaim` and its Node until the machine is gone.
+/// The finalizer of a `NodeClaim` and its Node, removed once the machine is terminated.
 const TERMINATION: &str = "karpenter.sh/termination";
-/// The label that says which pool a `NodeClaim` and its Node are of.
+/// The label of a `NodeClaim` and its Node that names the pool.
 pub const POOL: &str = "karpenter.sh/nodepool";
 const REGISTERED: &str = "karpenter.sh/registered";
 const INITIALIZED: &str = "karpenter.sh/initialized";
@@ -35,10 +33,9 @@ const HASH: &str = "karpenter.sh/nodepool-hash";
 const UNREGISTERED_TAINT: &str = "karpenter.sh/unregistered";
 const DISRUPTED_TAINT: &str = "karpenter.sh/disrupted";
 
-/// How often everything is looked at.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Karpenter at work, until this is dropped.
+/// Runs Karpenter until it is dropped.
 #[must_use = "Karpenter stops when this is dropped"]
 pub struct Karpenter(JoinHandle<()>);
 
@@ -49,30 +46,30 @@ impl Drop for Karpenter {
 }
 
 impl Karpenter {
-    /// Installs its definitions and a `NodePool` for each group, with the group's taints as startup taints; fills the pools
-    /// and keeps them full. What a replacement is made from is the `NodePool` as it is by then.
+    /// Installs the CRDs and a `NodePool` for each group, with the group's taints as startup taints, and keeps the
+    /// pools full. A replacement is made from the `NodePool` as it is at that time.
     pub fn start(cluster: &Cluster, cloud: &Cloud, seed: u64, pools: Vec<Group>) -> Result<Self, ApiError> {
         let api = cluster.local("karpenter");
-        definitions::install(&api, &pools)?;
+        crds::install(&api, &pools)?;
         let pools = pools.into_iter().map(|group| (group.name.clone(), Pool { group, ..Pool::default() }));
-        let mut floor = Floor {
+        let mut reconciler = Reconciler {
             api,
             cloud: cloud.clone(),
             random: fastrand::Rng::with_seed(seed),
             pools: pools.collect(),
-            coming: BTreeMap::new(),
+            launching: BTreeMap::new(),
         };
         Ok(Self(tokio::spawn(async move {
             loop {
-                floor.look_around();
+                reconciler.reconcile();
                 sleep(PERIOD).await;
             }
         })))
     }
 
-    /// Whether it still works: it did not die of a bug.
+    /// False once its task has panicked.
     #[must_use]
-    pub fn at_work(&self) -> bool {
+    pub fn is_running(&self) -> bool {
         !self.0.is_finished()
     }
 }
@@ -81,34 +78,33 @@ impl Karpenter {
 struct Pool {
     group: Group,
     made: u64,
-    vacancies: Vacancies,
+    pending: PendingReplacements,
 }
 
-/// A machine that is ordered and boots at a time.
-struct Coming {
+struct PendingLaunch {
     machine: NodeSpec,
     number: u64,
     boots_at: Instant,
 }
 
-struct Floor {
+struct Reconciler {
     api: Local,
     cloud: Cloud,
     random: fastrand::Rng,
     pools: BTreeMap<String, Pool>,
     /// By the uid of the claim.
-    coming: BTreeMap<String, Coming>,
+    launching: BTreeMap<String, PendingLaunch>,
 }
 
-impl Floor {
-    fn look_around(&mut self) {
-        self.boot();
+impl Reconciler {
+    fn reconcile(&mut self) {
+        self.boot_machines();
         let claims = self.api.all(CLAIMS);
         let nodes = self.nodes();
         for claim in claims.iter().filter(|claim| has_finalizer(claim, TERMINATION)) {
             let node = nodes.get(text(claim, "status.providerID"));
             if is_deleting(claim) {
-                self.end_claim(claim, node);
+                self.finalize_claim(claim, node);
             } else if node.is_some_and(|node| is_deleting(node)) {
                 let _ = self.api.delete(claim, None);
             } else {
@@ -116,60 +112,62 @@ impl Floor {
             }
         }
         for node in nodes.values().filter(|node| is_deleting(node) && has_finalizer(node, TERMINATION)) {
-            self.end_node(node);
+            self.finalize_node(node);
         }
-        self.fill(&claims);
+        self.provision(&claims);
     }
 
-    /// The Nodes of machines, by provider id.
+    /// By provider id.
     fn nodes(&self) -> BTreeMap<String, Arc<Value>> {
         let nodes = self.api.all("nodes").into_iter();
         let nodes = nodes.map(|node| (text(&node, "spec.providerID").to_owned(), node));
         nodes.filter(|(id, _)| !id.is_empty()).collect()
     }
 
-    fn fill(&mut self, claims: &[Arc<Value>]) {
+    fn provision(&mut self, claims: &[Arc<Value>]) {
         let mut wanted = Vec::new();
-        for (pool, Pool { group, made, vacancies }) in &mut self.pools {
+        for (pool, Pool { group, made, pending }) in &mut self.pools {
             let lives = |c: &&Arc<Value>| !is_deleting(c) && c["metadata"]["labels"][POOL] == **pool;
             let missing = group.size.saturating_sub(claims.iter().filter(lives).count());
             let is_first = *made == 0;
             let pause = || {
                 if is_first { Duration::ZERO } else { Duration::from_millis(self.random.u64(1_000..6_000)) }
             };
-            for _ in 0..vacancies.due(missing, pause) {
+            for _ in 0..pending.due(missing, pause) {
                 wanted.push((pool.clone(), *made));
                 *made += 1;
             }
         }
         for (pool, number) in wanted {
-            self.order(&pool, number);
+            self.create_claim(&pool, number);
         }
     }
 
-    /// Makes a `NodeClaim` and orders its machine.
-    fn order(&mut self, pool: &str, number: u64) {
+    fn create_claim(&mut self, pool: &str, number: u64) {
         let Some(kept) = self.pools.get(pool) else { return };
         let Some(template) = self.api.get(POOLS, "", pool) else { return };
         let mut machine = kept.group.machine(number);
         let body = claim::body(&template, &machine);
         let Ok(claim) = self.api.create(API, "NodeClaim", "", body) else { return };
-        claim::dress(&mut machine, &claim);
+        claim::apply_claim(&mut machine, &claim);
         let launched = [("providerID", machine.provider_id.as_str()), ("imageID", "image-1")];
-        self.say(&claim, &launched, "Launched", "True", "Launched");
-        self.api.cluster().trace().line(|| format!("karpenter: {} is to be {}", name(&claim), machine.name));
+        self.update_status(&claim, &launched, "Launched", "True", "Launched");
+        self.api
+            .cluster()
+            .trace()
+            .record(|| format!("karpenter: nodeclaim {} launches {}", name(&claim), machine.name));
         let boots_at = Instant::now() + Duration::from_millis(self.random.u64(2_000..8_000));
-        self.coming.insert(uid(&claim).to_owned(), Coming { machine, number, boots_at });
+        self.launching.insert(uid(&claim).to_owned(), PendingLaunch { machine, number, boots_at });
     }
 
-    fn boot(&mut self) {
+    fn boot_machines(&mut self) {
         let now = Instant::now();
-        for (_, coming) in self.coming.extract_if(.., |_, coming| coming.boots_at <= now) {
-            let pool = coming.machine.labels.get(POOL).and_then(|pool| self.pools.get(pool));
-            let flaws = pool.map(|pool| pool.group.flaws.at(coming.number)).unwrap_or_default();
-            let line = || format!("karpenter: {} boots with {flaws:?}", coming.machine.name);
-            self.api.cluster().trace().line(line);
-            self.cloud.launch(coming.machine, flaws);
+        for (_, launching) in self.launching.extract_if(.., |_, launching| launching.boots_at <= now) {
+            let pool = launching.machine.labels.get(POOL).and_then(|pool| self.pools.get(pool));
+            let flaws = pool.map(|pool| pool.group.flaws.at(launching.number)).unwrap_or_default();
+            let line = || format!("karpenter: {} boots with {flaws:?}", launching.machine.name);
+            self.api.cluster().trace().record(line);
+            self.cloud.launch(launching.machine, flaws);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Node lifecycle: silent kubelets, taints by condition, eviction by taint, pods without a node.
+//! The node lifecycle controller, taint-based eviction and the pod garbage collector.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,17 +8,17 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::placement::{Stay, may_stay};
-use super::{REACTION, Timing};
+use super::{REACTION_TIME, Timing};
 use crate::clock::{after, time};
 use crate::cluster::Local;
-use crate::kinds::{NOT_READY, UNREACHABLE, UNSCHEDULABLE};
 use crate::object::{
     condition, condition_status, is_deleting, is_true, items, name, set, set_condition, text, uid,
 };
+use crate::registry::{NOT_READY, UNREACHABLE, UNSCHEDULABLE};
 
 const LEASES: &str = "coordination.k8s.io/leases";
 
-/// Conditions besides Ready that are taints while they are true.
+/// Conditions besides Ready that are reported as taints.
 const PRESSURES: [(&str, &str); 4] = [
     ("MemoryPressure", "node.kubernetes.io/memory-pressure"),
     ("DiskPressure", "node.kubernetes.io/disk-pressure"),
@@ -26,76 +26,76 @@ const PRESSURES: [(&str, &str); 4] = [
     ("NetworkUnavailable", "node.kubernetes.io/network-unavailable"),
 ];
 
-/// The last sign of life of a node, and when it was seen: by our clock, because the node's may be wrong.
-struct Sign {
+/// The last heartbeat of a node and when this controller saw it, since the node's clock may be wrong.
+struct LastHeartbeat {
     node: String,
     text: String,
     seen: Instant,
 }
 
 pub(super) async fn run(api: Local, timing: Timing) {
-    let mut changes = api.follow(&["nodes"]);
-    let mut signs: BTreeMap<String, Sign> = BTreeMap::new();
+    let mut changes = api.watch(&["nodes"]);
+    let mut heartbeats: BTreeMap<String, LastHeartbeat> = BTreeMap::new();
     loop {
-        find_silent(&api, &mut signs, timing);
+        monitor_heartbeats(&api, &mut heartbeats, timing);
         let any_ready = api.all("nodes").iter().any(|n| condition_status(n, "Ready") == "True");
         for node in api.all("nodes") {
-            keep(&api, &node, any_ready);
+            sync_node(&api, &node, any_ready);
         }
-        // Until the next look, only what changes is looked at.
+        // Until the next period only changed nodes are synced.
         let next_look = Instant::now() + timing.node_monitor_period;
         while let Ok(mut news) = timeout_at(next_look, changes.next()).await {
-            sleep(REACTION).await;
+            sleep(REACTION_TIME).await;
             news.extend(changes.drain());
             let changed: BTreeSet<&String> = news.iter().map(|change| &change.key).collect();
             for node in changed.into_iter().filter_map(|name| api.get("nodes", "", name)) {
-                keep(&api, &node, any_ready || condition_status(&node, "Ready") == "True");
+                sync_node(&api, &node, any_ready || condition_status(&node, "Ready") == "True");
             }
         }
     }
 }
 
-fn keep(api: &Local, node: &Value, may_evict: bool) {
-    keep_annotated(api, node);
-    keep_tainted(api, node, may_evict);
+fn sync_node(api: &Local, node: &Value, may_evict: bool) {
+    ensure_ttl_annotation(api, node);
+    sync_taints(api, node, may_evict);
 }
 
-fn find_silent(api: &Local, signs: &mut BTreeMap<String, Sign>, timing: Timing) {
+fn monitor_heartbeats(api: &Local, heartbeats: &mut BTreeMap<String, LastHeartbeat>, timing: Timing) {
     let nodes = api.all("nodes");
     let there: BTreeSet<&str> = nodes.iter().map(|n| uid(n)).collect();
-    signs.retain(|id, _| there.contains(id.as_str()));
+    heartbeats.retain(|id, _| there.contains(id.as_str()));
     for node in &nodes {
         let renewed = api.get(LEASES, "kube-node-lease", name(node));
         let renewed = renewed.as_ref().map_or("", |l| text(l, "spec.renewTime"));
         let ready = condition(node, "Ready");
-        let beat = ready.map_or("", |c| text(c, "lastHeartbeatTime"));
-        // A Ready that somebody else wrote as Unknown is no sign of life; that we wrote it ourselves least of all.
+        let heartbeat = ready.map_or("", |c| text(c, "lastHeartbeatTime"));
+        // A Ready condition of Unknown is no heartbeat: this controller wrote it.
         let status = Some(condition_status(node, "Ready")).filter(|s| *s != "Unknown").unwrap_or_default();
-        let life = format!("{renewed} {beat} {status}");
-        let sign = signs.entry(uid(node).to_owned()).or_insert_with(|| Sign {
+        let life = format!("{renewed} {heartbeat} {status}");
+        let last = heartbeats.entry(uid(node).to_owned()).or_insert_with(|| LastHeartbeat {
             node: name(node).to_owned(),
             text: life.clone(),
             seen: Instant::now(),
         });
-        if sign.text != life {
-            (sign.text, sign.seen) = (life, Instant::now());
+        if last.text != life {
+            (last.text, last.seen) = (life, Instant::now());
         }
         let grace = if ready.is_some() { timing.node_monitor_grace } else { timing.node_startup_grace };
-        if sign.seen.elapsed() > grace && condition_status(node, "Ready") != "Unknown" {
-            sign.text = format!("{renewed} {beat} ");
-            declare_unknown(api, node);
-            mark_pods_not_ready(api, &sign.node);
+        if last.seen.elapsed() > grace && condition_status(node, "Ready") != "Unknown" {
+            last.text = format!("{renewed} {heartbeat} ");
+            mark_unknown(api, node);
+            mark_pods_not_ready(api, &last.node);
         }
     }
 }
 
-fn declare_unknown(api: &Local, node: &Value) {
+fn mark_unknown(api: &Local, node: &Value) {
     let now = time(api.cluster().clock().now());
     let _ = api.change(node, Some("status"), |node| {
         for kind in ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"] {
-            let beat = condition(node, kind).map_or(Value::Null, |c| c["lastHeartbeatTime"].clone());
+            let heartbeat = condition(node, kind).map_or(Value::Null, |c| c["lastHeartbeatTime"].clone());
             let unknown = json!({"type": kind, "status": "Unknown", "reason": "NodeStatusUnknown",
-                "message": "Kubelet stopped posting node status.", "lastHeartbeatTime": beat});
+                "message": "Kubelet stopped posting node status.", "lastHeartbeatTime": heartbeat});
             set_condition(node, unknown, &now);
         }
     });
@@ -115,22 +115,22 @@ fn pods_of(api: &Local, node: &str) -> Vec<Arc<Value>> {
     api.all("pods").into_iter().filter(|p| text(p, "spec.nodeName") == node).collect()
 }
 
-fn keep_annotated(api: &Local, node: &Value) {
+fn ensure_ttl_annotation(api: &Local, node: &Value) {
     const TTL: &str = "node.alpha.kubernetes.io/ttl";
     if node["metadata"].get("annotations").and_then(|a| a.get(TTL)).is_none() {
         let _ = api.change(node, None, |node| node["metadata"]["annotations"][TTL] = json!("0"));
     }
 }
 
-/// The taints that follow from conditions and cordons, and no others.
-fn keep_tainted(api: &Local, node: &Value, may_evict: bool) {
+/// Sets the taints that follow from conditions and cordons.
+fn sync_taints(api: &Local, node: &Value, may_evict: bool) {
     let mut wanted: Vec<(&str, &str)> = match condition_status(node, "Ready") {
         "False" => vec![(NOT_READY, "NoSchedule"), (NOT_READY, "NoExecute")],
         "Unknown" => vec![(UNREACHABLE, "NoSchedule"), (UNREACHABLE, "NoExecute")],
-        // A node that has not reported yet loses the taint of admission: nothing speaks for it.
+        // A node that has not reported yet loses the not-ready taint of admission, as on a real cluster.
         _ => vec![],
     };
-    // When every node is down it is rather the network here: nobody is driven out.
+    // While no node is Ready the fault is likely on this side, so no pod is evicted.
     if !may_evict {
         wanted.retain(|(_, effect)| *effect != "NoExecute");
     }
@@ -144,7 +144,7 @@ fn keep_tainted(api: &Local, node: &Value, may_evict: bool) {
     set_taints(api, node, &keys, &wanted);
 }
 
-/// Makes the taints with these keys exactly the wanted ones; all others stay as they are.
+/// Sets the taints with these keys to the wanted ones; all others stay.
 fn set_taints(api: &Local, node: &Value, keys: &[&str], wanted: &[(&str, &str)]) {
     let now = time(api.cluster().clock().now());
     let is_ours = |taint: &Value| keys.contains(&text(taint, "key"));
@@ -167,9 +167,9 @@ fn set_taints(api: &Local, node: &Value, keys: &[&str], wanted: &[(&str, &str)])
     });
 }
 
-/// Deletes pods that do not tolerate a `NoExecute` taint of their node, at once or when their toleration is over.
+/// Deletes pods that do not tolerate a `NoExecute` taint of their node, at once or when `tolerationSeconds` are over.
 pub(super) async fn evict(api: Local) {
-    let mut changes = api.follow(&["nodes", "pods"]);
+    let mut changes = api.watch(&["nodes", "pods"]);
     let mut since: BTreeMap<String, Instant> = BTreeMap::new();
     loop {
         let due = evict_due(&api, &mut since);
@@ -177,12 +177,12 @@ pub(super) async fn evict(api: Local) {
             Some(due) => drop(timeout_at(due, changes.next()).await),
             None => drop(changes.next().await),
         }
-        sleep(REACTION).await;
+        sleep(REACTION_TIME).await;
         changes.drain();
     }
 }
 
-/// Evicts whose time is over; the next time that somebody's is.
+/// Evicts the pods that are due. Returns when the next one is due.
 fn evict_due(api: &Local, since: &mut BTreeMap<String, Instant>) -> Option<Instant> {
     let is_hard = |n: &Arc<Value>| items(n, "spec.taints").iter().any(|t| text(t, "effect") == "NoExecute");
     let tainted: BTreeMap<String, Arc<Value>> =
@@ -197,7 +197,7 @@ fn evict_due(api: &Local, since: &mut BTreeMap<String, Instant>) -> Option<Insta
             continue;
         };
         let wait = match may_stay(&pod, node) {
-            Stay::ForEver => continue,
+            Stay::Forever => continue,
             Stay::No => Duration::ZERO,
             Stay::Seconds(seconds) => Duration::from_secs(seconds.unsigned_abs()),
         };
@@ -205,7 +205,12 @@ fn evict_due(api: &Local, since: &mut BTreeMap<String, Instant>) -> Option<Insta
         let due = *since.entry(uid(&pod).to_owned()).or_insert_with(Instant::now);
         let due = after(due, wait);
         if due <= Instant::now() {
-            disrupt(api, &pod, "DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint");
+            set_disruption_target(
+                api,
+                &pod,
+                "DeletionByTaintManager",
+                "Taint manager: deleting due to NoExecute taint",
+            );
             let _ = api.delete(&pod, None);
         } else {
             next = Some(next.map_or(due, |n: Instant| n.min(due)));
@@ -215,13 +220,13 @@ fn evict_due(api: &Local, since: &mut BTreeMap<String, Instant>) -> Option<Insta
     next
 }
 
-fn disrupt(api: &Local, pod: &Value, reason: &str, message: &str) {
+fn set_disruption_target(api: &Local, pod: &Value, reason: &str, message: &str) {
     let now = time(api.cluster().clock().now());
     let target = json!({"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message});
     let _ = api.change(pod, Some("status"), |pod| set_condition(pod, target, &now));
 }
 
-/// Removes pods whose node is gone for good.
+/// Deletes pods whose node no longer exists.
 pub(super) async fn collect_pods(api: Local, timing: Timing) {
     let mut missing: BTreeMap<String, Instant> = BTreeMap::new();
     loop {
@@ -237,7 +242,7 @@ pub(super) async fn collect_pods(api: Local, timing: Timing) {
             }
             let gone_since = *missing.entry(node.to_owned()).or_insert_with(Instant::now);
             if gone_since.elapsed() >= timing.pod_gc_quarantine {
-                disrupt(&api, pod, "DeletionByPodGC", "PodGC: node no longer exists");
+                set_disruption_target(&api, pod, "DeletionByPodGC", "PodGC: node no longer exists");
                 let _ = api.change(pod, Some("status"), |pod| {
                     if !matches!(text(pod, "status.phase"), "Succeeded" | "Failed") {
                         set(pod, "status.phase", json!("Failed"));

@@ -1,4 +1,4 @@
-//! Who works in the cluster besides the API server: each small, each separate, each through the API's own rules.
+//! The components of the cluster besides the API server: scheduler, controllers, kubelets and a cloud.
 
 pub mod autoscaler;
 pub mod cloud;
@@ -20,18 +20,16 @@ use tokio::time::{Instant, sleep};
 use crate::cluster::{Cluster, Local};
 use crate::object::{text, uid};
 
-/// How fast the controllers are. The defaults are those of a real controller manager.
+/// Periods of the controllers. The defaults are those of kube-controller-manager.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
-    /// How often nodes are looked at.
     pub node_monitor_period: Duration,
-    /// How long a kubelet may be silent before its node is Unknown.
+    /// A node whose kubelet does not report for this time becomes Unknown.
     pub node_monitor_grace: Duration,
-    /// How long a node may take to report for the first time.
+    /// The grace period of a node that has not reported yet.
     pub node_startup_grace: Duration,
-    /// How often pods without a node are looked for.
     pub pod_gc_period: Duration,
-    /// How long a node must be gone before its pods are.
+    /// Pods are deleted once their node has been gone for this time.
     pub pod_gc_quarantine: Duration,
 }
 
@@ -47,20 +45,20 @@ impl Default for Timing {
     }
 }
 
-/// The controllers at work, until this is dropped.
+/// Runs the controllers until it is dropped.
 #[must_use = "the controllers stop when this is dropped"]
 pub struct Actors(JoinSet<()>);
 
 impl Actors {
-    /// How many are at work; fewer than started means that one of them died.
+    /// The number of controllers that run; fewer than at the start means that one has panicked.
     #[must_use]
-    pub fn at_work(&mut self) -> usize {
+    pub fn running(&mut self) -> usize {
         while self.0.try_join_next().is_some() {}
         self.0.len()
     }
 }
 
-/// Starts scheduler, node lifecycle, garbage collector, namespace and disruption controller.
+/// Starts the scheduler and the controllers.
 pub fn start(cluster: &Cluster, timing: Timing) -> Actors {
     let mut actors = JoinSet::new();
     actors.spawn(scheduler::run(cluster.local("kube-scheduler")));
@@ -74,7 +72,7 @@ pub fn start(cluster: &Cluster, timing: Timing) -> Actors {
     Actors(actors)
 }
 
-/// Events are gone an hour after they were last written, on a real server by a lease of etcd's.
+/// Deletes Events an hour after their last write. A real server does that with an etcd lease.
 async fn expire_events(api: Local) {
     let mut written: BTreeMap<String, (String, Instant)> = BTreeMap::new();
     loop {
@@ -94,5 +92,5 @@ async fn expire_events(api: Local) {
     }
 }
 
-/// The time between seeing something and acting on it.
-const REACTION: Duration = Duration::from_millis(5);
+/// The delay between an event and the reaction of a controller.
+const REACTION_TIME: Duration = Duration::from_millis(5);

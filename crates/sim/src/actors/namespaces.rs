@@ -1,34 +1,35 @@
-//! Namespaces: what a new one gets, what becomes of an old one's content. And the objects of a CRD that is deleted.
+//! The namespace controller: it creates the default objects of a namespace and deletes the content of one that is
+//! terminating. It also finalizes CRDs.
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::REACTION;
+use super::REACTION_TIME;
 use crate::cluster::Local;
-use crate::kinds::CLEANUP;
 use crate::object::{has_finalizer, is_deleting, items, name, namespace, set, text};
+use crate::registry::CLEANUP;
 use crate::store::{ANY, Change};
 
 const DEFINITIONS: &str = "apiextensions.k8s.io/customresourcedefinitions";
 
 pub(super) async fn run(api: Local) {
-    let mut changes = api.follow(&[ANY]);
+    let mut changes = api.watch(&[ANY]);
     loop {
         for space in api.all("namespaces") {
-            if is_deleting(&space) { empty(&api, &space) } else { furnish(&api, &space) }
+            if is_deleting(&space) { delete_content(&api, &space) } else { create_defaults(&api, &space) }
         }
         for definition in api.all(DEFINITIONS) {
-            retire(&api, &definition);
+            finalize_crd(&api, &definition);
         }
         while !changes.next().await.iter().any(|change| concerns(change)) {}
-        sleep(REACTION).await;
+        sleep(REACTION_TIME).await;
         changes.drain();
     }
 }
 
-/// Whether a change makes or empties a namespace or a CRD.
+/// Whether a change may let a namespace or a CRD be finalized.
 fn concerns(change: &Change) -> bool {
     change.after.is_none() || matches!(change.collection.as_str(), "namespaces" | DEFINITIONS)
 }
@@ -37,7 +38,7 @@ fn all_collections(api: &Local) -> Vec<String> {
     api.cluster().state().resources().filter(|r| !r.is_view()).map(|r| r.collection().into_owned()).collect()
 }
 
-fn furnish(api: &Local, space: &Value) {
+fn create_defaults(api: &Local, space: &Value) {
     let home = name(space);
     if api.get("serviceaccounts", home, "default").is_none() {
         let _ = api.create("v1", "ServiceAccount", home, json!({"metadata": {"name": "default"}}));
@@ -48,7 +49,7 @@ fn furnish(api: &Local, space: &Value) {
     }
 }
 
-fn empty(api: &Local, space: &Value) {
+fn delete_content(api: &Local, space: &Value) {
     let content: Vec<Arc<Value>> = all_collections(api)
         .iter()
         .flat_map(|collection| api.all(collection))
@@ -57,13 +58,13 @@ fn empty(api: &Local, space: &Value) {
     for object in content.iter().filter(|o| !is_deleting(o)) {
         let _ = api.delete(object, None);
     }
-    // Pods of dead kubelets hold a real namespace too.
+    // Pods of dead kubelets block a real namespace too.
     if content.is_empty() {
         let _ = api.change(space, Some("finalize"), |space| set(space, "spec.finalizers", json!([])));
     }
 }
 
-fn retire(api: &Local, definition: &Value) {
+fn finalize_crd(api: &Local, definition: &Value) {
     if !is_deleting(definition) {
         return;
     }

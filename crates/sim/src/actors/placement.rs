@@ -1,11 +1,10 @@
-//! Which pods may be on which nodes: taints, tolerations, selectors, affinity. Pure.
+//! The scheduling predicates: taints, tolerations, node selectors and node affinity.
 
 use serde_json::Value;
 
-use crate::kinds::UNSCHEDULABLE;
 use crate::object::{at, is_true, items, name, number, text};
+use crate::registry::UNSCHEDULABLE;
 
-/// Whether a toleration covers a taint.
 #[must_use]
 pub fn tolerates(toleration: &Value, taint: &Value) -> bool {
     let (key, effect) = (text(toleration, "key"), text(toleration, "effect"));
@@ -18,9 +17,9 @@ pub fn tolerates(toleration: &Value, taint: &Value) -> bool {
     key_fits && effect_fits && value_fits
 }
 
-/// The first taint that keeps a pod from a node.
+/// The first taint that repels a pod from a node.
 #[must_use]
-pub fn repelled_by<'n>(pod: &Value, node: &'n Value) -> Option<&'n Value> {
+pub fn untolerated_taint<'n>(pod: &Value, node: &'n Value) -> Option<&'n Value> {
     let repels =
         |t: &&Value| matches!(text(t, "effect"), "NoSchedule" | "NoExecute") && !is_tolerated(pod, t);
     items(node, "spec.taints").iter().find(repels)
@@ -30,18 +29,15 @@ fn is_tolerated(pod: &Value, taint: &Value) -> bool {
     items(pod, "spec.tolerations").iter().any(|t| tolerates(t, taint))
 }
 
-/// How long a pod may stay on a node whose taints say `NoExecute`.
+/// How long a pod may stay on a node with `NoExecute` taints.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Stay {
-    /// No such taint, or all are tolerated without limit.
-    ForEver,
-    /// So many seconds.
+    /// The pod tolerates all such taints without limit.
+    Forever,
     Seconds(i64),
-    /// Not at all.
     No,
 }
 
-/// How long a pod may stay on its node.
 #[must_use]
 pub fn may_stay(pod: &Value, node: &Value) -> Stay {
     let mut limit: Option<i64> = None;
@@ -56,18 +52,18 @@ pub fn may_stay(pod: &Value, node: &Value) -> Stay {
         }
     }
     match limit {
-        None => Stay::ForEver,
+        None => Stay::Forever,
         Some(seconds) if seconds <= 0 => Stay::No,
         Some(seconds) => Stay::Seconds(seconds),
     }
 }
 
-/// Whether a pod may be placed on a node.
+/// Whether a pod may be scheduled to a node, resources aside.
 #[must_use]
 pub fn fits(pod: &Value, node: &Value) -> bool {
     let cordoned = is_true(node, "spec.unschedulable")
         && !is_tolerated(pod, &serde_json::json!({"key": UNSCHEDULABLE, "effect": "NoSchedule"}));
-    !cordoned && repelled_by(pod, node).is_none() && selects(pod, node)
+    !cordoned && untolerated_taint(pod, node).is_none() && selects(pod, node)
 }
 
 fn selects(pod: &Value, node: &Value) -> bool {
@@ -117,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_needs_to_tolerate_every_hard_taint() {
+    fn a_pod_must_tolerate_every_no_schedule_taint() {
         let with = |toleration: Value| json!({"spec": {"tolerations": [toleration]}});
         assert!(!fits(&json!({}), &node()));
         assert!(!fits(&with(json!({"key": "gate", "value": "y"})), &node()));
@@ -154,6 +150,6 @@ mod tests {
             may_stay(&pod(json!({"key": "b", "operator": "Exists", "tolerationSeconds": 5})), &node),
             Stay::Seconds(5)
         );
-        assert_eq!(may_stay(&json!({}), &json!({})), Stay::ForEver);
+        assert_eq!(may_stay(&json!({}), &json!({})), Stay::Forever);
     }
 }

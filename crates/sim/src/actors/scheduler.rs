@@ -1,4 +1,4 @@
-//! The scheduler: the emptiest node that a pod may be on and that has room for it.
+//! The scheduler: it binds a pod to the node with the fewest pods among those that fit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,18 +6,18 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::{REACTION, placement};
+use super::{REACTION_TIME, placement};
 use crate::api::{Caller, quantity};
 use crate::clock::time;
 use crate::cluster::Local;
 use crate::object::{condition, is_deleting, items, name, namespace, number, set_condition, text, uid};
 
 pub(super) async fn run(api: Local) {
-    let mut changes = api.follow(&["pods", "nodes"]);
+    let mut changes = api.watch(&["pods", "nodes"]);
     loop {
         place_all(&api);
         changes.next().await;
-        sleep(REACTION).await;
+        sleep(REACTION_TIME).await;
         changes.drain();
     }
 }
@@ -51,7 +51,7 @@ fn place_all(api: &Local) {
     }
 }
 
-/// What pods ask for together, in billionths.
+/// The sum of resource requests, in billionths.
 #[derive(Clone, Copy, Default)]
 struct Load {
     pods: u128,
@@ -70,7 +70,7 @@ impl Load {
         }
     }
 
-    /// Whether a node has room; one that does not say how much it has, has.
+    /// A node without `allocatable` always has room.
     fn leaves_room_for(&self, ask: &Self, node: &Value) -> bool {
         let fits = |resource: &str, used: u128, asked: u128| {
             let has = amount(node, &format!("status.allocatable.{resource}"));
@@ -99,13 +99,13 @@ fn bind(api: &Local, pod: &Value, node: &str) {
     let mut state = cluster.state();
     let Some(resource) = state.resource("", "v1", "pods") else { return };
     let binding = json!({"metadata": {"uid": uid(pod)}, "target": {"kind": "Node", "name": node}});
-    // A pod that is gone or was bound by somebody else needs no place any more.
+    // The pod may be deleted or bound already.
     let _ = state.bind(&resource, (namespace(pod), name(pod)), &binding, &caller);
 }
 
-/// Says on the pod why it has no node, once.
+/// Sets the `PodScheduled` condition to False, once.
 fn report(api: &Local, pod: &Value, nodes: &[Arc<Value>]) {
-    let repelled = nodes.iter().filter(|n| placement::repelled_by(pod, n).is_some()).count();
+    let repelled = nodes.iter().filter(|n| placement::untolerated_taint(pod, n).is_some()).count();
     let count = nodes.len();
     let message = format!(
         "0/{count} nodes are available: {repelled} node(s) had untolerated taint(s), {} node(s) had no room or didn't match Pod's node affinity/selector.",

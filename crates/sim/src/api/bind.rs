@@ -1,4 +1,4 @@
-//! `pods/binding`: how the scheduler puts a Pod on a Node.
+//! The `pods/binding` subresource.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,6 @@ use crate::object::{self, set, text};
 use crate::resource::Resource;
 
 impl State {
-    /// Puts a Pod on a Node, once.
     pub fn bind(
         &mut self,
         resource: &Resource,

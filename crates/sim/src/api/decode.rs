@@ -1,4 +1,4 @@
-//! From the bytes of a body to an object in normal form: what Go's decoder checks, drops and leaves out.
+//! Decoding of request bodies as Go's decoder does it: checks, dropped fields and normalization.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,7 +10,7 @@ use super::quantity;
 use super::status::ApiError;
 use crate::object::take;
 
-/// Maps that Go leaves out when they are empty. An empty object elsewhere (`emptyDir: {}`) means something.
+/// Go omits these maps when they are empty. An empty object elsewhere (`emptyDir: {}`) is kept.
 const OMITTED_WHEN_EMPTY: &[&str] = &[
     "labels",
     "annotations",
@@ -26,7 +26,7 @@ const OMITTED_WHEN_EMPTY: &[&str] = &[
 ];
 const QUANTITIES: &[&str] = &["limits", "requests", "capacity", "allocatable"];
 
-/// Drops what Go's encoder would not write: nulls, empty lists and some empty maps.
+/// Drops what Go's encoder omits: nulls, empty lists and some empty maps.
 pub fn normalize(value: &mut Value) {
     match value {
         Value::Object(map) => {
@@ -45,14 +45,14 @@ pub fn normalize(value: &mut Value) {
     }
 }
 
-/// Drops the empty parts of the metadata of a custom resource, whose other parts belong to its schema.
+/// Normalizes only the metadata of a custom resource; the rest belongs to its schema.
 pub fn normalize_metadata(object: &mut Value) {
     if let Some(metadata) = object.get_mut("metadata") {
         normalize(metadata);
     }
 }
 
-/// Writes quantities that are given as numbers as text, which is how their type reads them.
+/// Turns quantities that are JSON numbers into strings.
 pub fn quote_quantities(value: &mut Value) {
     match value {
         Value::Object(map) => {
@@ -72,7 +72,7 @@ pub fn quote_quantities(value: &mut Value) {
     }
 }
 
-/// Every quantity must be one, and is kept in canonical form.
+/// Validates all quantities and stores them in canonical form.
 pub fn read_quantities(value: &mut Value) -> Result<(), ApiError> {
     match value {
         Value::Object(map) => map.iter_mut().try_for_each(|(key, child)| match child.as_object_mut() {
@@ -95,7 +95,7 @@ pub fn read_quantities(value: &mut Value) -> Result<(), ApiError> {
     }
 }
 
-/// Times that Go reads with exactly six digits behind the point.
+/// Go requires exactly six fractional digits in a `MicroTime`.
 pub fn check_micro_times(body: &Value) -> Result<(), ApiError> {
     for path in ["spec.renewTime", "spec.acquireTime", "eventTime", "series.lastObservedTime"] {
         let time = crate::object::text(body, path);
@@ -109,7 +109,7 @@ pub fn check_micro_times(body: &Value) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// The paths that decoding lost.
+/// The paths of fields that decoding dropped.
 #[must_use]
 pub fn lost_fields(before: &Value, after: &Value) -> Vec<String> {
     let mut lost = Vec::new();
@@ -138,11 +138,11 @@ fn compare(before: &Value, after: &Value, path: &str, lost: &mut Vec<String>) {
     }
 }
 
-/// The fields that a JSON document names twice, which an ordinary parser does not tell.
+/// The paths of duplicate fields, which `serde_json` does not report.
 #[must_use]
 pub fn duplicate_fields(json: &[u8]) -> Vec<String> {
     let mut found = Duplicates::default();
-    // A document that does not parse was refused before.
+    // A body that does not parse was refused before.
     let _ = serde_json::Deserializer::from_slice(json)
         .deserialize_any(Walk { path: String::new(), found: &mut found });
     found.0
@@ -209,7 +209,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
     }
 }
 
-/// A refusal of fields that a strict client did not mean to send.
+/// The strict decoding error of `fieldValidation=Strict`.
 pub fn refuse_fields(
     kind: &str,
     version: &str,
@@ -229,7 +229,7 @@ pub fn refuse_fields(
     Err(ApiError::bad_request(message))
 }
 
-/// Metadata of custom resources has no type of its own here that would check it.
+/// Checks the metadata of a custom resource, which is not decoded by a type.
 pub fn check_metadata(object: &mut Value) -> Result<(), ApiError> {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
     let metadata = take(object, "metadata").unwrap_or_else(|| json!({}));

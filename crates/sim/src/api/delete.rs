@@ -1,4 +1,4 @@
-//! Delete: preconditions, grace, finalizers, and what happens to dependents.
+//! Delete: preconditions, grace periods, finalizers and propagation policy.
 
 use std::sync::Arc;
 
@@ -11,41 +11,33 @@ use crate::clock::time;
 use crate::object::{self, has_finalizer, is_deleting, items, number, set, text};
 use crate::resource::Resource;
 
-/// What becomes of the objects that name this one as their owner.
+/// `propagationPolicy`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Propagation {
-    /// They go after it.
     Background,
-    /// They go before it.
     Foreground,
-    /// They stay.
     Orphan,
 }
 
-/// The body of a DELETE.
 #[derive(Clone, Debug, Default)]
 pub struct DeleteOptions {
-    /// Seconds of grace asked for.
+    /// `gracePeriodSeconds`.
     pub grace: Option<i64>,
-    /// Only this incarnation.
     pub uid: Option<String>,
-    /// Only this version.
     pub resource_version: Option<String>,
-    /// What becomes of dependents.
     pub propagation: Option<Propagation>,
 }
 
-/// The outcome of a DELETE.
 #[derive(Debug)]
 pub enum Deleted {
-    /// It is gone; this was its last state.
+    /// The object is gone; this was its last state.
     Gone(Arc<Value>),
-    /// It is marked, and goes when its grace is over and its finalizers are removed.
+    /// The object has a deletion timestamp and waits for its grace period or finalizers.
     Pending(Arc<Value>),
 }
 
 impl DeleteOptions {
-    /// Options from the body, or from the query parameters of those who send none.
+    /// Reads the options of the body, or the query parameters if the body has none.
     pub fn read(body: &Value, grace: Option<i64>, propagation: Option<&str>) -> Result<Self, ApiError> {
         let policy = match text(body, "propagationPolicy") {
             "" => propagation.unwrap_or_default(),
@@ -103,7 +95,7 @@ impl DeleteOptions {
 }
 
 impl State {
-    /// Deletes an object, or marks it for deletion.
+    /// Deletes an object, or sets its deletion timestamp.
     pub fn delete(
         &mut self,
         resource: &Resource,
@@ -117,15 +109,15 @@ impl State {
         if resource.kind == "Namespace" && matches!(name, "default" | "kube-system" | "kube-public") {
             return Err(ApiError::forbidden(resource, name, "this namespace may not be deleted"));
         }
-        let grace = resource.rules.grace_seconds(&old, options.grace);
+        let grace = resource.strategy.grace_seconds(&old, options.grace);
         let mut new = (*old).clone();
         set_dependents_policy(&mut new, options.propagation);
         if is_deleting(&old) {
             if grace.is_some() {
-                shorten(&mut new, options.grace, grace);
+                shorten_grace(&mut new, options.grace, grace);
             }
         } else {
-            mark(&mut new, grace.unwrap_or(0), caller.now);
+            mark_deleted(&mut new, grace.unwrap_or(0), caller.now);
         }
         let namespace_held = text(&new, "kind") == "Namespace" && !items(&new, "spec.finalizers").is_empty();
         if namespace_held {
@@ -134,7 +126,8 @@ impl State {
         let graceful = number(&new, "metadata.deletionGracePeriodSeconds").unwrap_or(0) > 0;
         let held = graceful || namespace_held || !items(&new, "metadata.finalizers").is_empty();
         if !held {
-            // Watchers see the state that was stored; who asked sees the mark where deletion knows grace.
+            // Watches see the stored state. The response shows the deletion timestamp where the kind has a grace
+            // period.
             self.finish_deletion(resource, &key, caller);
             return Ok(Deleted::Gone(if grace.is_some() { Arc::new(new) } else { old }));
         }
@@ -145,7 +138,7 @@ impl State {
     }
 }
 
-/// The finalizers by which the garbage collector is asked to act before the object goes.
+/// Sets the finalizer that makes the garbage collector act first.
 fn set_dependents_policy(object: &mut Value, propagation: Option<Propagation>) {
     let Some(propagation) = propagation else { return };
     let wanted = match propagation {
@@ -167,7 +160,7 @@ fn set_dependents_policy(object: &mut Value, propagation: Option<Propagation>) {
     }
 }
 
-fn mark(object: &mut Value, grace: i64, now: Timestamp) {
+fn mark_deleted(object: &mut Value, grace: i64, now: Timestamp) {
     let end = now.saturating_add(SignedDuration::from_secs(grace)).unwrap_or(now);
     set(object, "metadata.deletionTimestamp", json!(time(end)));
     set(object, "metadata.deletionGracePeriodSeconds", json!(grace));
@@ -176,11 +169,11 @@ fn mark(object: &mut Value, grace: i64, now: Timestamp) {
     }
 }
 
-/// A second DELETE can only make the wait shorter.
-fn shorten(object: &mut Value, asked: Option<i64>, effective: Option<i64>) {
+/// A second DELETE can only shorten the grace period.
+fn shorten_grace(object: &mut Value, asked: Option<i64>, effective: Option<i64>) {
     let current = number(object, "metadata.deletionGracePeriodSeconds").unwrap_or(0);
     let wanted = match (asked, effective) {
-        // A pod that has finished, or was never bound, needs no grace whatever was asked.
+        // A pod that has finished or was never bound needs no grace period.
         (_, Some(0)) => 0,
         (Some(asked), _) => asked.max(0),
         (None, _) => return,

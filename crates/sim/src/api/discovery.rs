@@ -1,4 +1,4 @@
-//! Discovery: what is served, in the form that kubectl and client-go read without aggregation.
+//! Discovery without aggregation, for kubectl and client-go.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use super::status::ApiError;
 use super::{State, review};
 use crate::resource::Resource;
 
-/// The Kubernetes version that the embedded cluster says it is.
+/// The Kubernetes version that the embedded cluster reports.
 pub const VERSION: &str = "v1.36.4";
 
 impl State {
-    /// The answer to a path that names no resource, if it is one of discovery's.
+    /// Serves a path that names no resource, if it belongs to discovery.
     pub fn discover(&self, path: &str) -> Result<Value, ApiError> {
         let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
         let found = match parts.as_slice() {

@@ -1,4 +1,4 @@
-//! What is done for each verb, and what the client is told.
+//! Dispatches a request to the handler of its verb.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,22 +13,20 @@ use super::{Caller, DeleteOptions, Deleted, Edit, Request, Shape, State, Verb, W
 use crate::object;
 use crate::resource::Resource;
 
-/// How long a watch lasts that does not say.
-const LONGEST_WATCH: Duration = Duration::from_mins(30);
+/// The timeout of a watch without `timeoutSeconds`.
+const DEFAULT_WATCH_TIMEOUT: Duration = Duration::from_mins(30);
 
-/// What a client is told.
+/// A response before it is serialized.
 #[derive(Debug)]
 pub enum Answer {
-    /// A document.
     Document(StatusCode, Arc<Value>),
-    /// Plain text, as health endpoints and unknown paths give.
+    /// Plain text, as health endpoints and unknown paths return.
     Plain(StatusCode, &'static str),
-    /// Events, for so long, with bookmarks or without.
+    /// A watch, its timeout, and whether it gets bookmarks.
     Events(Box<Watch>, Duration, bool),
 }
 
 impl Answer {
-    /// A refusal.
     #[must_use]
     pub fn refusal(error: &ApiError) -> Self {
         let code = StatusCode::from_u16(error.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -37,12 +35,11 @@ impl Answer {
 }
 
 impl State {
-    /// Does what is asked.
-    pub fn serve(&mut self, request: &Request, who: &str, now: Timestamp) -> Result<Answer, ApiError> {
+    pub fn serve(&mut self, request: &Request, user: &str, now: Timestamp) -> Result<Answer, ApiError> {
         let caller = Caller {
             dry_run: read_dry_run(request)?,
             strict: read_field_validation(request)?,
-            ..Caller::new(who, now)
+            ..Caller::new(user, now)
         };
         let shape = Shape::of(&request.accept, &request.query, request.verb == Verb::List)?;
         check_subresource(request)?;
@@ -73,14 +70,14 @@ impl State {
             Verb::Watch => {
                 let watch = Watch::begin(self, request, now)?;
                 let seconds = request.query.number("timeoutSeconds")?.and_then(|s| u64::try_from(s).ok());
-                let lasts = seconds.filter(|s| *s > 0).map_or(LONGEST_WATCH, Duration::from_secs);
+                let lasts = seconds.filter(|s| *s > 0).map_or(DEFAULT_WATCH_TIMEOUT, Duration::from_secs);
                 Ok(Answer::Events(Box::new(watch), lasts, request.query.flag("allowWatchBookmarks")))
             }
             Verb::List => {
                 let page = self.list(request)?;
                 let show = |object: &Value| {
                     let mut object = resource.from_stored(object.clone());
-                    // Items of a typed list do not repeat their type; those of a custom resource do.
+                    // Items of a built-in list have no `kind` and `apiVersion`; those of a custom resource have.
                     if shape == Shape::Whole && !resource.is_custom() {
                         object::take(&mut object, "apiVersion");
                         object::take(&mut object, "kind");
@@ -114,7 +111,7 @@ impl State {
             let made_by_put = resource.create_on_update && subresource.is_none();
             let missing = request.verb == Verb::Update && self.get(resource, namespace, name).is_err();
             if missing && made_by_put && !object::uid(&body).is_empty() {
-                // The one that is meant is gone; another is not what its holder wants.
+                // The object that the client means is gone; a new one must not take its place.
                 let detail = "Precondition failed: UID in precondition, and no object with it";
                 return Err(ApiError::conflict(resource, name, detail));
             }
@@ -225,7 +222,6 @@ fn read_field_validation(request: &Request) -> Result<bool, ApiError> {
     }
 }
 
-/// A JSON or YAML body.
 fn read_document(request: &Request, strict: bool) -> Result<Value, ApiError> {
     let malformed = |e: String| ApiError::bad_request(format!("unable to read the body: {e}"));
     match request.content_type.as_str() {
@@ -249,7 +245,6 @@ fn read_document(request: &Request, strict: bool) -> Result<Value, ApiError> {
     }
 }
 
-/// The options of a DELETE, for those who send them in its body.
 fn read_delete_body(request: &Request) -> Result<Value, ApiError> {
     if request.body.is_empty() { Ok(Value::Null) } else { read_document(request, false) }
 }

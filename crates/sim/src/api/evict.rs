@@ -1,4 +1,4 @@
-//! `pods/eviction`: a deletion that asks the pod's disruption budget first.
+//! The `pods/eviction` subresource: a deletion that respects PodDisruptionBudgets.
 
 use std::sync::Arc;
 
@@ -15,14 +15,13 @@ use crate::object::{
 };
 use crate::resource::{Resource, kind};
 
-/// Where the budgets are.
 pub(crate) const BUDGETS: &str = "policy/poddisruptionbudgets";
 
-/// More pods than this that are going and not yet counted by the controller, and nobody else may go.
-const MOST_DISRUPTED: usize = 2_000;
+/// Evictions are refused while `disruptedPods` has more entries than this.
+const MAX_DISRUPTED_PODS: usize = 2_000;
 
 impl State {
-    /// Evicts a pod, if its budget lets it go.
+    /// Evicts a pod, if its budget allows that.
     pub fn evict(
         &mut self,
         pods: &Resource,
@@ -47,8 +46,8 @@ impl State {
         let caller = Caller { dry_run: rehearsal, ..caller.clone() };
         let mut options = DeleteOptions::read(options, None, None)?;
         let pod = self.get(pods, space, pod_name)?;
-        if !needs_no_budget(&pod) {
-            self.ask_budget(&pod, &caller)?;
+        if !ignores_budgets(&pod) {
+            self.check_budgets(&pod, &caller)?;
         }
         if !caller.dry_run {
             options.check_for_eviction(&pod)?;
@@ -57,14 +56,14 @@ impl State {
                 "message": "Eviction API: evicting"});
             set_condition(&mut marked, target, &time(caller.now));
             self.commit(pods, &key(space, pod_name), marked, &caller);
-            // It was the right version before we changed it ourselves.
+            // The version was checked above, and the write above changed it.
             options.resource_version = None;
         }
         self.delete(pods, (space, pod_name), &options, &caller).map(drop)
     }
 
-    /// Takes one from what the pod's budget allows, where it has one and counts.
-    fn ask_budget(&mut self, pod: &Value, caller: &Caller) -> Result<(), ApiError> {
+    /// Decrements `disruptionsAllowed` of the pod's budget, if it has one that applies.
+    fn check_budgets(&mut self, pod: &Value, caller: &Caller) -> Result<(), ApiError> {
         let budgets = self.budgets_of(pod);
         let budget = match budgets.as_slice() {
             [] => return Ok(()),
@@ -84,11 +83,12 @@ impl State {
             return Ok(());
         }
         let Some(resource) = self.resource("policy", "v1", "poddisruptionbudgets") else { return Ok(()) };
-        let take_one = |budget: &mut Value| take_one(budget, name(pod), caller.now);
-        // It is the server that keeps the books, not who asked it.
+        let decrement_disruptions = |budget: &mut Value| decrement_disruptions(budget, name(pod), caller.now);
+        // The API server updates the budget, not the client.
         let server = Caller::new("kube-apiserver", caller.now);
         let target = (namespace(budget), name(budget));
-        self.update(&resource, target, Some("status"), Edit::With(Box::new(take_one)), &server).map(drop)
+        self.update(&resource, target, Some("status"), Edit::With(Box::new(decrement_disruptions)), &server)
+            .map(drop)
     }
 
     fn budgets_of(&self, pod: &Value) -> Vec<Arc<Value>> {
@@ -100,8 +100,8 @@ impl State {
     }
 }
 
-/// A pod that serves nobody is missed by nobody.
-fn needs_no_budget(pod: &Value) -> bool {
+/// Pods that have not started or have finished do not count for a budget.
+fn ignores_budgets(pod: &Value) -> bool {
     matches!(text(pod, "status.phase"), "Succeeded" | "Failed" | "Pending") || is_deleting(pod)
 }
 
@@ -113,7 +113,7 @@ fn check_budget(budget: &Value) -> Result<(), ApiError> {
         return Err(ApiError::over_budget(&message, Some(10)));
     }
     let going = at(budget, "status.disruptedPods").and_then(Value::as_object).map_or(0, serde_json::Map::len);
-    if going > MOST_DISRUPTED {
+    if going > MAX_DISRUPTED_PODS {
         let detail = "DisruptedPods map too big - too many evictions not confirmed by PDB controller";
         let singular = Resource::new("policy", "v1", "poddisruptionbudget", "PodDisruptionBudget");
         return Err(ApiError::forbidden(&singular, budget_name, detail));
@@ -143,18 +143,18 @@ fn check_budget(budget: &Value) -> Result<(), ApiError> {
     Err(ApiError::over_budget(&message, None))
 }
 
-fn take_one(budget: &mut Value, pod: &str, now: Timestamp) {
+fn decrement_disruptions(budget: &mut Value, pod: &str, now: Timestamp) {
     let left = number(budget, "status.disruptionsAllowed").unwrap_or(0) - 1;
     set(budget, "status.disruptionsAllowed", json!(left));
     if left == 0 {
-        set_allowed(budget, now);
+        set_disruption_allowed(budget, now);
     }
-    // Names of pods have dots: no dotted path.
+    // Pod names contain dots, so no dotted path.
     crate::object::map(&mut budget["status"]["disruptedPods"]).insert(pod.to_owned(), json!(time(now)));
 }
 
-/// The condition that says whether anything is allowed.
-pub(crate) fn set_allowed(budget: &mut Value, now: Timestamp) {
+/// Sets the `DisruptionAllowed` condition.
+pub(crate) fn set_disruption_allowed(budget: &mut Value, now: Timestamp) {
     let allowed = number(budget, "status.disruptionsAllowed").unwrap_or(0) > 0;
     let (status, reason) = if allowed { ("True", "SufficientPods") } else { ("False", "InsufficientPods") };
     let observed = number(budget, "status.observedGeneration").unwrap_or(0);
@@ -164,7 +164,7 @@ pub(crate) fn set_allowed(budget: &mut Value, now: Timestamp) {
 }
 
 impl DeleteOptions {
-    /// As for a deletion, in other words.
+    /// The preconditions of a deletion, with the messages of an eviction.
     fn check_for_eviction(&self, pod: &Value) -> Result<(), ApiError> {
         let fail = |what: &str, wanted: &str, found: &str, guess: &str| {
             let detail = format!(

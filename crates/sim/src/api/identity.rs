@@ -1,4 +1,4 @@
-//! Which object a write means: name, namespace, uid, version. They are also its guards.
+//! Checks which object a write means: name, namespace, uid and resource version.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::status::{ApiError, Cause};
 use crate::object::{self, at, set, take, text};
 use crate::resource::Resource;
 
-/// The namespace of the path is the object's; another in the body is a mistake.
+/// The namespace of the path applies; a different one in the body is an error.
 pub fn check_namespace(resource: &Resource, new: &mut Value, namespace: &str) -> Result<(), ApiError> {
     let given = object::namespace(new);
     if !resource.namespaced {
@@ -23,7 +23,7 @@ pub fn check_namespace(resource: &Resource, new: &mut Value, namespace: &str) ->
     Ok(())
 }
 
-/// Name, uid, version and deletion mark of an update must be those of the object, where they are given.
+/// Checks name, uid, resource version and deletion timestamp of an update, where they are set.
 pub fn check(resource: &Resource, new: &Value, old: &Value, is_patch: bool) -> Result<(), ApiError> {
     let name = object::name(old);
     if object::name(new) != name {

@@ -1,4 +1,4 @@
-//! The API server: requests in, objects and errors out. Everything here is synchronous and has no clock of its own.
+//! The API server: it turns requests into objects and errors. It is synchronous and has no clock.
 
 mod bind;
 mod decode;
@@ -7,9 +7,9 @@ mod discovery;
 mod dispatch;
 mod evict;
 mod identity;
+mod list;
 mod patch;
 pub mod quantity;
-mod read;
 mod request;
 mod review;
 pub mod schema;
@@ -21,7 +21,7 @@ mod write;
 
 pub use delete::{DeleteOptions, Deleted, Propagation};
 pub use dispatch::Answer;
-pub(crate) use evict::{BUDGETS, set_allowed};
+pub(crate) use evict::{BUDGETS, set_disruption_allowed};
 pub use request::{Query, Request, Verb};
 pub use review::is_review;
 pub(crate) use review::review;
@@ -35,55 +35,51 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::kinds;
+use crate::registry;
 use crate::resource::Resource;
 use crate::resources::builtin;
-use crate::store::Store;
+use crate::store::{Snapshot, Store};
 use status::ApiError;
 
-/// Who asks, when, and how seriously.
+/// The user of a request, and its options that apply to all verbs.
 #[derive(Clone, Debug)]
 pub struct Caller {
-    /// A name for the trace and for the invariants.
-    pub who: String,
-    /// The server's time.
+    /// Also the name in the trace and for invariants.
+    pub user: String,
+    /// The API server's time.
     pub now: Timestamp,
-    /// Check everything, change nothing.
+    /// Validate the request and change nothing.
     pub dry_run: bool,
-    /// Refuse unknown fields.
+    /// Refuse unknown fields (`fieldValidation=Strict`).
     pub strict: bool,
 }
 
 impl Caller {
-    /// Somebody who means it.
     #[must_use]
-    pub fn new(who: &str, now: Timestamp) -> Self {
-        Self { who: who.to_owned(), now, dry_run: false, strict: false }
+    pub fn new(user: &str, now: Timestamp) -> Self {
+        Self { user: user.to_owned(), now, dry_run: false, strict: false }
     }
 }
 
-/// The whole state of the API server: what is stored and what is served.
+/// The state of the API server: stored objects and served resources.
 pub struct State {
-    /// The objects.
     pub store: Store,
     resources: Vec<Arc<Resource>>,
     random: fastrand::Rng,
 }
 
 impl State {
-    /// An empty cluster; uids and generated names come from the seed.
+    /// Uids and generated names come from the seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let resources = builtin().into_iter().map(Arc::new).collect();
         Self { store: Store::new(), resources, random: fastrand::Rng::with_seed(seed) }
     }
 
-    /// Everything that is served.
     pub fn resources(&self) -> impl Iterator<Item = &Arc<Resource>> {
         self.resources.iter()
     }
 
-    /// The resource at a path.
     #[must_use]
     pub fn resource(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Resource>> {
         let found =
@@ -91,19 +87,23 @@ impl State {
         found.cloned()
     }
 
-    /// The resource of an `apiVersion` and a `kind`.
     #[must_use]
     pub fn resource_of(&self, api_version: &str, kind: &str) -> Option<Arc<Resource>> {
         self.resources.iter().find(|r| r.kind == kind && r.api_version() == api_version).cloned()
     }
 
-    /// The resource that stores a collection.
     #[must_use]
     pub fn resource_in(&self, collection: &str) -> Option<Arc<Resource>> {
         self.resources.iter().find(|r| !r.is_view() && r.collection() == collection).cloned()
     }
 
-    /// Serves what the stored CRDs define, after one of them changed.
+    /// Restores a backup of the store and serves the CRDs that are in it.
+    pub fn restore(&mut self, snapshot: Snapshot, user: &str, now: Timestamp) {
+        self.store.restore(snapshot, user, now);
+        self.reload_definitions();
+    }
+
+    /// Serves the resources of the stored CRDs.
     fn reload_definitions(&mut self) {
         let definitions: Vec<Arc<Value>> = self
             .store
@@ -111,7 +111,7 @@ impl State {
             .map(|(_, d)| d.clone())
             .collect();
         self.resources.retain(|r| !r.is_custom());
-        let custom = definitions.iter().flat_map(|d| kinds::resource_of(d)).map(Arc::new);
+        let custom = definitions.iter().flat_map(|d| registry::resource_of(d)).map(Arc::new);
         self.resources.extend(custom);
     }
 
@@ -127,14 +127,13 @@ impl State {
         (0..5).map(|_| char::from(LETTERS[self.random.usize(..LETTERS.len())])).collect()
     }
 
-    /// The stored object, or a 404.
     pub fn get(&self, resource: &Resource, namespace: &str, name: &str) -> Result<Arc<Value>, ApiError> {
         let found = self.store.get(&resource.collection(), &key(namespace, name));
         found.cloned().ok_or_else(|| ApiError::not_found(resource, name))
     }
 }
 
-/// How an object is filed: `name` or `namespace/name`.
+/// The storage key: `name` or `namespace/name`.
 #[must_use]
 pub fn key(namespace: &str, name: &str) -> String {
     if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") }

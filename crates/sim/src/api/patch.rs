@@ -1,4 +1,4 @@
-//! The three kinds of patch that clients send.
+//! JSON patch, merge patch and strategic merge patch.
 
 use std::collections::VecDeque;
 
@@ -7,13 +7,12 @@ use serde_json::{Map, Value};
 use super::status::ApiError;
 use crate::resource::{PRIMITIVE, Resource};
 
-/// Content types of patches that are understood.
+/// The supported content types.
 pub const TYPES: &[&str] = &[JSON, MERGE, STRATEGIC];
 const JSON: &str = "application/json-patch+json";
 const MERGE: &str = "application/merge-patch+json";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 
-/// The object that a patch makes of another.
 pub fn apply(
     resource: &Resource,
     content_type: &str,
@@ -47,7 +46,7 @@ pub fn apply(
     }
 }
 
-/// One operation of a JSON patch, with the leniencies of the real server's library; none where it fails.
+/// Applies one operation of a JSON patch as leniently as the library of the real server.
 fn apply_operation(object: &mut Value, mut operation: Value) -> Option<()> {
     let path = operation.get("path")?.as_str()?.to_owned();
     let (parent, key) = path.rsplit_once('/').unwrap_or_default();
@@ -56,7 +55,7 @@ fn apply_operation(object: &mut Value, mut operation: Value) -> Option<()> {
         object.pointer(parent).and_then(Value::as_object).is_some_and(|parent| !parent.contains_key(&key))
     };
     match operation.get("op")?.as_str()? {
-        // Absent is null.
+        // A missing field equals null.
         "test" if missing(object) && operation.get("value").is_none_or(Value::is_null) => return Some(()),
         "replace" if missing(object) => operation["op"] = "add".into(),
         _ => {}
@@ -193,7 +192,7 @@ fn merge_list(
         } else if let Some(existing) = items.iter_mut().find(|i| i.get(key) == Some(&id)) {
             merge_value(resource, existing, item, path)?;
         } else {
-            // A new element goes through the merge too, so that directives inside it do not stay in the object.
+            // A new element is merged too, so that its directives are not stored.
             let mut fresh = Value::Object(Map::new());
             let inner = std::mem::take(crate::object::map(&mut item));
             merge_object(resource, &mut fresh, inner, path)?;
@@ -204,8 +203,8 @@ fn merge_list(
     Ok(())
 }
 
-/// Puts a merged list in the order of the real server: the elements of the patch in the patch's order, those it does
-/// not name in theirs, and one of these before one of those only where it stood before it already.
+/// Orders a merged list as the real server does: elements of the patch in the order of the patch, the others in
+/// theirs. One of the others precedes an element of the patch only if it did so before.
 fn interleave(items: &mut Vec<Value>, before: &[Value], named: &[Value], id_of: impl Fn(&Value) -> Value) {
     let place = |list: &[Value], item: &Value| list.iter().position(|id| *id == id_of(item));
     let (mut of_patch, mut others): (VecDeque<Value>, VecDeque<Value>) =
@@ -219,7 +218,7 @@ fn interleave(items: &mut Vec<Value>, before: &[Value], named: &[Value], id_of: 
     items.extend(others);
 }
 
-/// Sorts elements by the order that the patch gives; those it does not name keep their place relative to each other, last.
+/// Applies `$setElementOrder`; elements that it does not name come last, in their order.
 fn put_in_order(items: &mut [Value], order: &[Value], key: &str) {
     let id = |v: &Value| if key == PRIMITIVE { Some(v.clone()) } else { v.get(key).cloned() };
     let wanted: Vec<Option<Value>> = order.iter().map(id).collect();

@@ -1,11 +1,11 @@
-//! Quantities of resources, in the form that the API server gives back: `1000m` is `1`, `2048Mi` is `2Gi`.
+//! Resource quantities in canonical form: `1000m` is `1`, `2048Mi` is `2Gi`.
 
 const DECIMAL: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
 const BINARY: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
-/// `DECIMAL[UNIT]` is one.
+/// The index of the unit in `DECIMAL`.
 const UNIT: usize = 3;
 
-/// The size of a positive quantity that is in canonical form, for comparing.
+/// The value of a positive, canonical quantity in billionths, for comparison.
 #[must_use]
 pub fn billionths(text: &str) -> Option<u128> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -21,7 +21,7 @@ pub fn billionths(text: &str) -> Option<u128> {
     mantissa.checked_mul(scale)?.checked_mul(1_000_000_000)
 }
 
-/// The canonical text of a quantity; none where the text is no quantity.
+/// The canonical form; none if the text is no quantity.
 #[must_use]
 pub fn canonical(text: &str) -> Option<String> {
     let (sign, number) = match text.strip_prefix('-') {
@@ -77,7 +77,7 @@ fn binary(mantissa: u128, places: i32, power: u32) -> Option<String> {
     let scale = 10_u128.checked_pow(u32::try_from(places).ok()?)?;
     let bytes = mantissa.checked_mul(1024_u128.checked_pow(power)?)?;
     if !bytes.is_multiple_of(scale) {
-        // Less than a byte, which only thousandths can say.
+        // Only a decimal suffix can express fractions of a byte.
         let (mantissa, step) = in_thousands(bytes.checked_mul(1000)?.div_ceil(scale), -3)?;
         return Some(format!("{mantissa}{}", DECIMAL[usize::try_from(step).ok()? + UNIT]));
     }
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantities_are_given_back_in_canonical_form() {
+    fn quantities_are_stored_in_canonical_form() {
         for (given, kept) in [
             ("1", "1"),
             ("1000m", "1"),

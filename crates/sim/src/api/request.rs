@@ -1,4 +1,4 @@
-//! From method and URL to what is asked of which resource.
+//! Parses method and URL into a verb and a resource.
 
 use std::sync::Arc;
 
@@ -10,66 +10,51 @@ use super::State;
 use super::status::ApiError;
 use crate::resource::Resource;
 
-/// What is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// One object.
     Get,
-    /// A collection.
     List,
-    /// The changes of a collection.
     Watch,
-    /// A new object.
     Create,
-    /// A whole object in place of another.
     Update,
-    /// A change to an object.
     Patch,
-    /// The end of an object.
     Delete,
-    /// The end of all objects that are selected.
     DeleteCollection,
 }
 
 impl Verb {
-    /// Whether it changes anything.
     #[must_use]
     pub fn is_write(self) -> bool {
         !matches!(self, Self::Get | Self::List | Self::Watch)
     }
 
-    /// Whether it ends objects.
     #[must_use]
     pub fn is_delete(self) -> bool {
         matches!(self, Self::Delete | Self::DeleteCollection)
     }
 }
 
-/// The query parameters of a request.
 #[derive(Clone, Debug, Default)]
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Parses what stands behind the `?`.
     #[must_use]
     pub fn parse(query: &str) -> Self {
         Self(form_urlencoded::parse(query.as_bytes()).into_owned().collect())
     }
 
-    /// A parameter; the empty string where it is not given.
     #[must_use]
     pub fn text(&self, name: &str) -> &str {
         self.0.iter().find(|(n, _)| n == name).map_or("", |(_, v)| v)
     }
 
-    /// A flag, read as the API machinery reads it: anything but `false` and `0` is true (Python sends `True`).
+    /// Parses a flag as the API machinery does: anything but `false` and `0` is true (Python sends `True`).
     #[must_use]
     pub fn flag(&self, name: &str) -> bool {
         let given = self.0.iter().find(|(n, _)| n == name);
         given.is_some_and(|(_, v)| !v.eq_ignore_ascii_case("false") && v != "0")
     }
 
-    /// A whole number.
     pub fn number(&self, name: &str) -> Result<Option<i64>, ApiError> {
         match self.text(name) {
             "" => Ok(None),
@@ -81,39 +66,31 @@ impl Query {
     }
 }
 
-/// A request about a resource.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// What is asked.
     pub verb: Verb,
-    /// Of which kind.
     pub resource: Arc<Resource>,
-    /// In which namespace; empty for all of them, and for cluster-scoped kinds.
+    /// Empty for all namespaces and for cluster-scoped kinds.
     pub namespace: String,
-    /// Of which object.
     pub name: Option<String>,
-    /// Of which part of it.
     pub subresource: Option<String>,
-    /// How.
     pub query: Query,
-    /// `Content-Type`, without parameters.
+    /// Without parameters.
     pub content_type: String,
-    /// `Accept`.
     pub accept: String,
-    /// With what.
     pub body: Bytes,
-    /// How far the cache has come that answers what may be old (`resourceVersion=0`); none where it is up to date.
+    /// The revision of a stale watch cache that serves `resourceVersion=0`; none if the cache is current.
     pub cache_at: Option<u64>,
 }
 
 impl Request {
-    /// The namespace and name of the object that is meant.
+    /// The namespace and name of the object.
     #[must_use]
     pub fn target(&self) -> (&str, &str) {
         (&self.namespace, self.name.as_deref().unwrap_or_default())
     }
 
-    /// Reads a request; `None` where the path is not of the form of a resource's.
+    /// Returns none if the path is not that of a resource.
     pub fn read(state: &State, request: &http::Request<Bytes>) -> Option<Result<Self, ApiError>> {
         let mut path = Path::parse(request.uri().path())?;
         let Some(resource) = state.resource(&path.group, &path.version, &path.resource) else {
@@ -131,7 +108,7 @@ impl Request {
             (&Method::GET, true) => Verb::Get,
             (&Method::GET, false) => Verb::List,
             (&Method::POST, false) => Verb::Create,
-            // What is made below an object is the binding of a Pod, or its eviction.
+            // A POST below an object is a binding or an eviction of a Pod.
             (&Method::POST, true) if path.subresource.is_some() => Verb::Create,
             (&Method::PUT, true) => Verb::Update,
             (&Method::PATCH, true) => Verb::Patch,
@@ -143,7 +120,7 @@ impl Request {
         let misplaced =
             resource.namespaced != in_namespace && (in_namespace || path.name.is_some() || verb.is_write());
         if misplaced {
-            // A collection of a built-in kind is there without a namespace too, only not for writing.
+            // A built-in namespaced kind can be listed across namespaces, but not written.
             let readable = !in_namespace && path.name.is_none() && !resource.is_custom();
             let error = if readable { ApiError::method_not_allowed() } else { ApiError::no_such_path() };
             return Some(Err(error));
@@ -175,7 +152,7 @@ struct Path {
 }
 
 impl Path {
-    /// `/api/v1/…` and `/apis/GROUP/VERSION/…`, with or without `namespaces/NAME/` in front of the resource.
+    /// Parses `/api/v1/…` and `/apis/GROUP/VERSION/…`, with or without `namespaces/NAME/`.
     fn parse(path: &str) -> Option<Self> {
         let decoded: Vec<String> = path
             .trim_matches('/')
@@ -188,13 +165,13 @@ impl Path {
             ["apis", group, version, rest @ ..] => (*group, *version, rest),
             _ => return None,
         };
-        // The old way to ask for a watch, which some clients still go.
+        // The deprecated `/watch/` path.
         let (is_watch, rest) = match rest {
             ["watch", rest @ ..] => (true, rest),
             rest => (false, rest),
         };
         let (namespace, rest) = match rest {
-            // `/namespaces/x/status` and `/namespaces/x/finalize` are parts of the Namespace itself.
+            // `status` and `finalize` are subresources of the Namespace itself.
             ["namespaces", name, part @ ("status" | "finalize")] => (None, &["namespaces", name, part][..]),
             ["namespaces", name, _, ..] => (Some((*name).to_owned()), &rest[2..]),
             rest => (None, rest),

@@ -1,4 +1,4 @@
-//! `SelfSubjectReview`: who asks. It is answered and never stored.
+//! `SelfSubjectReview`, which is answered and never stored.
 
 use std::sync::Arc;
 
@@ -17,7 +17,6 @@ pub(super) const VERSION: &str = "v1";
 const PATH: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 const KIND: &str = "SelfSubjectReview";
 
-/// Whether a path is that of the review.
 #[must_use]
 pub fn is_review(path: &str) -> bool {
     path == PATH
@@ -29,8 +28,8 @@ pub(super) fn resource_list() -> Value {
             "verbs": ["create"]}]})
 }
 
-/// Tells somebody who they are.
-pub(crate) fn review(request: &http::Request<Bytes>, who: &str, now: Timestamp) -> Result<Answer, ApiError> {
+/// Returns the user of the request.
+pub(crate) fn review(request: &http::Request<Bytes>, user: &str, now: Timestamp) -> Result<Answer, ApiError> {
     if request.method() != Method::POST {
         return Err(ApiError::method_not_allowed());
     }
@@ -43,13 +42,14 @@ pub(crate) fn review(request: &http::Request<Bytes>, who: &str, now: Timestamp) 
     }
     let document = json!({"kind": KIND, "apiVersion": format!("{GROUP}/{VERSION}"),
         "metadata": {"creationTimestamp": time(now)},
-        "status": {"userInfo": {"username": who, "groups": groups(who)}}});
+        "status": {"userInfo": {"username": user, "groups": groups(user)}}});
     Ok(Answer::Document(StatusCode::CREATED, Arc::new(document)))
 }
 
-fn groups(who: &str) -> Vec<String> {
+fn groups(user: &str) -> Vec<String> {
     let mut groups = Vec::new();
-    if let Some((namespace, _)) = who.strip_prefix("system:serviceaccount:").and_then(|n| n.split_once(':')) {
+    if let Some((namespace, _)) = user.strip_prefix("system:serviceaccount:").and_then(|n| n.split_once(':'))
+    {
         groups.push("system:serviceaccounts".to_owned());
         groups.push(format!("system:serviceaccounts:{namespace}"));
     }
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_says_who_asks() {
+    async fn the_review_names_the_user() {
         let body = r#"{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}"#;
         let (code, answer) = ask(Method::POST, PATH, body);
         assert_eq!((code, text(&answer, "kind")), (201, KIND));
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_is_only_created_and_only_it() {
+    async fn only_a_self_subject_review_can_be_created() {
         assert_eq!(ask(Method::GET, PATH, "").0, 405);
         assert_eq!(ask(Method::DELETE, PATH, "").0, 405);
         assert_eq!(ask(Method::POST, PATH, "{").0, 400);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn discovery_knows_it() {
+    async fn the_review_is_discoverable() {
         let (_, groups) = ask(Method::GET, "/apis", "");
         let names: Vec<_> = groups["groups"].as_array().expect("a list").iter().map(|g| &g["name"]).collect();
         assert!(names.contains(&&json!(GROUP)), "{names:?}");

@@ -1,7 +1,7 @@
 //! Structural schemas of custom resources: defaulting, pruning, validation.
 //!
-//! Not supported, and so not enforced: CEL rules (`x-kubernetes-validations`), `format`, `uniqueItems`,
-//! `x-kubernetes-list-type`, and the logical junctors (`allOf`, `anyOf`, `oneOf`, `not`).
+//! Not enforced: CEL rules (`x-kubernetes-validations`), `format`, `uniqueItems`, `x-kubernetes-list-type`, and
+//! `allOf`, `anyOf`, `oneOf`, `not`.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ fn flag(schema: &Value, name: &str) -> bool {
     schema.get(name).and_then(Value::as_bool) == Some(true)
 }
 
-/// The schema of a property: named, or the one for all others.
+/// The schema of a named property, else `additionalProperties`.
 fn property<'s>(schema: &'s Value, key: &str) -> Option<&'s Value> {
     let named = schema.get("properties").and_then(|p| p.get(key));
     named.or_else(|| schema.get("additionalProperties").filter(|a| a.is_object()))
@@ -33,25 +33,22 @@ fn is_object_meta(path: &str, key: &str) -> bool {
 }
 
 impl Schema {
-    /// A schema as a CRD gives it.
     #[must_use]
     pub fn new(schema: Value) -> Self {
         Self(Arc::new(schema))
     }
 
-    /// Fills in defaults.
     pub fn default(&self, object: &mut Value) {
         default(object, &self.0);
     }
 
-    /// Drops what the schema does not know and returns the paths of it.
+    /// Drops unknown fields and returns their paths.
     pub fn prune(&self, object: &mut Value) -> Vec<String> {
         let mut dropped = Vec::new();
         prune(object, &self.0, "", &mut dropped);
         dropped
     }
 
-    /// Everything that does not fit.
     #[must_use]
     pub fn validate(&self, object: &Value) -> Vec<Cause> {
         let mut causes = Vec::new();
@@ -66,7 +63,7 @@ fn default(value: &mut Value, schema: &Value) {
             if let Some(properties) = schema.get("properties").and_then(Value::as_object) {
                 for (key, sub) in properties {
                     let Some(fallback) = sub.get("default") else { continue };
-                    // null is kept where it is allowed, and replaced by the default where it is not.
+                    // A null is kept if it is allowed, and defaulted otherwise.
                     if map.get(key).is_none_or(|v| v.is_null() && !flag(sub, "nullable")) {
                         map.insert(key.clone(), fallback.clone());
                     }
@@ -101,7 +98,7 @@ fn prune(value: &mut Value, schema: &Value, path: &str, dropped: &mut Vec<String
                 }
                 let here = join(path, &key);
                 match (property(schema, &key), map.get_mut(&key)) {
-                    // A property that must not be null is dropped when it is: null means "not given".
+                    // A null that is not allowed means that the field is not set.
                     (Some(sub), Some(child)) if child.is_null() && !flag(sub, "nullable") => {
                         map.remove(&key);
                     }
@@ -269,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_good_object_passes_and_gets_its_defaults() {
+    fn a_valid_object_is_defaulted() {
         let mut object = json!({"metadata": {"name": "x"}, "spec": {"mode": "On", "port": "http", "maybe": null,
             "any": {"x": {"y": 1}}, "map": {"a": 1}}});
         assert!(schema().prune(&mut object).is_empty());
@@ -280,14 +277,14 @@ mod tests {
     }
 
     #[test]
-    fn what_the_schema_does_not_know_is_dropped_and_named() {
+    fn unknown_fields_are_pruned_and_reported() {
         let mut object = json!({"spec": {"mode": "On", "extra": {"a": 1}}, "more": 1});
         assert_eq!(schema().prune(&mut object), ["more", "spec.extra"]);
         assert_eq!(object, json!({"spec": {"mode": "On"}}));
     }
 
     #[test]
-    fn each_fault_names_its_field() {
+    fn each_cause_names_its_field() {
         let object = json!({"spec": {"mode": "Maybe", "count": 9, "names": ["a", "b", "long"], "port": 1.5, "map": {"a": "x"}}});
         let causes = schema().validate(&object);
         let fields: Vec<_> = causes.iter().map(|c| (c.field.as_str(), c.reason)).collect();

@@ -1,4 +1,4 @@
-//! Label and field selectors: parsed once a request, matched against JSON.
+//! Label and field selectors.
 
 use serde_json::Value;
 
@@ -6,7 +6,6 @@ use super::status::ApiError;
 use crate::object::{at, items, text};
 use crate::resource::Resource;
 
-/// One requirement on a label.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Label {
     In(String, Vec<String>),
@@ -17,7 +16,7 @@ enum Label {
     Less(String, i64),
 }
 
-/// A label selector; the empty one matches everything.
+/// An empty selector matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Labels(Vec<Label>);
 
@@ -36,8 +35,8 @@ impl Labels {
         Ok(Self(requirements))
     }
 
-    /// The form that objects hold: `matchLabels` and `matchExpressions`. None, which selects nothing, where there is none
-    /// or it cannot be understood; an empty one selects everything.
+    /// Reads `matchLabels` and `matchExpressions`. Returns none, which selects nothing, if the selector is missing or
+    /// invalid; an empty one selects everything.
     #[must_use]
     pub fn of(selector: Option<&Value>) -> Option<Self> {
         let selector = selector.filter(|s| s.is_object())?;
@@ -59,7 +58,6 @@ impl Labels {
         labels.chain(expressions).collect::<Option<_>>().map(Self)
     }
 
-    /// Whether an object with these labels is selected.
     #[must_use]
     pub fn matches(&self, object: &Value) -> bool {
         let labels = at(object, "metadata.labels");
@@ -134,7 +132,7 @@ fn label_value(value: &str) -> Option<String> {
     is_label_text(value, 63).then(|| value.to_owned())
 }
 
-/// Letters and digits at both ends, `-_.` between them; empty is fine.
+/// Alphanumeric at both ends, `-_.` between them, or empty.
 fn is_label_text(text: &str, longest: usize) -> bool {
     let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     text.len() <= longest
@@ -143,12 +141,12 @@ fn is_label_text(text: &str, longest: usize) -> bool {
         && text.chars().last().is_none_or(|c| c.is_ascii_alphanumeric())
 }
 
-/// A field selector; the empty one matches everything.
+/// An empty selector matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fields(Vec<(String, bool, String)>);
 
 impl Fields {
-    /// Parses `metadata.name=x,status.phase!=Running`; only the fields that the resource can be selected by.
+    /// Parses `metadata.name=x,status.phase!=Running`; the resource must support each field.
     pub fn parse(selector: &str, resource: &Resource) -> Result<Self, ApiError> {
         let mut requirements = Vec::new();
         for part in selector.split(',').map(str::trim).filter(|p| !p.is_empty()) {
@@ -168,7 +166,6 @@ impl Fields {
         Ok(Self(requirements))
     }
 
-    /// Whether an object with these fields is selected.
     #[must_use]
     pub fn matches(&self, object: &Value) -> bool {
         self.0.iter().all(|(field, equal, value)| (field_text(object, field) == *value) == *equal)
@@ -177,14 +174,14 @@ impl Fields {
 
 fn field_text(object: &Value, field: &str) -> String {
     match at(object, field) {
-        // An Event is selected by the name of its source.
+        // An Event is selected by the component of its source.
         Some(Value::Object(source)) if field == "source" => {
             source.get("component").and_then(Value::as_str).unwrap_or_default().to_owned()
         }
         Some(Value::String(s)) => s.clone(),
         Some(Value::Bool(b)) => b.to_string(),
         Some(Value::Number(n)) => n.to_string(),
-        // An absent boolean reads as false, as `spec.unschedulable` and `spec.hostNetwork` do.
+        // A missing boolean is false.
         _ if field == "spec.unschedulable" || field == "spec.hostNetwork" => "false".into(),
         _ => text(object, field).to_owned(),
     }
@@ -196,7 +193,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn labels_are_selected_as_kubectl_writes_them() {
+    fn label_selectors_of_kubectl_are_supported() {
         let object = json!({"metadata": {"labels": {"app": "web", "tier": "1", "a.b/c": ""}}});
         for (selector, expected) in [
             ("", true),

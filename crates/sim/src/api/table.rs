@@ -1,4 +1,4 @@
-//! The three shapes of an answer: whole objects, metadata only, and the tables that kubectl prints.
+//! The output formats of objects: whole objects, `PartialObjectMetadata` and `Table`.
 
 use std::sync::Arc;
 
@@ -11,30 +11,23 @@ use super::status::ApiError;
 use crate::object::{self, at, condition_status, is_true, items, number, text};
 use crate::resource::Resource;
 
-/// What a client wants to see of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// All of it.
     Whole,
-    /// `PartialObjectMetadata`.
     Metadata,
-    /// A `Table`, with so much of each object beside its row.
-    Table(Beside),
+    Table(IncludeObject),
 }
 
-/// What stands beside a row of a table.
+/// The `includeObject` parameter of a `Table`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Beside {
-    /// Nothing.
+pub enum IncludeObject {
     None,
-    /// Its metadata.
     Metadata,
-    /// The object.
     Object,
 }
 
 impl Shape {
-    /// The first shape in an `Accept` header that can be had; 406 where there is none.
+    /// The first supported format of an `Accept` header, else 406.
     pub fn of(accept: &str, query: &Query, is_list: bool) -> Result<Self, ApiError> {
         for wanted in accept.split(',').map(str::trim) {
             let mut parts = wanted.split(';').map(str::trim);
@@ -49,9 +42,9 @@ impl Shape {
                 (None, _) => return Ok(Self::Whole),
                 (Some("Table"), Some("v1")) => {
                     return Ok(Self::Table(match query.text("includeObject") {
-                        "None" => Beside::None,
-                        "Object" => Beside::Object,
-                        _ => Beside::Metadata,
+                        "None" => IncludeObject::None,
+                        "Object" => IncludeObject::Object,
+                        _ => IncludeObject::Metadata,
                     }));
                 }
                 (Some("PartialObjectMetadata"), Some("v1")) if !is_list => return Ok(Self::Metadata),
@@ -62,7 +55,6 @@ impl Shape {
         Err(ApiError::not_acceptable())
     }
 
-    /// One object.
     #[must_use]
     pub fn one(self, resource: &Resource, object: Arc<Value>, now: Timestamp) -> Arc<Value> {
         match self {
@@ -75,7 +67,6 @@ impl Shape {
         }
     }
 
-    /// A list.
     #[must_use]
     pub fn list(self, resource: &Resource, objects: Vec<Value>, metadata: &Value, now: Timestamp) -> Value {
         match self {
@@ -87,14 +78,14 @@ impl Shape {
             Self::Whole => {
                 let mut list = json!({"kind": format!("{}List", resource.kind),
                     "apiVersion": resource.api_version(), "metadata": metadata});
-                // Moved, where the macro would copy each.
+                // Moved, since the macro would clone each item.
                 list["items"] = Value::Array(objects);
                 list
             }
         }
     }
 
-    /// A bookmark, which has metadata and nothing else.
+    /// A bookmark has only metadata.
     #[must_use]
     pub fn bookmark(self, mut object: Value) -> Value {
         match self {
@@ -116,7 +107,7 @@ fn metadata_of(object: &Value) -> Value {
 
 type Cell = fn(&Value, Timestamp) -> Value;
 
-/// The columns of the kinds that people look at most; all others have a name and an age.
+/// The columns of the most used kinds; others have a name and an age.
 fn columns(kind: &str) -> &'static [(&'static str, Cell)] {
     match kind {
         "Node" => &[
@@ -167,7 +158,7 @@ fn table(
     resource: &Resource,
     objects: Vec<Value>,
     metadata: &Value,
-    beside: Beside,
+    beside: IncludeObject,
     now: Timestamp,
 ) -> Value {
     let column = |name: &str, kind: &str, format: &str, priority: &Value| json!({"name": name, "type": kind, "format": format, "description": "", "priority": priority});
@@ -195,9 +186,9 @@ fn table(
         }
         let mut row = json!({"cells": cells});
         match beside {
-            Beside::None => {}
-            Beside::Metadata => row["object"] = metadata_of(&object),
-            Beside::Object => row["object"] = object,
+            IncludeObject::None => {}
+            IncludeObject::Metadata => row["object"] = metadata_of(&object),
+            IncludeObject::Object => row["object"] = object,
         }
         row
     };
@@ -264,7 +255,7 @@ fn age(object: &Value, now: Timestamp) -> Value {
     json!(since(text(object, "metadata.creationTimestamp"), now).unwrap_or_else(|| "<unknown>".into()))
 }
 
-/// How long ago, in the few characters that kubectl spends on it.
+/// The age as kubectl prints it.
 fn since(at: &str, now: Timestamp) -> Option<String> {
     let seconds = (now.as_second() - at.parse::<Timestamp>().ok()?.as_second()).max(0);
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
@@ -289,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_shape_that_can_be_had_is_taken() {
+    fn the_first_supported_format_is_used() {
         let of = |accept| Shape::of(accept, &Query::default(), true).map_err(|e| e.code);
         assert_eq!(of(""), Ok(Shape::Whole));
         assert_eq!(of("application/vnd.kubernetes.protobuf,application/json"), Ok(Shape::Whole));
@@ -297,7 +288,7 @@ mod tests {
             of(
                 "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json"
             ),
-            Ok(Shape::Table(Beside::Metadata))
+            Ok(Shape::Table(IncludeObject::Metadata))
         );
         assert_eq!(
             of("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"),
@@ -307,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn ages_are_as_short_as_kubectls() {
+    fn ages_are_printed_as_by_kubectl() {
         let now = Timestamp::from_second(10_000_000).unwrap();
         for (ago, shown) in
             [(5, "5s"), (119, "119s"), (125, "2m5s"), (3600, "60m"), (4 * 3600, "4h"), (90_000 * 3, "3d3h")]

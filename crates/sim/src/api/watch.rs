@@ -1,4 +1,4 @@
-//! Watch: the log from a revision on, as one client asked to see it.
+//! Watch: the log of changes from a revision on, filtered for one client.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,22 +8,23 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::read::{Selection, query_version};
+use super::list::{Selection, query_version};
 use super::status::{ApiError, Cause};
 use super::{Request, Shape, State};
 use crate::object::set;
 use crate::resource::Resource;
 use crate::store::Change;
 
-/// What a watch says of an object. Most are said as they are stored, so that none has to be copied for it.
+/// Most events share the stored object, so that it is not copied.
 #[derive(Debug)]
-pub struct Event {
+pub struct WatchEvent {
     kind: &'static str,
     object: Arc<Value>,
 }
 
-impl Event {
-    /// A line of JSON. The type comes first, as from the real server: only so can a client read the object at once.
+impl WatchEvent {
+    /// The JSON line of the event. The type comes first, as from the real server, so that clients can decode the
+    /// object at once.
     #[must_use]
     pub fn line(&self) -> Bytes {
         #[derive(Serialize)]
@@ -38,30 +39,31 @@ impl Event {
     }
 }
 
-/// What a watch has to say next.
 #[derive(Debug)]
 pub enum Next {
-    /// An event.
-    Event(Event),
-    /// The last event: the watch cannot go on.
-    Last(Event),
-    /// Nothing, until the collection changes.
+    Event(WatchEvent),
+    /// The last event: the watch cannot continue.
+    Last(WatchEvent),
+    /// The store was restored from a backup, and the watch ends without an error.
+    End,
+    /// No event until the collection changes.
     Wait,
 }
 
-/// One client's place in the log.
+/// The position of one client in the log.
 #[derive(Debug)]
 pub struct Watch {
     selection: Selection,
     resource: Arc<Resource>,
     shape: Shape,
-    initial: VecDeque<Event>,
+    initial: VecDeque<WatchEvent>,
     seen: u64,
+    epoch: u64,
     too_old: bool,
 }
 
 impl Watch {
-    /// Begins a watch at the place that the request names.
+    /// Starts a watch at the resource version of the request.
     pub fn begin(state: &State, request: &Request, now: Timestamp) -> Result<Self, ApiError> {
         let query = &request.query;
         let resource = request.resource.clone();
@@ -70,8 +72,9 @@ impl Watch {
         let send_initial = initial_events_wanted(request)?;
         let version = query_version(request)?.unwrap_or(0);
         let current = state.store.revision();
-        let mut watch =
-            Self { selection, resource, shape, initial: VecDeque::new(), seen: current, too_old: false };
+        let epoch = state.store.epoch();
+        let (seen, initial, too_old) = (current, VecDeque::new(), false);
+        let mut watch = Self { selection, resource, shape, initial, seen, epoch, too_old };
         if send_initial.unwrap_or(version == 0) {
             if version > current {
                 return Err(ApiError::version_too_large(version, current));
@@ -94,21 +97,26 @@ impl Watch {
         Ok(watch)
     }
 
-    /// The collection to wait for.
     #[must_use]
     pub fn collection(&self) -> String {
         self.resource.collection().into_owned()
     }
 
-    /// The next event after what was said before.
+    /// The next event after those already returned.
     pub fn next(&mut self, state: &State, now: Timestamp) -> Next {
+        if self.epoch != state.store.epoch() {
+            return Next::End;
+        }
         if let Some(event) = self.initial.pop_front() {
             return Next::Event(event);
         }
-        // Who follows is told of everything; too old is who begins, or falls behind what is kept.
-        if self.too_old || !state.store.reaches_back_to(self.seen) {
+        // A compacted version is refused only at the start of a watch, or when the log no longer has the next change.
+        if self.too_old || !state.store.has_changes_since(self.seen) {
             let message = format!("too old resource version: {} ({})", self.seen, state.store.compacted());
-            return Next::Last(Event { kind: "ERROR", object: Arc::new(ApiError::expired(message).body()) });
+            return Next::Last(WatchEvent {
+                kind: "ERROR",
+                object: Arc::new(ApiError::expired(message).body()),
+            });
         }
         let collection = self.resource.collection().into_owned();
         for change in state.store.since(self.seen) {
@@ -122,8 +130,9 @@ impl Watch {
         Next::Wait
     }
 
-    /// A change as this client sees it: what leaves its selection is deleted for it, what enters is added.
-    fn show(&self, change: &Change, now: Timestamp) -> Option<Event> {
+    /// The event of a change for this client: an object that leaves the selection is DELETED, one that enters it is
+    /// ADDED.
+    fn show(&self, change: &Change, now: Timestamp) -> Option<WatchEvent> {
         let selected = |o: &&Arc<Value>| self.selection.matches(&change.key, o);
         let before = change.before.as_ref().filter(selected);
         let after = change.after.as_ref().filter(selected);
@@ -135,30 +144,36 @@ impl Watch {
         }
     }
 
-    fn event(&self, kind: &'static str, object: &Arc<Value>, revision: Option<u64>, now: Timestamp) -> Event {
+    fn event(
+        &self,
+        kind: &'static str,
+        object: &Arc<Value>,
+        revision: Option<u64>,
+        now: Timestamp,
+    ) -> WatchEvent {
         let mut object = self.resource.shown(object);
         if let Some(revision) = revision {
             let object = Arc::make_mut(&mut object);
             set(object, "metadata.resourceVersion", json!(revision.to_string()));
         }
-        Event { kind, object: self.shape.one(&self.resource, object, now) }
+        WatchEvent { kind, object: self.shape.one(&self.resource, object, now) }
     }
 
-    /// Whether it waits for a version that does not exist yet, and so has nothing to say of it.
+    /// Whether the watch waits for a version that does not exist yet.
     #[must_use]
     pub fn is_ahead_of(&self, state: &State) -> bool {
         self.seen > state.store.revision()
     }
 
-    /// A bookmark: everything up to here was sent.
+    /// A bookmark with the position of the watch.
     #[must_use]
-    pub fn bookmark(&self, initial_end: bool) -> Event {
+    pub fn bookmark(&self, initial_end: bool) -> WatchEvent {
         let mut object = json!({"kind": self.resource.kind, "apiVersion": self.resource.api_version(),
             "metadata": {"resourceVersion": self.seen.to_string(), "creationTimestamp": null}});
         if initial_end {
             object["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }
-        Event { kind: "BOOKMARK", object: Arc::new(self.shape.bookmark(object)) }
+        WatchEvent { kind: "BOOKMARK", object: Arc::new(self.shape.bookmark(object)) }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Create and update: what a client may say, what the server adds, what it refuses.
+//! Create and update: decoding, defaulting, validation, admission and storage.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use super::status::{ApiError, Cause};
 use super::{Caller, State, decode, identity, key};
 use crate::clock::time;
-use crate::kinds::{self, Scene};
 use crate::object::{self, at, copy, has_finalizer, is_deleting, items, number, set, take, text};
+use crate::registry::{self, AdmissionContext};
 use crate::resource::{Generation, Resource};
 
-/// Metadata that only the server writes.
+/// Metadata that only the server sets.
 const SERVER_METADATA: &[&str] = &[
     "metadata.uid",
     "metadata.creationTimestamp",
@@ -23,13 +23,13 @@ const SERVER_METADATA: &[&str] = &[
     "metadata.selfLink",
 ];
 
-/// How an object is to change.
+/// How an update changes an object.
 pub enum Edit<'e> {
-    /// Into this one.
+    /// Replaces the object.
     Put(Value),
-    /// By a patch of this content type.
+    /// A patch, with its content type.
     Patch(&'e str, &'e [u8]),
-    /// By somebody inside the cluster.
+    /// A change by a component of the cluster.
     With(Box<dyn FnOnce(&mut Value) + 'e>),
 }
 
@@ -49,7 +49,6 @@ impl Edit<'_> {
 }
 
 impl State {
-    /// Makes an object.
     pub fn create(
         &mut self,
         resource: &Resource,
@@ -62,11 +61,11 @@ impl State {
         if !matches!(text(&new, "metadata.resourceVersion"), "" | "0") {
             return Err(ApiError::unclassified("resourceVersion should not be set on objects to be created"));
         }
-        self.check_home(resource, namespace, object::name(&new))?;
+        self.check_namespace_exists(resource, namespace, object::name(&new))?;
         for path in SERVER_METADATA.iter().filter(|p| **p != "metadata.generateName") {
             take(&mut new, path);
         }
-        self.give_name(resource, &mut new)?;
+        self.generate_name(resource, &mut new)?;
         set(&mut new, "metadata.uid", json!(self.new_uid()));
         set(&mut new, "metadata.creationTimestamp", json!(time(caller.now)));
         if resource.generation != Generation::Never {
@@ -75,12 +74,12 @@ impl State {
         if resource.has_status && !resource.keeps_status {
             take(&mut new, "status");
         }
-        resource.rules.default(&mut new);
+        resource.strategy.default(&mut new);
         let name = object::name(&new).to_owned();
-        // Validation of the object's form comes before admission looks at other objects.
+        // Validation precedes admission, which depends on other objects.
         Self::refuse_if_invalid(resource, &new, None)?;
-        let scene = Scene { resource, store: &self.store, now: caller.now };
-        resource.rules.admit(&mut new, &scene)?;
+        let ctx = AdmissionContext { resource, store: &self.store, now: caller.now };
+        resource.strategy.admit(&mut new, &ctx)?;
         let key = key(namespace, &name);
         if self.store.get(&resource.collection(), &key).is_some() {
             return Err(ApiError::already_exists(resource, &name));
@@ -88,7 +87,6 @@ impl State {
         Ok(self.commit(resource, &key, new, caller))
     }
 
-    /// Changes an object.
     pub fn update(
         &mut self,
         resource: &Resource,
@@ -102,7 +100,7 @@ impl State {
         let is_patch = matches!(edit, Edit::Patch(..));
         let body = edit.apply(resource, &old)?;
         let mut new = Self::read_body(resource, body, Some(&old), caller).map_err(|e| match e.code {
-            // What is a bad request in a body is a bad value when a patch made it.
+            // An undecodable result of a patch is 422, an undecodable body 400.
             400 if is_patch => ApiError::bad_patch(&e.message),
             _ => e,
         })?;
@@ -116,9 +114,9 @@ impl State {
             _ if resource.has_status => copy(&old, &mut new, "status"),
             _ => {}
         }
-        resource.rules.default(&mut new);
+        resource.strategy.default(&mut new);
         if subresource != Some("finalize") {
-            resource.rules.carry_over(&mut new, &old);
+            resource.strategy.prepare_for_update(&mut new, &old);
         }
         Self::refuse_if_invalid(resource, &new, Some(&old))?;
         if generation_moves(resource, &new, &old) {
@@ -129,15 +127,14 @@ impl State {
         if new == *old {
             return Ok(old);
         }
-        if is_released(&new) {
+        if is_deletable(&new) {
             self.finish_deletion(resource, &key, caller);
             return Ok(Arc::new(new));
         }
         Ok(self.commit(resource, &key, new, caller))
     }
 
-    /// A body as an object of the resource, without what its type or schema does not know. What is as it was is not read
-    /// again: it was when it was stored.
+    /// Decodes a body and drops unknown fields. Parts that are equal to the stored object are not decoded again.
     pub(super) fn read_body(
         resource: &Resource,
         mut body: Value,
@@ -155,7 +152,7 @@ impl State {
                 }
                 None | Some("") => set(&mut body, field, json!(expected)),
                 Some(found) if found == expected => {}
-                // The schema of a custom resource is asked about `kind` too late for a bad request.
+                // The real server refuses a wrong `kind` of a custom resource during validation.
                 Some(found) if resource.is_custom() && field == "kind" => {
                     let cause = Cause::invalid("kind", &json!(found), &format!("must be {expected}"));
                     let other =
@@ -173,7 +170,7 @@ impl State {
         if matches!(&*resource.kind, "Lease" | "Event") && !resource.is_custom() {
             decode::check_micro_times(&body)?;
         }
-        // In a definition these are names of fields, and in a custom resource nobody knows them for quantities.
+        // In a CRD these are property names, and a custom resource has no quantity type.
         let has_quantities = !resource.is_custom() && &*resource.kind != "CustomResourceDefinition";
         let is_typed = has_quantities && !resource.is_view() && !caller.strict;
         let unchanged = old.filter(|_| is_typed).map_or_else(Vec::new, |old| take_unchanged(&mut body, old));
@@ -208,7 +205,7 @@ impl State {
         Ok(resource.to_stored(decoded))
     }
 
-    fn give_name(&mut self, resource: &Resource, new: &mut Value) -> Result<(), ApiError> {
+    fn generate_name(&mut self, resource: &Resource, new: &mut Value) -> Result<(), ApiError> {
         if !object::name(new).is_empty() {
             return Ok(());
         }
@@ -218,7 +215,7 @@ impl State {
             return Err(ApiError::invalid(resource, "", &[cause]));
         }
         let namespace = object::namespace(new).to_owned();
-        // As on a real server, a collision is tried again a few times and is then the client's to solve.
+        // As on a real server, a few collisions are retried.
         for _ in 0..8 {
             let name = format!("{base}{}", self.name_suffix());
             set(new, "metadata.name", json!(name));
@@ -229,8 +226,13 @@ impl State {
         Ok(())
     }
 
-    /// The namespace of a new object must be there and must stay.
-    fn check_home(&self, resource: &Resource, namespace: &str, name: &str) -> Result<(), ApiError> {
+    /// Refuses an object whose namespace is missing or terminating.
+    fn check_namespace_exists(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        name: &str,
+    ) -> Result<(), ApiError> {
         if !resource.namespaced {
             return Ok(());
         }
@@ -254,23 +256,23 @@ impl State {
     }
 
     fn refuse_if_invalid(resource: &Resource, new: &Value, old: Option<&Value>) -> Result<(), ApiError> {
-        let mut causes = kinds::validate_metadata(new);
+        let mut causes = registry::validate_metadata(new);
         if old.is_none()
-            && let Some(detail) = resource.rules.check_name(object::name(new))
+            && let Some(detail) = resource.strategy.check_name(object::name(new))
         {
             causes.push(Cause::invalid("metadata.name", &json!(object::name(new)), detail));
         }
-        causes.extend(resource.rules.validate(new));
+        causes.extend(resource.strategy.validate(new));
         if let Some(schema) = &resource.schema {
             let mut wrong = schema.validate(new);
-            // What a younger schema forbids may stay as long as nobody touches it.
+            // A value that a newer schema forbids may stay while it does not change.
             wrong.retain(|c| {
                 old.is_none_or(|old| at(new, &c.field).is_none() || at(new, &c.field) != at(old, &c.field))
             });
             causes.extend(wrong);
         }
         if let Some(old) = old {
-            causes.extend(resource.rules.validate_update(new, old));
+            causes.extend(resource.strategy.validate_update(new, old));
             let added = items(new, "metadata.finalizers")
                 .iter()
                 .filter(|f| !f.as_str().is_some_and(|f| has_finalizer(old, f)));
@@ -285,7 +287,7 @@ impl State {
         if causes.is_empty() { Ok(()) } else { Err(ApiError::invalid(resource, object::name(new), &causes)) }
     }
 
-    /// Stores an object, unless this is only a rehearsal.
+    /// Stores an object, except in a dry run.
     pub(super) fn commit(
         &mut self,
         resource: &Resource,
@@ -296,42 +298,42 @@ impl State {
         if caller.dry_run {
             return Arc::new(new);
         }
-        let stored = self.store.put(&resource.collection(), key, new, &caller.who, caller.now);
+        let stored = self.store.put(&resource.collection(), key, new, &caller.user, caller.now);
         if resource.plural == "customresourcedefinitions" {
             self.reload_definitions();
         }
         stored
     }
 
-    /// Removes an object whose last hold is gone.
+    /// Removes an object that has no finalizers left.
     pub(super) fn finish_deletion(&mut self, resource: &Resource, key: &str, caller: &Caller) {
         if caller.dry_run {
             return;
         }
-        self.store.remove(&resource.collection(), key, &caller.who, caller.now);
+        self.store.remove(&resource.collection(), key, &caller.user, caller.now);
         if resource.plural == "customresourcedefinitions" {
             self.reload_definitions();
         }
     }
 }
 
-/// Takes the parts out of an object that another has too.
+/// Removes and returns the parts that are equal in another object.
 fn take_unchanged(object: &mut Value, other: &Value) -> Vec<(String, Value)> {
     let same = |part: &&str| object.get(*part).is_some_and(|is| other.get(*part) == Some(is));
     let same: Vec<&str> = ["metadata", "spec", "status"].into_iter().filter(same).collect();
     same.into_iter().filter_map(|part| Some((part.to_owned(), take(object, part)?))).collect()
 }
 
-/// Whether nothing holds an object that is being deleted.
-fn is_released(object: &Value) -> bool {
+/// Whether an object that is being deleted has neither finalizers nor a grace period.
+fn is_deletable(object: &Value) -> bool {
     is_deleting(object)
         && items(object, "metadata.finalizers").is_empty()
         && number(object, "metadata.deletionGracePeriodSeconds").unwrap_or(0) == 0
         && (text(object, "kind") != "Namespace" || items(object, "spec.finalizers").is_empty())
 }
 
-/// A write to `/status` leaves the rest alone. Custom resources keep their metadata too; others take labels,
-/// annotations and finalizers along, as the real server lets them.
+/// A write to `/status` changes only the status. Built-in kinds also take labels, annotations and finalizers, as on
+/// the real server.
 fn keep_all_but_status(resource: &Resource, new: &mut Value, old: &Value) {
     let given = take(new, "metadata").unwrap_or_default();
     copy(old, new, "metadata");

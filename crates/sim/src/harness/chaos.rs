@@ -1,5 +1,5 @@
-//! What happens to a cluster besides the program under test: machines come, reboot and die, other people write,
-//! history is compacted, clocks jump, DNS goes down.
+//! Chaos in a cluster besides the program under test: machines reboot and die, other users write, the log is
+//! compacted, clocks jump, DNS fails.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::actors::cloud::Cloud;
-use crate::actors::kubelet::{Kubelets, Lie, NodeSpec};
+use crate::actors::kubelet::{FalseReport, Kubelets, NodeSpec};
 use crate::clock::Clock;
 use crate::cluster::{Cluster, Local};
 use crate::faults::Coverage;
@@ -20,48 +20,48 @@ use super::Scenario;
 
 pub(super) struct Chaos {
     cluster: Cluster,
-    somebody: Local,
+    user: Local,
     kubelets: Kubelets,
     cloud: Cloud,
     nodes: Vec<NodeSpec>,
     random: fastrand::Rng,
-    forged: (String, String),
-    meddle: fn(&Local, &mut fastrand::Rng) -> Option<&'static str>,
+    false_label: (String, String),
+    user_action: fn(&Local, &mut fastrand::Rng) -> Option<&'static str>,
     coverage: Arc<Mutex<Coverage>>,
     outages: Vec<Outage>,
     off: Vec<String>,
 }
 
-/// What may happen next, and how often compared to the others.
+/// What may happen next.
 #[derive(Clone, Copy)]
-enum Misfortune {
-    ForeignWrite,
-    Meddling,
+enum ChaosEvent {
+    UserWrite,
+    UserAction,
     Reboot,
     PowerOff,
     PowerOn,
     DeleteNode,
-    LieBegins,
-    LieEnds,
+    FalseReportStart,
+    FalseReportEnd,
     DnsDown,
     DnsUp,
     Compaction,
     ClockJump,
 }
 
-const MISFORTUNES: &[(Misfortune, u32)] = &[
-    (Misfortune::ForeignWrite, 30),
-    (Misfortune::Meddling, 10),
-    (Misfortune::Reboot, 4),
-    (Misfortune::PowerOff, 3),
-    (Misfortune::PowerOn, 4),
-    (Misfortune::DeleteNode, 6),
-    (Misfortune::LieBegins, 10),
-    (Misfortune::LieEnds, 14),
-    (Misfortune::DnsDown, 3),
-    (Misfortune::DnsUp, 4),
-    (Misfortune::Compaction, 4),
-    (Misfortune::ClockJump, 2),
+const CHAOS_EVENTS: &[(ChaosEvent, u32)] = &[
+    (ChaosEvent::UserWrite, 30),
+    (ChaosEvent::UserAction, 10),
+    (ChaosEvent::Reboot, 4),
+    (ChaosEvent::PowerOff, 3),
+    (ChaosEvent::PowerOn, 4),
+    (ChaosEvent::DeleteNode, 6),
+    (ChaosEvent::FalseReportStart, 10),
+    (ChaosEvent::FalseReportEnd, 14),
+    (ChaosEvent::DnsDown, 3),
+    (ChaosEvent::DnsUp, 4),
+    (ChaosEvent::Compaction, 4),
+    (ChaosEvent::ClockJump, 2),
 ];
 
 impl Chaos {
@@ -75,22 +75,22 @@ impl Chaos {
     ) -> Self {
         Self {
             cluster: cluster.clone(),
-            somebody: cluster.local("somebody"),
+            user: cluster.local("user"),
             kubelets: kubelets.clone(),
             cloud: cloud.clone(),
             nodes,
             random: fastrand::Rng::with_seed(seed),
-            forged: scenario.forged.clone(),
-            meddle: scenario.meddle,
+            false_label: scenario.false_label.clone(),
+            user_action: scenario.user_action,
             coverage,
             outages: Vec::new(),
             off: Vec::new(),
         }
     }
 
-    /// Makes trouble until the given time, then makes it good.
+    /// Injects chaos events until a time, then heals everything.
     pub(super) async fn run(mut self, clocks: Vec<Clock>, until: Instant) {
-        let trouble = async {
+        let chaos = async {
             for node in self.nodes.clone() {
                 self.kubelets.join(node);
                 let pause = self.random.u64(0..3_000);
@@ -99,27 +99,27 @@ impl Chaos {
             loop {
                 let pause = self.random.u64(100..4_000);
                 sleep(Duration::from_millis(pause)).await;
-                let misfortune = self.choose();
-                self.strike(misfortune, &clocks);
+                let event = self.choose();
+                self.apply(event, &clocks);
             }
         };
-        let _ = timeout_at(until, trouble).await;
+        let _ = timeout_at(until, chaos).await;
         self.heal();
     }
 
-    fn choose(&mut self) -> Misfortune {
-        let all: u32 = MISFORTUNES.iter().map(|(_, weight)| weight).sum();
+    fn choose(&mut self) -> ChaosEvent {
+        let all: u32 = CHAOS_EVENTS.iter().map(|(_, weight)| weight).sum();
         let mut dice = self.random.u32(0..all);
-        for (misfortune, weight) in MISFORTUNES {
+        for (event, weight) in CHAOS_EVENTS {
             if dice < *weight {
-                return *misfortune;
+                return *event;
             }
             dice -= weight;
         }
-        Misfortune::ForeignWrite
+        ChaosEvent::UserWrite
     }
 
-    /// One of the machines there are now, rented ones included.
+    /// A random machine, including those of the cloud.
     fn choose_node(&mut self) -> Option<NodeSpec> {
         let rented = self.cloud.all();
         let all = self.nodes.len() + rented.len();
@@ -127,52 +127,52 @@ impl Chaos {
         self.nodes.get(i).or_else(|| rented.get(i - self.nodes.len())).cloned()
     }
 
-    fn strike(&mut self, misfortune: Misfortune, clocks: &[Clock]) {
+    fn apply(&mut self, event: ChaosEvent, clocks: &[Clock]) {
         let Some(node) = self.choose_node() else { return };
-        let what = match misfortune {
-            Misfortune::ForeignWrite => self.write_as_somebody(&node.name),
-            Misfortune::Meddling => (self.meddle)(&self.somebody, &mut self.random),
-            Misfortune::Reboot => {
+        let what = match event {
+            ChaosEvent::UserWrite => self.write_as_user(&node.name),
+            ChaosEvent::UserAction => (self.user_action)(&self.user, &mut self.random),
+            ChaosEvent::Reboot => {
                 let down_for = Duration::from_millis(self.random.u64(500..60_000));
                 self.kubelets.reboot(&node.name, down_for);
                 Some("reboot")
             }
-            Misfortune::PowerOff => {
+            ChaosEvent::PowerOff => {
                 self.kubelets.power_off(&node.name);
                 self.off.push(node.name.clone());
                 Some("power off")
             }
-            Misfortune::PowerOn => self.off.pop().map(|name| {
+            ChaosEvent::PowerOn => self.off.pop().map(|name| {
                 self.kubelets.power_on(&name);
                 "power on"
             }),
-            Misfortune::DeleteNode => self.replace_by_namesake(&node),
-            Misfortune::LieBegins => {
-                let forged = [self.forged.clone()].into();
+            ChaosEvent::DeleteNode => self.replace_machine(&node),
+            ChaosEvent::FalseReportStart => {
+                let false_label = [self.false_label.clone()].into();
                 let lie = match self.random.u8(0..3) {
-                    0 => Lie { ready: Some(false), ..Lie::default() },
-                    1 => Lie { exit_code: Some(0), ..Lie::default() },
-                    _ => Lie { labels: forged, ..Lie::default() },
+                    0 => FalseReport { ready: Some(false), ..FalseReport::default() },
+                    1 => FalseReport { exit_code: Some(0), ..FalseReport::default() },
+                    _ => FalseReport { labels: false_label, ..FalseReport::default() },
                 };
-                self.kubelets.lie(&node.name, lie);
-                Some("kubelet lies")
+                self.kubelets.set_false_report(&node.name, lie);
+                Some("false kubelet report")
             }
-            Misfortune::LieEnds => {
-                self.kubelets.lie(&node.name, Lie::default());
-                Some("kubelet is honest again")
+            ChaosEvent::FalseReportEnd => {
+                self.kubelets.set_false_report(&node.name, FalseReport::default());
+                Some("true kubelet report")
             }
-            Misfortune::DnsDown => Some(self.fail_dns(&node)),
-            Misfortune::DnsUp => self.outages.pop().map(|outage| {
+            ChaosEvent::DnsDown => Some(self.fail_dns(&node)),
+            ChaosEvent::DnsUp => self.outages.pop().map(|outage| {
                 self.cluster.network().heal(&outage);
                 "DNS back"
             }),
-            Misfortune::Compaction => {
+            ChaosEvent::Compaction => {
                 let mut state = self.cluster.state();
                 let revision = state.store.revision().saturating_sub(self.random.u64(0..50));
                 state.store.compact(revision);
-                Some("history compacted (410)")
+                Some("log compacted (410)")
             }
-            Misfortune::ClockJump => {
+            ChaosEvent::ClockJump => {
                 let clock = &clocks[self.random.usize(..clocks.len())];
                 clock.jump(SignedDuration::from_secs(self.random.i64(-60..60)));
                 Some("clock jump")
@@ -180,21 +180,21 @@ impl Chaos {
         };
         if let Some(what) = what {
             self.coverage.lock().unwrap_or_else(PoisonError::into_inner).count(what);
-            self.cluster.trace().line(|| format!("chaos: {what} {}", node.name));
+            self.cluster.trace().record(|| format!("chaos: {what} {}", node.name));
         }
     }
 
-    /// The machine is replaced by another of the same name: same name, another uid.
-    fn replace_by_namesake(&self, node: &NodeSpec) -> Option<&'static str> {
+    /// Replaces a machine by another of the same name, so that the Node has a new uid.
+    fn replace_machine(&self, node: &NodeSpec) -> Option<&'static str> {
         if !node.provider_id.is_empty() {
-            // A rented machine has no namesake; who replaces it is not chaos.
+            // A machine of the cloud never reuses a name, and its provisioner replaces it.
             return None;
         }
-        let object = self.somebody.get("nodes", "", &node.name)?;
-        self.somebody.delete(&object, None).ok()?;
+        let object = self.user.get("nodes", "", &node.name)?;
+        self.user.delete(&object, None).ok()?;
         self.kubelets.power_off(&node.name);
         self.kubelets.join(node.clone());
-        Some("node deleted and reborn")
+        Some("node deleted and re-registered")
     }
 
     fn fail_dns(&mut self, node: &NodeSpec) -> &'static str {
@@ -208,17 +208,17 @@ impl Chaos {
         what
     }
 
-    /// Somebody else changes what is theirs on the same object.
-    fn write_as_somebody(&mut self, name: &str) -> Option<&'static str> {
-        let node = self.somebody.get("nodes", "", name)?;
+    /// Changes labels, annotations or taints of another owner on a node.
+    fn write_as_user(&mut self, name: &str) -> Option<&'static str> {
+        let node = self.user.get("nodes", "", name)?;
         let n = self.random.u32(0..1_000);
         let choice = self.random.u8(0..3);
-        let written = self.somebody.change(&node, None, |node| match choice {
-            0 => node["metadata"]["labels"]["somebody.example.com/label"] = json!(n.to_string()),
-            1 => node["metadata"]["annotations"]["somebody.example.com/note"] = json!(n.to_string()),
+        let written = self.user.change(&node, None, |node| match choice {
+            0 => node["metadata"]["labels"]["user.example.com/label"] = json!(n.to_string()),
+            1 => node["metadata"]["annotations"]["user.example.com/note"] = json!(n.to_string()),
             _ => {
                 let mut taints = items(node, "spec.taints").to_vec();
-                let key = format!("somebody.example.com/taint-{}", n % 3);
+                let key = format!("user.example.com/taint-{}", n % 3);
                 if let Some(i) = taints.iter().position(|t| t["key"] == json!(key)) {
                     taints.remove(i);
                 } else {
@@ -228,7 +228,7 @@ impl Chaos {
                 set(node, "spec.taints", json!(taints));
             }
         });
-        written.ok().map(|_| "foreign write")
+        written.ok().map(|_| "write by another user")
     }
 
     fn heal(&mut self) {
@@ -236,7 +236,7 @@ impl Chaos {
             self.cluster.network().heal(&outage);
         }
         for node in self.nodes.iter().chain(&self.cloud.all()) {
-            self.kubelets.lie(&node.name, Lie::default());
+            self.kubelets.set_false_report(&node.name, FalseReport::default());
             self.kubelets.power_on(&node.name);
         }
     }

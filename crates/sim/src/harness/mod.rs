@@ -1,8 +1,8 @@
-//! Runs a program under test through seeds of faults, and checks invariants at every step.
+//! Runs a program under test through seeds of faults and checks invariants at every commit.
 //!
-//! One seed is one run: nodes join, replicas of the program start on wires that lose, delay and refuse, machines
-//! reboot and die, somebody else writes to the same objects, and replicas crash before and after their writes. Then
-//! everything is healed, and what must come true in the end is looked at. The same seed gives the same run.
+//! One seed is one run: nodes join, replicas of the program run with faulty transports and crash around their writes,
+//! machines reboot and die, and other users write to the same objects. Then everything is healed, and the final state
+//! is checked. The same seed gives the same run.
 
 mod chaos;
 mod sweep;
@@ -21,142 +21,133 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use crate::actors::autoscaler::Autoscaler;
 use crate::actors::cloud::{Cloud, Group};
 use crate::actors::karpenter::Karpenter;
-use crate::actors::kubelet::{Kubelets, NodeSpec, Runner, Shell};
+use crate::actors::kubelet::{ContainerRuntime, FakeRuntime, Kubelets, NodeSpec};
 use crate::actors::{self, Timing};
 use crate::clock::Clock;
 use crate::cluster::{Cluster, Local, Options};
 use crate::faults::{Coverage, Faults, Rates};
 use crate::store::Change;
-use crate::wire::Wire;
+use crate::transport::Transport;
 
-/// What a replica of the program under test is given.
 pub struct Replica {
-    /// Its way to the cluster, faults included.
+    /// A client with faults.
     pub client: kube::Client,
-    /// Its clock, which may jump.
+    /// The replica's clock, which may jump.
     pub clock: Clock,
-    /// `replica-0`, `replica-1`: the name that its writes carry in the trace and for the invariants.
+    /// `replica-0`, `replica-1`: the user of its writes.
     pub name: String,
-    /// For whatever the program does at random.
     pub seed: u64,
 }
 
-/// The program under test: runs until it is dropped.
+/// The program under test. It runs until it is dropped.
 pub type Program = Arc<dyn Fn(Replica) -> BoxFuture<'static, ()> + Send + Sync>;
 
-/// Something that must hold at every step, and something that must be so in the end.
+/// A condition that holds at every commit, and one that holds in the end.
 pub trait Invariant: Send {
-    /// What must hold, in a few words.
     fn name(&self) -> &'static str;
 
-    /// The run begins, in this cluster.
+    /// Called at the start of a run.
     fn begin(&mut self, _cluster: &Cluster) {}
 
-    /// Looks at a change as it is committed; an error says what is wrong with it.
+    /// Checks a change at its commit.
     fn check(&mut self, change: &Change) -> Result<(), String>;
 
-    /// Looks at the cluster after everything was healed and had time to settle.
-    fn finally(&mut self, _cluster: &Cluster) -> Result<(), String> {
+    /// Checks the cluster after everything was healed and has settled.
+    fn check_final(&mut self, _cluster: &Cluster) -> Result<(), String> {
         Ok(())
     }
 }
 
-/// What is run.
 #[derive(Clone)]
 pub struct Scenario {
-    /// The program.
     pub program: Program,
-    /// How many of it at once. More than one without a leader is two leaders.
+    /// The number of replicas. Without leader election all of them lead.
     pub replicas: usize,
-    /// What must hold, made anew for each run.
+    /// Called once for each run.
     pub invariants: fn() -> Vec<Box<dyn Invariant>>,
-    /// How long things go wrong.
-    pub rough: Duration,
-    /// How long everything then has to settle.
-    pub calm: Duration,
-    /// Runs the containers.
-    pub runner: Arc<dyn Runner>,
-    /// What the cluster has before anything else happens.
-    pub furnish: fn(&Cluster),
+    /// How long faults are injected.
+    pub chaos_duration: Duration,
+    /// How long the cluster may settle after that.
+    pub settle_duration: Duration,
+    pub runtime: Arc<dyn ContainerRuntime>,
+    /// Creates the initial objects.
+    pub setup: fn(&Cluster),
     /// The taints that every node registers with.
     pub taints: Vec<Value>,
-    /// Whether there are machines that nobody replaces, besides those of pools and groups.
+    /// Whether there are machines that are not part of a group.
     pub fixed: bool,
-    /// Pools that a stand-in for Karpenter keeps full; there is none where this is empty.
+    /// The pools of a Karpenter stand-in, which runs if there are any.
     pub karpenter: Vec<Group>,
-    /// Groups that a stand-in for an autoscaler keeps full; there is none where this is empty.
+    /// The groups of an autoscaler stand-in, which runs if there are any.
     pub autoscaled: Vec<Group>,
-    /// A label that lying kubelets give themselves.
-    pub forged: (String, String),
-    /// What else somebody may do now and then, in a word or two; none where there was nothing to do it to.
-    pub meddle: fn(&Local, &mut fastrand::Rng) -> Option<&'static str>,
-    /// What a change means in this story, in a word or two, where that is worth counting.
-    pub notable: fn(&Change) -> Option<&'static str>,
-    /// Undoes what meddling may have left, when everything is healed.
+    /// A label that kubelets set on their Nodes falsely.
+    pub false_label: (String, String),
+    /// A random action of a user and its name for the report; none if it did not apply.
+    pub user_action: fn(&Local, &mut fastrand::Rng) -> Option<&'static str>,
+    /// The name under which the report counts a change, if it does.
+    pub count_as: fn(&Change) -> Option<&'static str>,
+    /// Reverts what user actions left behind.
     pub heal: fn(&Local),
 }
 
 impl Scenario {
-    /// Two replicas, ten minutes of trouble, three to settle.
+    /// Two replicas, ten minutes of chaos, three to settle.
     pub fn new(program: Program, invariants: fn() -> Vec<Box<dyn Invariant>>) -> Self {
-        let (rough, calm) = (Duration::from_mins(10), Duration::from_mins(3));
-        let forged = ("kubelet.example.com/forged".to_owned(), "yes".to_owned());
+        let (chaos_duration, settle_duration) = (Duration::from_mins(10), Duration::from_mins(3));
+        let false_label = ("kubelet.example.com/false_label".to_owned(), "yes".to_owned());
         Self {
             program,
             replicas: 2,
             invariants,
-            rough,
-            calm,
-            runner: Arc::new(Shell),
-            furnish: |_| {},
+            chaos_duration,
+            settle_duration,
+            runtime: Arc::new(FakeRuntime),
+            setup: |_| {},
             taints: Vec::new(),
             fixed: true,
             karpenter: Vec::new(),
             autoscaled: Vec::new(),
-            forged,
-            meddle: |_, _| None,
-            notable: |_| None,
+            false_label,
+            user_action: |_, _| None,
+            count_as: |_| None,
             heal: |_| {},
         }
     }
 }
 
-/// How a run ended.
 #[derive(Debug)]
 pub struct Report {
-    /// Which run.
     pub seed: u64,
-    /// The first thing that was wrong, if anything was.
+    /// The first violation of an invariant.
     pub violation: Option<String>,
-    /// What the run met.
     pub coverage: Coverage,
-    /// What happened, if the trace was kept.
+    /// Empty unless the trace was enabled.
     pub trace: String,
 }
 
-/// A program that sends more requests than this in one virtual minute asks again and again without a pause.
-const BUSY: u64 = 4_000;
+/// A program that sends more requests is in a busy loop.
+const MAX_REQUESTS_PER_MINUTE: u64 = 4_000;
 
-/// How the names of replicas begin.
+/// The prefix of replica names.
 const REPLICA: &str = "replica-";
 
 /// Runs one seed.
 ///
 /// # Panics
-/// Where no tokio runtime can be made.
+/// If no tokio runtime can be built.
 #[must_use]
 pub fn run(scenario: &Scenario, seed: u64, keep_trace: bool) -> Report {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    let runtime = runtime.expect("a runtime without I/O needs nothing that can be missing");
-    // Inside the runtime: outside of it tokio's clock is the real one, and the run would begin at a random moment.
+    let runtime = runtime.expect("a runtime without I/O can be built");
+    // Inside the runtime, since tokio's clock is real outside and the run would not be deterministic.
     runtime.block_on(async { Run::new(scenario, seed, keep_trace).go().await })
 }
 
-/// The first violation of a run, and a bell that rings for it.
+/// The first violation of a run, and a notification of it.
 #[derive(Clone, Default)]
 struct Violation {
     first: Arc<Mutex<Option<String>>>,
-    bell: Arc<Notify>,
+    notify: Arc<Notify>,
 }
 
 impl Violation {
@@ -164,7 +155,7 @@ impl Violation {
         let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         if first.is_none() {
             *first = Some(text);
-            self.bell.notify_one();
+            self.notify.notify_one();
         }
     }
 
@@ -192,9 +183,9 @@ impl<'s> Run<'s> {
         let mut random = fastrand::Rng::with_seed(seed);
         let cluster = Cluster::new(Options::simulated(random.u64(..)));
         if keep_trace {
-            cluster.trace().keep();
+            cluster.trace().enable();
         }
-        let rates = some_rates(&mut random);
+        let rates = random_rates(&mut random);
         Self {
             scenario,
             seed,
@@ -209,11 +200,11 @@ impl<'s> Run<'s> {
     }
 
     async fn go(mut self) -> Report {
-        self.watch_over_every_step();
-        (self.scenario.furnish)(&self.cluster);
+        self.install_invariants();
+        (self.scenario.setup)(&self.cluster);
         let mut actors = actors::start(&self.cluster, Timing::default());
-        let started = actors.at_work();
-        let kubelets = Kubelets::start(&self.cluster, self.random.u64(..), self.scenario.runner.clone());
+        let started = actors.running();
+        let kubelets = Kubelets::start(&self.cluster, self.random.u64(..), self.scenario.runtime.clone());
         let cloud = Cloud::new(&self.cluster, &kubelets);
         let (karpenter, autoscaler) = self.start_stand_ins(&cloud);
         let nodes = if self.scenario.fixed { self.choose_nodes() } else { Vec::new() };
@@ -225,44 +216,43 @@ impl<'s> Run<'s> {
         let clocks: Vec<Clock> =
             (0..self.scenario.replicas).map(|_| self.cluster.clock().independent()).collect();
         for (i, clock) in clocks.iter().enumerate() {
-            replicas.spawn(self.keep_replica_running(i, clock.clone()));
+            replicas.spawn(self.run_replica(i, clock.clone()));
         }
-        let calm_at = Instant::now() + self.scenario.rough;
-        let trouble = chaos.run(clocks, calm_at);
-        let end = calm_at + self.scenario.calm;
-        let story = async {
-            trouble.await;
+        let calm_at = Instant::now() + self.scenario.chaos_duration;
+        let chaos = chaos.run(clocks, calm_at);
+        let end = calm_at + self.scenario.settle_duration;
+        let timeline = async {
+            chaos.await;
             for faults in self.faults.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-                faults.set_rates(Rates::CALM);
+                faults.set_rates(Rates::NONE);
             }
-            (self.scenario.heal)(&self.cluster.local("somebody"));
-            self.cluster.trace().line(|| "everything is healed".into());
+            (self.scenario.heal)(&self.cluster.local("user"));
+            self.cluster.trace().record(|| "all faults healed".into());
             sleep_until(end).await;
         };
         tokio::select! {
             biased;
-            () = self.violation.bell.notified() => {}
+            () = self.violation.notify.notified() => {}
             Some(Err(error)) = replicas.join_next() => {
                 self.violation.report(format!("the program under test panicked: {}", panic_message(error)));
             }
-            () = story => {
-                self.look_at_the_end();
-                let stand_ins = karpenter.as_ref().is_none_or(Karpenter::at_work)
-                    && autoscaler.as_ref().is_none_or(Autoscaler::at_work);
-                if actors.at_work() != started || !kubelets.at_work() || !stand_ins {
-                    self.violation.report("part of the embedded cluster itself panicked: see the output above".into());
+            () = timeline => {
+                self.check_final_state();
+                let stand_ins = karpenter.as_ref().is_none_or(Karpenter::is_running)
+                    && autoscaler.as_ref().is_none_or(Autoscaler::is_running);
+                if actors.running() != started || !kubelets.is_running() || !stand_ins {
+                    self.violation.report("a component of the embedded cluster panicked: see the output above".into());
                 }
             }
         }
         let violation = self.violation.get();
         if let Some(violation) = &violation {
-            self.cluster.trace().line(|| format!("VIOLATION {violation}"));
+            self.cluster.trace().record(|| format!("VIOLATION {violation}"));
         }
         let coverage = self.coverage.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Report { seed: self.seed, violation, coverage, trace: self.cluster.trace().text() }
     }
 
-    /// Those who replace machines, where the scenario has any to replace.
     fn start_stand_ins(&mut self, cloud: &Cloud) -> (Option<Karpenter>, Option<Autoscaler>) {
         let (pools, groups) = (self.scenario.karpenter.clone(), self.scenario.autoscaled.clone());
         let karpenter = (!pools.is_empty()).then(|| {
@@ -276,20 +266,20 @@ impl<'s> Run<'s> {
         (karpenter.flatten(), autoscaler)
     }
 
-    fn watch_over_every_step(&self) {
+    fn install_invariants(&self) {
         let (invariants, violation) = (self.invariants.clone(), self.violation.clone());
         let (coverage, trace) = (self.coverage.clone(), self.cluster.trace().clone());
-        let notable = self.scenario.notable;
+        let count_as = self.scenario.count_as;
         for invariant in invariants.lock().unwrap_or_else(PoisonError::into_inner).iter_mut() {
             invariant.begin(&self.cluster);
         }
         self.cluster.observe(Box::new(move |change| {
-            trace.line(|| describe(change));
+            trace.record(|| describe(change));
             let mut coverage = coverage.lock().unwrap_or_else(PoisonError::into_inner);
             let by_whom =
-                if change.who.starts_with(REPLICA) { "writes, by the program" } else { "writes, by others" };
-            for what in [Some(by_whom), notable(change)].into_iter().flatten() {
-                *coverage.happened.entry(what).or_default() += 1;
+                if change.user.starts_with(REPLICA) { "writes, by the program" } else { "writes, by others" };
+            for what in [Some(by_whom), count_as(change)].into_iter().flatten() {
+                *coverage.observations.entry(what).or_default() += 1;
             }
             for invariant in invariants.lock().unwrap_or_else(PoisonError::into_inner).iter_mut() {
                 *coverage.checks.entry(invariant.name()).or_default() += 1;
@@ -297,7 +287,7 @@ impl<'s> Run<'s> {
                     violation.report(format!(
                         "{}: {wrong} (by {}, {})",
                         invariant.name(),
-                        change.who,
+                        change.user,
                         describe(change)
                     ));
                 }
@@ -305,15 +295,15 @@ impl<'s> Run<'s> {
         }));
     }
 
-    fn look_at_the_end(&self) {
+    fn check_final_state(&self) {
         for invariant in self.invariants.lock().unwrap_or_else(PoisonError::into_inner).iter_mut() {
-            if let Err(wrong) = invariant.finally(&self.cluster) {
+            if let Err(wrong) = invariant.check_final(&self.cluster) {
                 self.violation.report(format!("{}, in the end: {wrong}", invariant.name()));
             }
         }
     }
 
-    /// 6 to 23 machines in three zones, and 200 in two of a hundred runs, an even and an odd one.
+    /// 6 to 23 machines in three zones; 200 in two of a hundred runs, one even and one odd.
     fn choose_nodes(&mut self) -> Vec<NodeSpec> {
         let count = if matches!(self.seed % 100, 0 | 51) { 200 } else { self.random.usize(6..24) };
         let zone = |i: usize| ["a", "b", "c"][i % 3].to_owned();
@@ -326,21 +316,21 @@ impl<'s> Run<'s> {
         (0..count).map(node).collect()
     }
 
-    /// Starts a replica, and starts it again whenever it crashed.
-    fn keep_replica_running(&mut self, i: usize, clock: Clock) -> impl Future<Output = ()> + Send + 'static {
+    /// Runs a replica and restarts it after each crash.
+    fn run_replica(&mut self, i: usize, clock: Clock) -> impl Future<Output = ()> + Send + 'static {
         let mut random = fastrand::Rng::with_seed(self.random.u64(..));
         let (cluster, program) = (self.cluster.clone(), self.scenario.program.clone());
         let (coverage, all_faults) = (self.coverage.clone(), self.faults.clone());
         let (violation, rates) = (self.violation.clone(), self.rates);
-        let calm_at = Instant::now() + self.scenario.rough;
+        let calm_at = Instant::now() + self.scenario.chaos_duration;
         async move {
             loop {
-                let rates = if Instant::now() < calm_at { rates } else { Rates::CALM };
+                let rates = if Instant::now() < calm_at { rates } else { Rates::NONE };
                 let faults = Faults::new(random.u64(..), rates, coverage.clone());
                 all_faults.lock().unwrap_or_else(PoisonError::into_inner).push(faults.clone());
                 let name = format!("{REPLICA}{i}");
-                cluster.trace().line(|| format!("{name} starts"));
-                let client = Wire::new(&cluster, &name).with_faults(faults.clone()).client();
+                cluster.trace().record(|| format!("{name} starts"));
+                let client = Transport::new(&cluster, &name).with_faults(faults.clone()).client();
                 let replica =
                     Replica { client, clock: clock.clone(), name: name.clone(), seed: random.u64(..) };
                 let running = program(replica);
@@ -348,11 +338,11 @@ impl<'s> Run<'s> {
                     biased;
                     () = faults.crashed() => {}
                     () = busy(&faults) => {
-                        violation.report(format!("{name} sent more than {BUSY} requests in one minute: a busy loop"));
+                        violation.report(format!("{name} sent more than {MAX_REQUESTS_PER_MINUTE} requests in one minute: a busy loop"));
                     }
-                    () = running => cluster.trace().line(|| format!("{name} ended by itself")),
+                    () = running => cluster.trace().record(|| format!("{name} returned")),
                 }
-                // Whatever the replica left running can no longer reach anybody.
+                // Cuts off tasks that the replica left behind.
                 faults.crash();
                 sleep(Duration::from_millis(random.u64(200..5_000))).await;
             }
@@ -360,34 +350,34 @@ impl<'s> Run<'s> {
     }
 }
 
-/// What a panic said, without the number of its task, which is another in each run.
+/// The message of a panic, without the task id, which differs between runs.
 fn panic_message(error: JoinError) -> String {
     let Ok(payload) = error.try_into_panic() else { return "it was cancelled".into() };
     let text = payload.downcast_ref::<&str>().map(ToString::to_string);
     text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_default()
 }
 
-/// Returns when a client sent too much within one virtual minute.
+/// Returns when a client has sent too many requests within one virtual minute.
 async fn busy(faults: &Faults) {
     loop {
         let before = faults.requests();
         let minute = Instant::now() + Duration::from_mins(1);
-        // A busy client wakes us early; an idle one lets the minute pass.
-        let _ = timeout_at(minute, faults.sent(before + BUSY)).await;
-        if faults.requests() - before >= BUSY {
+        // A busy client wakes this up early.
+        let _ = timeout_at(minute, faults.wait_for_requests(before + MAX_REQUESTS_PER_MINUTE)).await;
+        if faults.requests() - before >= MAX_REQUESTS_PER_MINUTE {
             return;
         }
     }
 }
 
-/// Not every run is equally rough: some faults hide others.
-fn some_rates(random: &mut fastrand::Rng) -> Rates {
+/// Varies the rates, since frequent faults hide rare ones.
+fn random_rates(random: &mut fastrand::Rng) -> Rates {
     let mut scale = |rate: u32| rate * random.u32(0..=4) / 2;
-    let Rates { refused, lost, held, crash, cut, late, stale } = Rates::ROUGH;
+    let Rates { refused, lost, delayed, crash, cut, late, stale } = Rates::CHAOS;
     Rates {
         refused: scale(refused),
         lost: scale(lost),
-        held: scale(held),
+        delayed: scale(delayed),
         crash: scale(crash),
         cut: scale(cut),
         late: scale(late),
@@ -397,9 +387,9 @@ fn some_rates(random: &mut fastrand::Rng) -> Rates {
 
 fn describe(change: &Change) -> String {
     let what = match (&change.before, &change.after) {
-        (None, _) => "made",
-        (_, None) => "removed",
-        _ => "changed",
+        (None, _) => "created",
+        (_, None) => "deleted",
+        _ => "updated",
     };
-    format!("{} {what} {}/{} rv={}", change.who, change.collection, change.key, change.revision)
+    format!("{} {what} {}/{} rv={}", change.user, change.collection, change.key, change.revision)
 }

@@ -1,4 +1,4 @@
-//! Many seeds, on all cores, and what they covered.
+//! Runs many seeds on all cores and sums up their coverage.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,21 +9,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::{Report, Scenario, run};
 use crate::faults::Coverage;
 
-/// The outcome of many runs.
 #[derive(Debug, Default)]
 pub struct Sweep {
-    /// How many runs there were.
     pub runs: u64,
-    /// The runs that found something, by seed.
+    /// Sorted by seed.
     pub failures: Vec<Report>,
-    /// What all runs met together.
     pub coverage: Coverage,
 }
 
-/// Runs every seed of a range, each its own story, also after one that failed; `progress` is called after each with what
-/// was found so far.
+/// Runs every seed of a range, including those after a failure. `progress` is called after each run.
 pub fn sweep<'s>(
-    story: impl Fn(u64) -> &'s Scenario + Sync,
+    scenario: impl Fn(u64) -> &'s Scenario + Sync,
     seeds: Range<u64>,
     progress: impl Fn(&Sweep) + Sync,
 ) -> Sweep {
@@ -38,8 +34,8 @@ pub fn sweep<'s>(
                     if seed >= seeds.end {
                         return;
                     }
-                    // A panic in the middle of a run must not lose the seed that led to it.
-                    let run = AssertUnwindSafe(|| run(story(seed), seed, false));
+                    // A panic must not lose its seed.
+                    let run = AssertUnwindSafe(|| run(scenario(seed), seed, false));
                     let mut report = catch_unwind(run).unwrap_or_else(|_| Report {
                         seed,
                         violation: Some("the run panicked: see the output above".into()),
@@ -65,8 +61,8 @@ pub fn sweep<'s>(
 impl fmt::Display for Sweep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "covered in {} runs:", self.runs)?;
-        writeln!(f, "  happened")?;
-        for (what, n) in &self.coverage.happened {
+        writeln!(f, "  observations")?;
+        for (what, n) in &self.coverage.observations {
             writeln!(f, "    {what:<26} {n:>9}")?;
         }
         writeln!(f, "  faults injected")?;

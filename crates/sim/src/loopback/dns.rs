@@ -1,4 +1,4 @@
-//! A DNS server that knows two names.
+//! A DNS server with two names.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -12,25 +12,25 @@ use tokio::time::sleep;
 use super::{Dns, Switches, any_port};
 use crate::bind::Error;
 
-/// How often a port is looked for that is free for both UDP and TCP.
+/// How often to try for a port that is free for both UDP and TCP.
 const TRIES: usize = 16;
-/// The longest question by UDP without an extension; longer ones by TCP are not questions.
-const LONGEST: usize = 4096;
+/// Longer queries are not served.
+const MAX_PACKET: usize = 4096;
 
 const NAMES: [(&str, Ipv4Addr); 2] = [
     ("kubernetes.default.svc.cluster.local", Ipv4Addr::new(10, 96, 0, 1)),
     ("kube-dns.kube-system.svc.cluster.local", Ipv4Addr::new(10, 96, 0, 10)),
 ];
 
-/// Codes of RFC 1035.
+/// Response codes of RFC 1035.
 const NO_ERROR: u8 = 0;
 const SERV_FAIL: u8 = 2;
 const NX_DOMAIN: u8 = 3;
 
 pub(super) async fn serve(switches: &Arc<Switches>, tasks: &mut JoinSet<()>) -> Result<SocketAddr, Error> {
     let (udp, tcp, address) = sockets().await?;
-    tasks.spawn(by_udp(udp, switches.clone()));
-    tasks.spawn(by_tcp(tcp, switches.clone()));
+    tasks.spawn(serve_udp(udp, switches.clone()));
+    tasks.spawn(serve_tcp(tcp, switches.clone()));
     Ok(address)
 }
 
@@ -49,10 +49,10 @@ async fn sockets() -> Result<(UdpSocket, TcpListener, SocketAddr), Error> {
     }
 }
 
-async fn by_udp(socket: UdpSocket, switches: Arc<Switches>) {
-    let mut packet = [0; LONGEST];
+async fn serve_udp(socket: UdpSocket, switches: Arc<Switches>) {
+    let mut packet = [0; MAX_PACKET];
     loop {
-        // An error here is about an answer that nobody waited for.
+        // An ICMP error for an earlier reply.
         let Ok((length, from)) = socket.recv_from(&mut packet).await else { continue };
         if let Some(answer) = reply(&packet[..length], switches.now().0) {
             let _ = socket.send_to(&answer, from).await;
@@ -60,19 +60,19 @@ async fn by_udp(socket: UdpSocket, switches: Arc<Switches>) {
     }
 }
 
-async fn by_tcp(listener: TcpListener, switches: Arc<Switches>) {
+async fn serve_tcp(listener: TcpListener, switches: Arc<Switches>) {
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
         match listener.accept().await {
-            Ok((stream, _)) => drop(connections.spawn(converse(stream, switches.clone()))),
+            Ok((stream, _)) => drop(connections.spawn(serve_connection(stream, switches.clone()))),
             Err(_) => sleep(Duration::from_millis(50)).await,
         }
     }
 }
 
-/// Questions on one connection, each with its length in front, until it breaks.
-async fn converse(mut stream: TcpStream, switches: Arc<Switches>) {
+/// Serves length-prefixed queries on one connection.
+async fn serve_connection(mut stream: TcpStream, switches: Arc<Switches>) {
     while let Ok(length) = stream.read_u16().await {
         let mut question = vec![0; usize::from(length)];
         if stream.read_exact(&mut question).await.is_err() {
@@ -88,24 +88,24 @@ async fn converse(mut stream: TcpStream, switches: Arc<Switches>) {
     }
 }
 
-/// The answer to a question; none to what is none, and none where answers get lost.
-fn reply(packet: &[u8], way: Dns) -> Option<Vec<u8>> {
+/// The reply to a query; none if the packet is no query or replies are dropped.
+fn reply(packet: &[u8], upstream: Dns) -> Option<Vec<u8>> {
     let (name, kind, end) = read_question(packet)?;
     let known = NAMES.iter().find(|(n, _)| *n == name).map(|(_, address)| *address);
-    let (code, address) = match (way, known) {
+    let (code, address) = match (upstream, known) {
         (Dns::Drop, _) => return None,
         (Dns::ServFail, _) => (SERV_FAIL, None),
         (Dns::NxDomain, _) | (Dns::Healthy, None) => (NX_DOMAIN, None),
-        // Only A records; another type of a known name is no error and no record.
+        // Only A records; another type of a known name has no records.
         (Dns::Healthy, Some(address)) => (NO_ERROR, Some(address).filter(|_| kind == 1)),
     };
     let mut reply = packet.get(..2)?.to_vec();
-    // Response, authoritative, recursion as desired and available; one question, perhaps one answer.
+    // Response, authoritative, recursion as requested; one question, at most one answer.
     let desired = packet.get(2)? & 1;
     reply.extend([0x84 | desired, 0x80 | code, 0, 1, 0, u8::from(address.is_some()), 0, 0, 0, 0]);
     reply.extend(packet.get(12..end)?);
     if let Some(address) = address {
-        // The name of the question, A, IN, 5 s, four bytes.
+        // The name of the question, A, IN, TTL 5 s, four bytes.
         reply.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 5, 0, 4]);
         reply.extend(address.octets());
     }
@@ -147,14 +147,14 @@ mod tests {
     }
 
     /// Response code, number of answers, last four bytes.
-    fn ask(name: &str, kind: u8, way: Dns) -> Option<(u8, u8, Vec<u8>)> {
-        let answer = reply(&question(name, kind), way)?;
+    fn ask(name: &str, kind: u8, upstream: Dns) -> Option<(u8, u8, Vec<u8>)> {
+        let answer = reply(&question(name, kind), upstream)?;
         assert_eq!(answer[..2], [7, 7]);
         Some((answer[3] & 15, answer[7], answer[answer.len() - 4..].to_vec()))
     }
 
     #[test]
-    fn it_knows_two_names() {
+    fn two_names_resolve() {
         let api = "Kubernetes.default.svc.cluster.local";
         assert_eq!(ask(api, 1, Dns::Healthy), Some((NO_ERROR, 1, vec![10, 96, 0, 1])));
         assert_eq!(ask(api, 28, Dns::Healthy).map(|a| (a.0, a.1)), Some((NO_ERROR, 0)));
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn it_breaks_as_it_is_told() {
+    fn each_failure_mode_has_its_response() {
         let api = "kubernetes.default.svc.cluster.local";
         assert_eq!(ask(api, 1, Dns::Drop), None);
         assert_eq!(ask(api, 1, Dns::ServFail).map(|a| a.0), Some(SERV_FAIL));
@@ -172,13 +172,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_question_gets_no_answer() {
+    fn packets_that_are_no_query_get_no_reply() {
         let whole = question("a.b", 1);
         for end in 0..whole.len() {
             assert_eq!(reply(&whole[..end], Dns::Healthy), None, "{end}");
         }
         let mut answer = whole;
         answer[2] |= 0x80;
-        assert_eq!(reply(&answer, Dns::Healthy), None, "servers that answer answers never stop");
+        assert_eq!(reply(&answer, Dns::Healthy), None, "replies must not be answered");
     }
 }

@@ -1,5 +1,5 @@
-//! Edge: real sockets. A DNS server, a way to the API server and one to the pods of other nodes on loopback, for each
-//! node its own, so that they can be broken for one node and work for the next.
+//! Edge: real sockets. Each node has its own DNS server and its own proxies to the API server and to pods, so that
+//! they can fail for one node alone.
 
 mod api;
 mod dns;
@@ -13,52 +13,46 @@ use tokio::task::JoinSet;
 
 use crate::bind;
 
-/// What a node's DNS does.
+/// The behaviour of a node's DNS server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dns {
-    /// It knows the names of the API server and of cluster DNS, and no others.
+    /// It resolves the API server and cluster DNS.
     #[default]
     Healthy,
-    /// Nothing comes back.
+    /// Queries are dropped.
     Drop,
-    /// It cannot answer.
     ServFail,
-    /// It knows no name at all.
     NxDomain,
 }
 
-/// What a node's way to the API server does.
+/// The behaviour of a node's proxy to the API server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Api {
-    /// It leads there.
     #[default]
     Healthy,
-    /// Nobody listens.
     Refuse,
-    /// Connections are taken, and nothing comes back.
+    /// Connections are accepted and never answered.
     Blackhole,
-    /// Somebody else answers, with a certificate of its own making.
+    /// TLS is served with a certificate of another CA.
     WrongCertificate,
 }
 
-/// What a node's way to the pods of other nodes does.
+/// The behaviour of a node's path to pods of other nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pods {
-    /// It leads there.
     #[default]
     Healthy,
-    /// Connections are refused, as by a firewall that says so.
     Refuse,
 }
 
 /// The network of one node, until it is dropped.
 #[derive(Debug)]
 pub struct Endpoints {
-    /// Its DNS server, by UDP and TCP.
+    /// The DNS server, by UDP and TCP.
     pub dns: SocketAddr,
-    /// Its way to the API server. TLS goes through it unopened.
+    /// The proxy to the API server, which passes TLS through.
     pub api: SocketAddr,
-    /// Where the pods of other nodes are, all of them.
+    /// An address that stands for all pods of other nodes.
     pub pods: SocketAddr,
     pods_switch: pods::Switch,
     switches: Arc<Switches>,
@@ -68,7 +62,7 @@ pub struct Endpoints {
 #[derive(Debug, Default)]
 struct Switches {
     now: Mutex<(Dns, Api)>,
-    turned: Notify,
+    changed: Notify,
 }
 
 impl Switches {
@@ -78,7 +72,6 @@ impl Switches {
 }
 
 impl Endpoints {
-    /// Opens all, with nothing wrong; the API server is at this address.
     pub async fn open(api_server: SocketAddr) -> Result<Self, bind::Error> {
         let switches = Arc::new(Switches::default());
         let mut tasks = JoinSet::new();
@@ -88,26 +81,23 @@ impl Endpoints {
         Ok(Self { dns, api, pods, pods_switch, switches, _tasks: tasks })
     }
 
-    /// Breaks or heals DNS.
     pub fn set_dns(&self, dns: Dns) {
         self.switches.now.lock().unwrap_or_else(PoisonError::into_inner).0 = dns;
     }
 
-    /// Breaks or heals the way to the API server. Connections there are end.
+    /// Closes the open connections.
     pub fn set_api(&self, api: Api) {
         self.switches.now.lock().unwrap_or_else(PoisonError::into_inner).1 = api;
-        self.switches.turned.notify_one();
+        self.switches.changed.notify_one();
     }
 }
 
 impl Endpoints {
-    /// Breaks or heals the way to the pods of other nodes.
     pub fn set_pods(&self, pods: Pods) {
-        self.pods_switch.turn(pods);
+        self.pods_switch.set(pods);
     }
 }
 
-/// Any port of loopback.
 fn any_port() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
 }

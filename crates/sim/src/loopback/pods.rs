@@ -1,4 +1,4 @@
-//! A port that stands for every pod on other nodes, and can be shut.
+//! A port that stands for all pods of other nodes, and can refuse connections.
 
 use std::net::SocketAddr;
 
@@ -7,16 +7,15 @@ use tokio::sync::watch; // deterministic: it has one receiver, and sockets are r
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::api::{AGAIN, BACKLOG, bind};
+use super::api::{BACKLOG, RETRY_DELAY, bind};
 use super::{Pods, any_port};
 use crate::bind::Error;
 
-/// Opens and shuts it.
 #[derive(Debug)]
 pub(super) struct Switch(watch::Sender<Pods>);
 
 impl Switch {
-    pub(super) fn turn(&self, pods: Pods) {
+    pub(super) fn set(&self, pods: Pods) {
         self.0.send_replace(pods);
     }
 }
@@ -26,34 +25,34 @@ pub(super) fn serve(tasks: &mut JoinSet<()>) -> Result<(SocketAddr, Switch), Err
     let port = bind(any_port()).map_err(listen)?;
     let address = port.local_addr().map_err(listen)?;
     let open = bind(address).and_then(|socket| socket.listen(BACKLOG)).map_err(listen)?;
-    let (switch, turned) = watch::channel(Pods::default()); // deterministic: it has one receiver
-    tasks.spawn(follow(port, address, open, turned));
+    let (switch, changed) = watch::channel(Pods::default()); // deterministic: it has one receiver
+    tasks.spawn(watch(port, address, open, changed));
     Ok((address, Switch(switch)))
 }
 
-/// Listens while it should; the port stays ours meanwhile.
-async fn follow(_kept: TcpSocket, address: SocketAddr, open: TcpListener, mut turned: watch::Receiver<Pods>) {
+/// Listens while it is healthy. `_kept` reserves the port meanwhile.
+async fn watch(_kept: TcpSocket, address: SocketAddr, open: TcpListener, mut changed: watch::Receiver<Pods>) {
     let mut open = Some(open);
     loop {
-        let pods = *turned.borrow_and_update();
+        let pods = *changed.borrow_and_update();
         match (pods, &open) {
             (Pods::Refuse, _) => {
                 open = None;
-                if turned.changed().await.is_err() {
+                if changed.changed().await.is_err() {
                     return;
                 }
             }
             (Pods::Healthy, None) => {
                 open = bind(address).and_then(|socket| socket.listen(BACKLOG)).ok();
                 if open.is_none() {
-                    sleep(AGAIN).await;
+                    sleep(RETRY_DELAY).await;
                 }
             }
             (Pods::Healthy, Some(listener)) => tokio::select! {
                 biased;
-                is_there = turned.changed() => if is_there.is_err() { return },
-                // To be connected to is all that a pod has to do.
-                taken = listener.accept() => if taken.is_err() { sleep(AGAIN).await },
+                is_there = changed.changed() => if is_there.is_err() { return },
+                // Accepting a connection is all that a pod has to do.
+                taken = listener.accept() => if taken.is_err() { sleep(RETRY_DELAY).await },
             },
         }
     }

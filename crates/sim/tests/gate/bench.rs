@@ -1,4 +1,4 @@
-//! A cluster where nothing goes wrong but what the test does, and controllers on it.
+//! A cluster without injected faults, and controllers on it.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,13 +14,13 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use super::{LABEL, NAMESPACE, furnish, taint, template};
+use super::{LABEL, NAMESPACE, setup, taint, template};
 
 pub struct Bench {
     pub cluster: Cluster,
     pub kubelets: Kubelets,
     _actors: Actors,
-    /// Every write of a controller: who, what.
+    /// The user and the kind of every write of a controller.
     pub writes: Arc<Mutex<Vec<(String, String)>>>,
 }
 
@@ -29,19 +29,19 @@ impl Bench {
         let cluster = Cluster::new(Options::simulated(1));
         let actors = actors::start(&cluster, Timing::default());
         let kubelets = Kubelets::start(&cluster, 1, Arc::new(Workers));
-        furnish(&cluster);
+        setup(&cluster);
         let writes: Arc<Mutex<Vec<(String, String)>>> = Arc::default();
         let log = writes.clone();
         cluster.observe(Box::new(move |change| {
-            if change.who.starts_with("replica") {
+            if change.user.starts_with("replica") {
                 let what = match (&change.before, &change.after) {
-                    (None, _) => "made",
-                    (_, None) => "removed",
-                    _ => "changed",
+                    (None, _) => "created",
+                    (_, None) => "deleted",
+                    _ => "updated",
                 };
                 log.lock()
-                    .expect("nobody panicked with it")
-                    .push((change.who.clone(), format!("{what} {}", change.collection)));
+                    .expect("the lock is not poisoned")
+                    .push((change.user.clone(), format!("{what} {}", change.collection)));
             }
         }));
         Self { cluster, kubelets, _actors: actors, writes }
@@ -51,7 +51,6 @@ impl Bench {
         self.controller_with(Settings::new(template(), format!("{name}_1"), 1), name, self.clock())
     }
 
-    /// One that is told something else than usual.
     pub fn controller_with(
         &self,
         settings: Settings,
@@ -73,7 +72,7 @@ impl Bench {
         self.kubelets.join(NodeSpec { name: name.into(), taints: vec![taint()], ..NodeSpec::default() });
     }
 
-    pub fn is_open(&self, name: &str) -> bool {
+    pub fn is_verified(&self, name: &str) -> bool {
         let node = self.cluster.local("test").get("nodes", "", name);
         node.is_some_and(|node| {
             at(&node, "metadata.labels").is_some_and(|labels| labels.get(LABEL).is_some())
@@ -86,11 +85,11 @@ impl Bench {
         lease.map(|lease| text(&lease, "spec.holderIdentity").to_owned()).unwrap_or_default()
     }
 
-    /// How long it takes, in virtual time, until something is so.
-    pub async fn until(&self, what: &str, so: impl Fn(&Self) -> bool) -> Duration {
+    /// Waits for a condition. Returns the virtual time that it took.
+    pub async fn until(&self, what: &str, condition: impl Fn(&Self) -> bool) -> Duration {
         let start = Instant::now();
-        while !so(self) {
-            assert!(start.elapsed() < Duration::from_mins(2), "{what} never came true");
+        while !condition(self) {
+            assert!(start.elapsed() < Duration::from_mins(2), "timed out: {what}");
             sleep(Duration::from_millis(10)).await;
         }
         start.elapsed()

@@ -1,5 +1,4 @@
-//! What must hold at every step of every run, whatever goes wrong: DESIGN §8, numbers 1, 2 and 6, and what keeps
-//! them from being true by luck.
+//! The invariants of the gate at every step of every run: numbers 1, 2 and 6 of DESIGN §8, and what they depend on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,21 +18,21 @@ use super::{LABEL, NAMESPACE, TAINT};
 
 pub fn all() -> Vec<Box<dyn Invariant>> {
     vec![
-        Box::<OpenedByVerdict>::default(),
+        Box::<UntaintedByVerdict>::default(),
         Box::new(NothingForeign),
         Box::<TaintedForCause>::default(),
         Box::<OnlyWhenEnforced>::default(),
         Box::<CountedOnce>::default(),
         Box::<OneWorkerAtATime>::default(),
         Box::<OnlyTheLeaderWrites>::default(),
-        Box::new(HealthyNodesAreOpen),
+        Box::new(HealthyNodesAreVerified),
     ]
 }
 
-/// Those that hold as well where nodes are replaced, which writes Nodes for reasons of its own.
-pub fn of_opening() -> Vec<Box<dyn Invariant>> {
+/// The invariants that also hold while nodes are remediated.
+pub fn without_foreign_writes() -> Vec<Box<dyn Invariant>> {
     vec![
-        Box::<OpenedByVerdict>::default(),
+        Box::<UntaintedByVerdict>::default(),
         Box::<TaintedForCause>::default(),
         Box::<OneWorkerAtATime>::default(),
         Box::<OnlyTheLeaderWrites>::default(),
@@ -53,7 +52,7 @@ pub fn record(node: &Value) -> Option<Record> {
     Record::read(annotation, uid(node))
 }
 
-/// For whom a worker works; none if the object is no worker, or one that only others are compared with.
+/// The identity of a worker; none for other pods and for control workers.
 pub fn identity(pod: &Value) -> Option<WorkerIdentity> {
     if is_control(pod) {
         return None;
@@ -62,42 +61,46 @@ pub fn identity(pod: &Value) -> Option<WorkerIdentity> {
     serde_json::from_str(annotation).ok()
 }
 
-/// Whether it is a worker by which others are compared with the node that it looks at.
+/// Whether a pod is a worker on a control node.
 pub fn is_control(pod: &Value) -> bool {
     at(pod, "metadata.labels").is_some_and(|labels| labels["app.kubernetes.io/component"] == "control")
 }
 
-/// How a worker's container ended.
+/// How a worker's container terminated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WorkerResult {
-    /// With a verdict about what it was made for.
-    Told(Verdict),
-    /// With none.
-    Silent,
+    /// With a verdict for its own identity.
+    Reported(Verdict),
+    /// Without a verdict.
+    Inconclusive,
 }
 
-fn ended(pod: &Value) -> Option<WorkerResult> {
+fn result(pod: &Value) -> Option<WorkerResult> {
     let status = items(pod, "status.containerStatuses").iter().find(|one| text(one, "name") == "worker");
     let Some(terminated) = status.and_then(|status| at(status, "state.terminated")) else {
-        return matches!(text(pod, "status.phase"), "Failed" | "Succeeded").then_some(WorkerResult::Silent);
+        return matches!(text(pod, "status.phase"), "Failed" | "Succeeded")
+            .then_some(WorkerResult::Inconclusive);
     };
     let report = report::parse(text(terminated, "message")).ok();
     let own = report.filter(|report| Some(&report.identity) == identity(pod).as_ref());
     let agrees = |report: &report::Report| number(terminated, "exitCode") == Some(report.exit_code().into());
-    Some(own.filter(agrees).map_or(WorkerResult::Silent, |report| WorkerResult::Told(report.verdict)))
+    Some(
+        own.filter(agrees)
+            .map_or(WorkerResult::Inconclusive, |report| WorkerResult::Reported(report.verdict)),
+    )
 }
 
-/// 1. We never remove a gate taint without a Passed verdict for the node's current incarnation.
+/// 1. A gate taint is removed only after a Passed verdict for the node's current incarnation.
 #[derive(Default)]
-struct OpenedByVerdict {
+struct UntaintedByVerdict {
     passed: BTreeMap<(String, u32), WorkerIdentity>,
-    /// uid and generation of the gate, and since when.
+    /// Uid and generation of the gate, and the time of its last change.
     gate: (String, i64, Timestamp),
 }
 
-impl Invariant for OpenedByVerdict {
+impl Invariant for UntaintedByVerdict {
     fn name(&self) -> &'static str {
-        "a gate opens only on a Passed verdict for this node, boot and gate"
+        "a gate taint is removed only on a Passed verdict for node, boot and gate"
     }
 
     fn check(&mut self, change: &Change) -> Result<(), String> {
@@ -106,7 +109,8 @@ impl Invariant for OpenedByVerdict {
             self.gate = (uid(gate).to_owned(), generation, change.at);
         }
         if let ("pods", Some(pod)) = (change.collection.as_str(), &change.after)
-            && let (Some(identity), Some(WorkerResult::Told(Verdict::Passed))) = (identity(pod), ended(pod))
+            && let (Some(identity), Some(WorkerResult::Reported(Verdict::Passed))) =
+                (identity(pod), result(pod))
         {
             self.passed.insert((identity.node_uid.clone(), identity.number), identity);
         }
@@ -114,7 +118,7 @@ impl Invariant for OpenedByVerdict {
         if change.collection != "nodes" || !is_ours(change) || !is_gated(before) || is_gated(after) {
             return Ok(());
         }
-        let record = record(after).ok_or("it was opened without a record")?;
+        let record = record(after).ok_or("the taint was removed without a record")?;
         let verdict = self.passed.get(&(uid(after).to_owned(), record.number));
         let verdict = verdict.ok_or_else(|| format!("worker {} has not passed", record.number))?;
         let boot = text(before, "status.nodeInfo.bootID");
@@ -130,10 +134,10 @@ impl Invariant for OpenedByVerdict {
     }
 }
 
-/// 6. Nothing foreign is changed.
+/// 6. Nothing that belongs to others is changed.
 struct NothingForeign;
 
-/// A node without what is ours and what every write changes.
+/// The node without our own fields and without those that every write changes.
 pub fn foreign(node: &Value) -> Value {
     let mut node = node.clone();
     let taints: Vec<Value> =
@@ -158,8 +162,8 @@ pub fn foreign(node: &Value) -> Value {
     node
 }
 
-/// A gate or a policy without what it says about itself.
-pub fn asked_for(gate: &Value) -> Value {
+/// The gate or policy without its status.
+pub fn without_status(gate: &Value) -> Value {
     let mut gate = gate.clone();
     gate["status"] = Value::Null;
     for field in ["resourceVersion", "managedFields"] {
@@ -186,7 +190,7 @@ impl Invariant for NothingForeign {
                 Ok(())
             }
             ("nodekeeper.dev/nodegates", Some(before), Some(after)) => {
-                let same = asked_for(before) == asked_for(after);
+                let same = without_status(before) == without_status(after);
                 same.then_some(()).ok_or_else(|| format!("{before} became {after}"))
             }
             ("pods", before, after) => {
@@ -199,12 +203,13 @@ impl Invariant for NothingForeign {
                 }
             }
             ("events", None, Some(_)) | ("coordination.k8s.io/leases", _, Some(_)) => Ok(()),
-            _ => Err(format!("{} is not ours to touch", change.collection)),
+            _ => Err(format!("{} must not be written", change.collection)),
         }
     }
 }
 
-/// A node is tainted only if we had let it in, and then only for a worker of this boot that failed, or for a boot.
+/// A node is tainted again only if it was verified, and only because a worker of this boot failed or the node
+/// rebooted.
 #[derive(Default)]
 struct TaintedForCause {
     failed: BTreeSet<(String, u32, String)>,
@@ -212,12 +217,13 @@ struct TaintedForCause {
 
 impl Invariant for TaintedForCause {
     fn name(&self) -> &'static str {
-        "a node is tainted only for a failure in this boot, or for the boot"
+        "a node is tainted again only for a failure in this boot or a reboot"
     }
 
     fn check(&mut self, change: &Change) -> Result<(), String> {
         if let ("pods", Some(pod)) = (change.collection.as_str(), &change.after)
-            && let (Some(identity), Some(WorkerResult::Told(Verdict::Failed))) = (identity(pod), ended(pod))
+            && let (Some(identity), Some(WorkerResult::Reported(Verdict::Failed))) =
+                (identity(pod), result(pod))
         {
             self.failed.insert((identity.node_uid, identity.number, identity.boot_id));
         }
@@ -225,7 +231,8 @@ impl Invariant for TaintedForCause {
         if change.collection != "nodes" || !is_ours(change) || is_gated(before) || !is_gated(after) {
             return Ok(());
         }
-        let (was, is) = (record(before).ok_or("nobody had let it in")?, record(after).ok_or("no record")?);
+        let (was, is) =
+            (record(before).ok_or("the node was not verified")?, record(after).ok_or("no record")?);
         if !was.is_open() || is.is_open() {
             return Err(format!("{was:?} became {is:?}"));
         }
@@ -238,7 +245,7 @@ impl Invariant for TaintedForCause {
     }
 }
 
-/// 7. A gate that is paused or only looks writes no node.
+/// 7. A gate that is paused or in dry-run writes no node.
 #[derive(Default)]
 struct OnlyWhenEnforced {
     /// Since when the gate is not enforced.
@@ -247,7 +254,7 @@ struct OnlyWhenEnforced {
 
 impl Invariant for OnlyWhenEnforced {
     fn name(&self) -> &'static str {
-        "a gate that is paused or only looks writes no node"
+        "a gate that is paused or in dry-run writes no node"
     }
 
     fn check(&mut self, change: &Change) -> Result<(), String> {
@@ -255,18 +262,18 @@ impl Invariant for OnlyWhenEnforced {
             let idle = change.after.as_ref().is_some_and(|gate| text(gate, "spec.enforcement") != "Enforce");
             self.idle = if idle { self.idle.or(Some(change.at)) } else { None };
         }
-        // A watch may be behind, and a write under way.
+        // The controller's watch may be behind.
         let told = self
             .idle
             .is_some_and(|since| change.sent().duration_since(since) > SignedDuration::from_secs(20));
         if told && is_ours(change) && change.collection == "nodes" {
-            return Err(format!("it is idle since {:?}", self.idle));
+            return Err(format!("the gate is not enforced since {:?}", self.idle));
         }
         Ok(())
     }
 }
 
-/// A worker counts once, whoever crashes when.
+/// A worker counts once, even if the controller crashes.
 #[derive(Default)]
 struct CountedOnce {
     endings: BTreeMap<(String, u32), WorkerResult>,
@@ -279,7 +286,7 @@ impl Invariant for CountedOnce {
 
     fn check(&mut self, change: &Change) -> Result<(), String> {
         if let ("pods", Some(pod)) = (change.collection.as_str(), &change.after)
-            && let (Some(identity), Some(ending)) = (identity(pod), ended(pod))
+            && let (Some(identity), Some(ending)) = (identity(pod), result(pod))
         {
             self.endings.insert((identity.node_uid, identity.number), ending);
         }
@@ -297,14 +304,15 @@ impl Invariant for CountedOnce {
             return Err(format!("worker {} is recorded after worker {}", is.number, was.number));
         }
         let asked = at(before, "metadata.annotations").is_some_and(|all| all.get(VERIFY).is_some());
-        // Who asks while a verdict is on its way is served by the next worker: until then the round may go on.
+        // A request during a running verification is served by the next worker, so the current round may go on.
         let goes_on = is.workers > 1 && is.attempts > was.attempts;
         let new_round = is.round != was.round || was.verdict == Some(Verdict::Passed) || (asked && !goes_on);
         let counted = is.attempts - if new_round { 0 } else { was.attempts };
         let ending = self.endings.get(&(uid(after).to_owned(), is.number));
-        let earned = u32::from(matches!(ending, Some(WorkerResult::Told(Verdict::Passed | Verdict::Failed))));
-        // A verdict about an earlier boot or gate, or of a node that was not Ready any more, is no attempt. A failure that
-        // is recorded as one is.
+        let earned =
+            u32::from(matches!(ending, Some(WorkerResult::Reported(Verdict::Passed | Verdict::Failed))));
+        // A verdict for an earlier boot or gate, or for a node that is no longer Ready, is no attempt. A recorded
+        // failure is one.
         let must = u32::from(is.verdict == Some(Verdict::Failed));
         if counted > earned || counted < must {
             return Err(format!(
@@ -319,20 +327,19 @@ impl Invariant for CountedOnce {
     }
 }
 
-/// Never two workers at once on a node, and never the same number twice.
+/// A node has one worker at a time, and no number is used twice.
 ///
-/// A create cannot be guarded by what it was decided from, only by its name. So one that was held back on its way may
-/// make a worker again that was recorded and removed long ago. It counts for nothing: its number is recorded, and
-/// [`CountedOnce`] sees to it that no number is recorded twice; and it is removed, as [`HealthyNodesAreOpen`] demands of
-/// every worker.
+/// A create is guarded only by its name. A delayed one may create a worker again that was recorded and removed
+/// before. It has no effect: [`CountedOnce`] checks that no number is recorded twice, and [`HealthyNodesAreVerified`]
+/// that the pod is removed.
 #[derive(Default)]
 struct OneWorkerAtATime {
-    /// Node uid → pods that have not ended.
-    unended: BTreeMap<String, BTreeSet<String>>,
+    /// By node uid: pods that have not terminated.
+    running: BTreeMap<String, BTreeSet<String>>,
     /// By node uid: the record's number.
     recorded: BTreeMap<String, u32>,
-    /// Uids of pods that were made again by a create that was held back.
-    belated: BTreeSet<String>,
+    /// Uids of pods that a delayed create made again.
+    recreated: BTreeSet<String>,
 }
 
 impl Invariant for OneWorkerAtATime {
@@ -349,14 +356,14 @@ impl Invariant for OneWorkerAtATime {
         let Some(object) = change.after.as_ref().or(change.before.as_ref()) else { return Ok(()) };
         let Some(identity) = identity(object).filter(|_| change.collection == "pods") else { return Ok(()) };
         let recorded = self.recorded.get(&identity.node_uid).copied().unwrap_or_default();
-        if change.before.is_none() && change.was_held() && identity.number <= recorded {
-            self.belated.insert(uid(object).to_owned());
+        if change.before.is_none() && change.was_delayed() && identity.number <= recorded {
+            self.recreated.insert(uid(object).to_owned());
         }
-        if self.belated.contains(uid(object)) {
+        if self.recreated.contains(uid(object)) {
             return Ok(());
         }
-        let here = self.unended.entry(identity.node_uid.clone()).or_default();
-        if change.after.as_ref().is_none_or(|pod| ended(pod).is_some()) {
+        let here = self.running.entry(identity.node_uid.clone()).or_default();
+        if change.after.as_ref().is_none_or(|pod| result(pod).is_some()) {
             here.remove(&change.key);
             return Ok(());
         }
@@ -376,12 +383,12 @@ impl Invariant for OneWorkerAtATime {
     }
 }
 
-/// Whoever sends a write holds the lease. Where the write is not held back on its way, it also lands in that time; one
-/// that lands later must do no harm, which is what all others here are about.
+/// Only the holder of the lease sends writes. A write that is not delayed is also applied within that time; the other
+/// invariants cover delayed ones.
 #[derive(Default)]
 struct OnlyTheLeaderWrites {
-    /// Who held the lease, and when it was written.
-    held: Vec<(Timestamp, String)>,
+    /// The holder at each write of the lease.
+    holders: Vec<(Timestamp, String)>,
 }
 
 impl Invariant for OnlyTheLeaderWrites {
@@ -392,7 +399,7 @@ impl Invariant for OnlyTheLeaderWrites {
     fn check(&mut self, change: &Change) -> Result<(), String> {
         if change.collection == "coordination.k8s.io/leases" && change.key.starts_with(NAMESPACE) {
             let lease = change.after.as_deref().cloned().unwrap_or_default();
-            self.held.push((change.at, text(&lease, "spec.holderIdentity").to_owned()));
+            self.holders.push((change.at, text(&lease, "spec.holderIdentity").to_owned()));
             return Ok(());
         }
         if !is_ours(change) {
@@ -400,7 +407,7 @@ impl Invariant for OnlyTheLeaderWrites {
         }
         let sent = change.sent();
         let (renewed, holder) =
-            self.held.iter().rev().find(|(at, _)| *at <= sent).ok_or("nobody held the lease")?;
+            self.holders.iter().rev().find(|(at, _)| *at <= sent).ok_or("the lease had no holder")?;
         if !holder.starts_with(&format!("{}_", change.writer())) {
             return Err(format!("the holder was {holder:?} when it was sent"));
         }
@@ -412,26 +419,26 @@ impl Invariant for OnlyTheLeaderWrites {
     }
 }
 
-/// 2. A healthy node in a healthy cluster is untainted within a bound, and nothing is left over.
-struct HealthyNodesAreOpen;
+/// 2. A healthy node in a healthy cluster loses its gate taint in time, and no worker is left over.
+struct HealthyNodesAreVerified;
 
-impl Invariant for HealthyNodesAreOpen {
+impl Invariant for HealthyNodesAreVerified {
     fn name(&self) -> &'static str {
-        "a healthy node in a healthy cluster is open, and nothing is left over"
+        "a healthy node in a healthy cluster is verified, and no worker is left over"
     }
 
     fn check(&mut self, _: &Change) -> Result<(), String> {
         Ok(())
     }
 
-    fn finally(&mut self, cluster: &Cluster) -> Result<(), String> {
+    fn check_final(&mut self, cluster: &Cluster) -> Result<(), String> {
         let nodes = cluster.local("invariant").all("nodes");
         let ready: Vec<_> = nodes
             .iter()
             .filter(|node| condition_status(node, "Ready") == "True" && !is_deleting(node))
             .collect();
         if ready.is_empty() {
-            return Err("no node is Ready: the run shows nothing".into());
+            return Err("no node is Ready".into());
         }
         for node in ready {
             let why = record(node).map(|record| format!("{record:?}"));
@@ -442,18 +449,18 @@ impl Invariant for HealthyNodesAreOpen {
                 return Err(format!("{} is Ready and still gated: {why:?}", name(node)));
             }
             if at(node, "metadata.labels").and_then(|labels| labels.get(LABEL)) != Some(&json!("true")) {
-                return Err(format!("{} is open and bears no label: {why:?}", name(node)));
+                return Err(format!("{} is verified and has no label: {why:?}", name(node)));
             }
         }
         let cordoned = |node: &&Arc<Value>| is_true(node, "spec.unschedulable");
         let cordoned: BTreeSet<&str> = nodes.iter().filter(cordoned).map(|node| uid(node)).collect();
         let pods = cluster.local("invariant").all("pods");
         let now = cluster.clock().now();
-        // The last worker of a node that waits stays for its logs. A gate that looks again and again may be looking.
+        // The last worker of a gated node is kept for its logs. A continuous gate may have a running worker.
         let needed = |pod: &&Arc<Value>| {
             let made: Option<Timestamp> = text(pod, "metadata.creationTimestamp").parse().ok();
             let young = made.is_some_and(|made| now.duration_since(made) < SignedDuration::from_mins(1));
-            (young && ended(pod).is_none())
+            (young && result(pod).is_none())
                 || identity(pod).is_some_and(|identity| cordoned.contains(identity.node_uid.as_str()))
         };
         pods.iter()

@@ -1,6 +1,6 @@
-//! The real controller, its gate and its workers under the harness.
+//! The real controller, a gate and its workers under the harness.
 
-// Each test file takes what it needs of this.
+// Each test file uses only a part of it.
 #![allow(dead_code)]
 
 pub mod bench;
@@ -27,7 +27,7 @@ pub const NAMESPACE: &str = "nodekeeper-system";
 pub const TAINT: &str = "node-ready/unverified";
 pub const LABEL: &str = "node-ready/verified";
 
-/// Two replicas of the controller, a gate before every node, ten minutes of trouble.
+/// Two replicas of the controller, a gate for every node, ten minutes of chaos.
 pub fn scenario() -> Scenario {
     let program: Program = Arc::new(|replica| {
         let clock = replica.clock.clone();
@@ -37,15 +37,15 @@ pub fn scenario() -> Scenario {
         Box::pin(run(replica.client, settings, clock, std::future::pending()))
     });
     Scenario {
-        runner: Arc::new(Workers),
-        furnish,
+        runtime: Arc::new(Workers),
+        setup,
         taints: vec![taint()],
-        forged: (LABEL.into(), "true".into()),
-        meddle,
-        notable,
+        false_label: (LABEL.into(), "true".into()),
+        user_action,
+        count_as,
         heal,
-        // Long enough for a crash, a new leader, and the rarest look at a node.
-        calm: Duration::from_mins(4),
+        // Long enough for a crash, a failover, and the longest recheck period.
+        settle_duration: Duration::from_mins(4),
         ..Scenario::new(program, invariants::all)
     }
 }
@@ -63,23 +63,23 @@ pub fn taint() -> Value {
     json!({"key": TAINT, "value": "true", "effect": "NoSchedule"})
 }
 
-/// The definitions, the namespace and a gate.
-pub fn furnish(cluster: &Cluster) {
-    let somebody = cluster.local("setup");
+/// Creates the CRDs, the namespace and a gate.
+pub fn setup(cluster: &Cluster) {
+    let user = cluster.local("setup");
     for definition in definitions() {
         let crd = serde_json::to_value(definition).expect("the definition is JSON");
-        somebody.create("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", crd).expect("it is valid");
+        user.create("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", crd).expect("it is valid");
     }
     for namespace in [NAMESPACE, "default", "kube-system"] {
-        if somebody.get("namespaces", "", namespace).is_none() {
+        if user.get("namespaces", "", namespace).is_none() {
             let body = json!({"metadata": {"name": namespace}});
-            somebody.create("v1", "Namespace", "", body).expect("it is not there yet");
+            user.create("v1", "Namespace", "", body).expect("the namespace does not exist yet");
         }
     }
-    network::furnish(cluster).expect("nothing of it is there yet");
+    network::install(cluster).expect("the objects do not exist yet");
     let account = json!({"metadata": {"name": "nodekeeper-worker", "namespace": NAMESPACE}});
-    somebody.create("v1", "ServiceAccount", NAMESPACE, account).expect("its namespace is there");
-    somebody.create("nodekeeper.dev/v1alpha1", "NodeGate", "", the_gate()).expect("it is valid");
+    user.create("v1", "ServiceAccount", NAMESPACE, account).expect("its namespace is there");
+    user.create("nodekeeper.dev/v1alpha1", "NodeGate", "", the_gate()).expect("it is valid");
 }
 
 fn the_gate() -> Value {
@@ -91,18 +91,17 @@ fn the_gate() -> Value {
     })
 }
 
-/// All that a gate can be told while nodes stand before it.
-fn change_gate(somebody: &Local, random: &mut fastrand::Rng) -> Option<&'static str> {
-    let gate = somebody.get("nodekeeper.dev/nodegates", "", "default")?;
+fn change_gate(user: &Local, random: &mut fastrand::Rng) -> Option<&'static str> {
+    let gate = user.get("nodekeeper.dev/nodegates", "", "default")?;
     let (field, value, what) = match random.u8(0..7) {
         0 | 1 => ("spec.retry.maxRetries", json!(random.i64(1..9)), "gate changed"),
         2 => ("spec.enforcement", json!("Paused"), "gate paused"),
-        3 => ("spec.enforcement", json!("DryRun"), "gate only looks"),
-        4 => ("spec.onReboot", json!("Regate"), "gate holds what is booted"),
-        5 => ("spec.mode", json!("Continuous"), "gate looks again and again"),
+        3 => ("spec.enforcement", json!("DryRun"), "gate in dry-run"),
+        4 => ("spec.onReboot", json!("Regate"), "gate taints rebooted nodes"),
+        5 => ("spec.mode", json!("Continuous"), "gate verifies continuously"),
         _ => ("spec.nodeCondition", json!("NetworkVerified"), "gate writes conditions"),
     };
-    let changed = somebody.change(&gate, None, |gate| {
+    let changed = user.change(&gate, None, |gate| {
         set(gate, "spec.enforcement", json!("Enforce"));
         set(gate, "spec.continuous", json!({"periodSeconds": 300, "failures": 2}));
         set(gate, field, value.clone());
@@ -110,16 +109,15 @@ fn change_gate(somebody: &Local, random: &mut fastrand::Rng) -> Option<&'static 
     changed.ok().map(|_| what)
 }
 
-/// What a report counts: how much there was to go wrong.
-pub fn notable(change: &Change) -> Option<&'static str> {
+pub fn count_as(change: &Change) -> Option<&'static str> {
     let is_ours = change.writer().starts_with("replica-");
     let gated =
         |node: &Arc<Value>| items(node, "spec.taints").iter().any(|taint| text(taint, "key") == TAINT);
     match (change.collection.as_str(), change.before.as_ref(), change.after.as_ref()) {
-        ("nodes", None, _) => Some("nodes that came"),
+        ("nodes", None, _) => Some("nodes registered"),
         ("pods", None, _) if is_ours => Some("workers"),
         ("nodes", Some(before), Some(after)) if is_ours => match (gated(before), gated(after)) {
-            (true, false) => Some("nodes opened"),
+            (true, false) => Some("nodes verified"),
             (false, true) => Some("nodes tainted again"),
             _ => None,
         },
@@ -127,52 +125,51 @@ pub fn notable(change: &Change) -> Option<&'static str> {
     }
 }
 
-/// A gate that does nothing would hold its nodes for ever.
-pub fn heal(somebody: &Local) {
-    if let Some(gate) = somebody.get("nodekeeper.dev/nodegates", "", "default") {
-        let healed = somebody.change(&gate, None, |gate| set(gate, "spec.enforcement", json!("Enforce")));
-        healed.expect("nobody else writes");
+/// Enforces the gate again, so that nodes do not stay gated.
+pub fn heal(user: &Local) {
+    if let Some(gate) = user.get("nodekeeper.dev/nodegates", "", "default") {
+        let healed = user.change(&gate, None, |gate| set(gate, "spec.enforcement", json!("Enforce")));
+        healed.expect("no other user writes");
     }
 }
 
-/// People delete workers, change and replace gates, taint nodes again, cordon them and delete them for good.
-pub fn meddle(somebody: &Local, random: &mut fastrand::Rng) -> Option<&'static str> {
-    let nodes = somebody.all("nodes");
+/// Users delete workers, change and replace gates, and taint, cordon and delete nodes.
+pub fn user_action(user: &Local, random: &mut fastrand::Rng) -> Option<&'static str> {
+    let nodes = user.all("nodes");
     let node = nodes.get(random.usize(..nodes.len().max(1)))?;
     match random.u8(0..11) {
         8 => {
             let labels = at(node, "metadata.labels")?.as_object()?.clone();
-            let changed = somebody.change(node, None, |node| {
+            let changed = user.change(node, None, |node| {
                 let kept = labels.iter().filter(|(key, _)| *key != LABEL);
                 set(node, "metadata.labels", json!(kept.collect::<BTreeMap<_, _>>()));
             });
-            changed.ok().filter(|_| labels.contains_key(LABEL)).map(|_| "label removed by somebody")
+            changed.ok().filter(|_| labels.contains_key(LABEL)).map(|_| "label removed by user")
         }
         9 | 10 => {
             let mut all = at(node, "metadata.annotations").cloned().unwrap_or_else(|| json!({}));
             all[VERIFY] = json!("now");
-            let changed = somebody.change(node, None, |node| set(node, "metadata.annotations", all.clone()));
-            changed.ok().map(|_| "somebody asks for a node to be verified")
+            let changed = user.change(node, None, |node| set(node, "metadata.annotations", all.clone()));
+            changed.ok().map(|_| "verification requested by user")
         }
         0 | 1 => {
-            let pods = somebody.all("pods");
+            let pods = user.all("pods");
             let pod = pods.get(random.usize(..pods.len().max(1)))?;
             let grace = random.bool().then_some(0);
-            somebody.delete(pod, grace).ok().map(|_| "worker deleted by somebody")
+            user.delete(pod, grace).ok().map(|_| "worker deleted by user")
         }
-        2 => change_gate(somebody, random),
+        2 => change_gate(user, random),
         3 => {
-            let gate = somebody.get("nodekeeper.dev/nodegates", "", "default")?;
-            somebody.delete(&gate, None).ok()?;
-            somebody.create("nodekeeper.dev/v1alpha1", "NodeGate", "", the_gate()).ok();
-            Some("gate replaced by a namesake")
+            let gate = user.get("nodekeeper.dev/nodegates", "", "default")?;
+            user.delete(&gate, None).ok()?;
+            user.create("nodekeeper.dev/v1alpha1", "NodeGate", "", the_gate()).ok();
+            Some("gate deleted and recreated")
         }
-        // Rarely: there must be some left to look at.
-        4 if random.u8(0..3) == 0 => somebody.delete(node, None).ok().map(|_| "node deleted for good"),
+        // Rarely, so that some nodes remain.
+        4 if random.u8(0..3) == 0 => user.delete(node, None).ok().map(|_| "node deleted"),
         5 => {
             let cordoned = is_true(node, "spec.unschedulable");
-            let changed =
-                somebody.change(node, None, |node| set(node, "spec.unschedulable", json!(!cordoned)));
+            let changed = user.change(node, None, |node| set(node, "spec.unschedulable", json!(!cordoned)));
             changed.ok().map(|_| if cordoned { "node uncordoned" } else { "node cordoned" })
         }
         _ => {
@@ -181,7 +178,7 @@ pub fn meddle(somebody: &Local, random: &mut fastrand::Rng) -> Option<&'static s
                 return None;
             }
             taints.insert(random.usize(..=taints.len()), taint());
-            let changed = somebody.change(node, None, |node| set(node, "spec.taints", json!(taints)));
+            let changed = user.change(node, None, |node| set(node, "spec.taints", json!(taints)));
             changed.ok().map(|_| "node tainted again")
         }
     }

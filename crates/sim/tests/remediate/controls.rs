@@ -1,4 +1,4 @@
-//! Before a node is blamed, nodes that work are looked at.
+//! A node is compared with verified nodes of its zone before it is remediated.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,73 +7,77 @@ use jiff::{SignedDuration, Timestamp};
 use nodekeeper_sim::network::Outage;
 use tokio::time::sleep;
 
-use super::stage::{Stage, group, most_within, roomy};
+use super::test_cluster::{TestCluster, group, max_in_window, permissive_policy};
 
 #[tokio::test(start_paused = true)]
-async fn one_of_two_controls_that_fails_is_enough_to_blame_nobody() {
-    let mut stage = Stage::new(1, &roomy());
-    stage.lead();
-    stage.good(2, "a").await;
-    stage.fail_dns("good-a-1");
+async fn one_failing_control_node_blocks_remediation() {
+    let mut test = TestCluster::new(1, &permissive_policy());
+    test.start_controller();
+    test.add_healthy_nodes(2, "a").await;
+    test.fail_dns("good-a-1");
     let pool = group("pool", 1, 1);
-    stage.karpenter(pool.clone());
-    stage.until("it is compared", 10, |stage| stage.says("SharedDependencyDown").is_some()).await;
-    let (reason, message) = stage.says("SharedDependencyDown").expect("just seen");
+    test.karpenter(pool.clone());
+    test.until("the controls fail", 10, |test| test.true_condition("SharedDependencyDown").is_some()).await;
+    let (reason, message) = test.true_condition("SharedDependencyDown").expect("just seen");
     assert_eq!(reason, "ControlsFail");
     assert!(message.contains("dns") && message.contains("zone a"), "{message}");
     sleep(Duration::from_mins(30)).await;
-    assert!(stage.deletions().is_empty(), "{:?}", stage.deletions());
-    // The other is well again: after a pause the node is blamed for what is its own.
-    stage.heal_dns("good-a-1");
-    let healed = stage.now();
-    stage.until("it is replaced", 30, |stage| stage.is_open(&pool.node(1))).await;
-    let deletions = stage.deletions();
+    assert!(test.deletions().is_empty(), "{:?}", test.deletions());
+    // Once the control node is healthy, the node is remediated after the recovery time.
+    test.heal_dns("good-a-1");
+    let healed = test.now();
+    test.until("the node is replaced", 30, |test| test.is_verified(&pool.node(1))).await;
+    let deletions = test.deletions();
     assert_eq!(deletions.len(), 1, "{deletions:?}");
     assert!(deletions[0].at.duration_since(healed) >= SignedDuration::from_mins(10), "{deletions:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_no_verified_node_is_in_the_zone_nobody_is_blamed() {
-    let mut stage = Stage::new(1, &roomy());
-    stage.lead();
-    stage.good(3, "b").await;
+async fn without_control_nodes_in_the_zone_nothing_is_remediated() {
+    let mut test = TestCluster::new(1, &permissive_policy());
+    test.start_controller();
+    test.add_healthy_nodes(3, "b").await;
     let pool = group("pool", 2, 2);
-    stage.karpenter(pool.clone());
-    stage.until("it is held", 10, |stage| stage.reason(&pool.node(0)) == "SharedDependencyDown").await;
+    test.karpenter(pool.clone());
+    test.until("the remediation is blocked", 10, |test| test.reason(&pool.node(0)) == "SharedDependencyDown")
+        .await;
     sleep(Duration::from_mins(30)).await;
-    assert!(stage.deletions().is_empty() && stage.controls().is_empty());
-    assert_eq!(stage.says("SharedDependencyDown").expect("it is said").0, "NothingToCompareWith");
-    stage.good(2, "a").await;
-    stage.until("both are replaced", 30, |stage| (2..4).all(|n| stage.is_open(&pool.node(n)))).await;
-    assert_eq!(stage.deletions().len(), 2);
+    assert!(test.deletions().is_empty() && test.controls().is_empty());
+    assert_eq!(
+        test.true_condition("SharedDependencyDown").expect("the condition is True").0,
+        "NothingToCompareWith"
+    );
+    test.add_healthy_nodes(2, "a").await;
+    test.until("both are replaced", 30, |test| (2..4).all(|n| test.is_verified(&pool.node(n)))).await;
+    assert_eq!(test.deletions().len(), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_minute_costs_one_run_a_zone_however_many_fail() {
-    let mut stage = Stage::new(1, &roomy());
-    stage.lead();
-    stage.good(3, "a").await;
-    stage.good(3, "b").await;
-    stage.cluster.network().fail(Outage::All);
+async fn a_zone_has_one_control_run_a_minute() {
+    let mut test = TestCluster::new(1, &permissive_policy());
+    test.start_controller();
+    test.add_healthy_nodes(3, "a").await;
+    test.add_healthy_nodes(3, "b").await;
+    test.cluster.network().fail(Outage::All);
     let mut pool = group("pool", 40, 0);
     pool.zones = vec!["a".into(), "b".into()];
-    stage.karpenter(pool);
+    test.karpenter(pool);
     sleep(Duration::from_mins(20)).await;
     let mut by_zone: BTreeMap<String, Vec<Timestamp>> = BTreeMap::new();
-    for (at, node) in stage.controls() {
+    for (at, node) in test.controls() {
         by_zone.entry(node["good-".len()..="good-".len()].to_owned()).or_default().push(at);
     }
     assert_eq!(by_zone.len(), 2, "{by_zone:?}");
     for (zone, times) in by_zone {
-        assert!(times.len() >= 10, "{zone} is looked at again and again: {times:?}");
-        // The two of a run are not made in the same instant.
-        assert!(most_within(&times, SignedDuration::from_secs(55)) <= 2, "{zone}: {times:?}");
+        assert!(times.len() >= 10, "{zone} has several control runs: {times:?}");
+        // The two control workers of a run start at different times.
+        assert!(max_in_window(&times, SignedDuration::from_secs(55)) <= 2, "{zone}: {times:?}");
     }
-    assert!(stage.deletions().is_empty());
-    stage.cluster.network().heal(&Outage::All);
-    stage.until("all are open", 20, |stage| stage.nodes() == (46, 46)).await;
+    assert!(test.deletions().is_empty());
+    test.cluster.network().heal(&Outage::All);
+    test.until("all are verified", 20, |test| test.nodes() == (46, 46)).await;
     sleep(Duration::from_mins(15)).await;
-    let left = stage.api.all("pods");
+    let left = test.api.all("pods");
     assert!(left.is_empty(), "{} pods are left over", left.len());
-    assert!(stage.deletions().is_empty());
+    assert!(test.deletions().is_empty());
 }

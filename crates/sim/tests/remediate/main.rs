@@ -1,7 +1,8 @@
-//! The real controller replaces nodes, on a cluster where nothing goes wrong but what the test does.
+//! The real controller remediates nodes on a cluster without injected faults.
 //!
-//! The incidents that others had are scenarios by their numbers (`i03_…`). Not here: I1 (an admission webhook that fails
-//! closed), I7 and I9 (finalizers on Nodes), because nothing in the operator admits Nodes or holds them by a finalizer yet.
+//! The incidents of other systems are tests with their numbers (`i03_…`). I1 (an admission webhook that fails
+//! closed), I7 and I9 (finalizers on Nodes) are missing, because the operator has neither webhooks nor Node
+//! finalizers yet.
 
 #[path = "../gate/mod.rs"]
 mod gate;
@@ -11,4 +12,4 @@ mod controls;
 mod fuse;
 mod incidents;
 mod outage;
-mod stage;
+mod test_cluster;

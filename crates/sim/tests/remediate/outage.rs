@@ -1,4 +1,4 @@
-//! DNS is down for all: no node is blamed for it.
+//! No node is remediated for a cluster-wide DNS outage.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,114 +8,125 @@ use nodekeeper_sim::network::Outage;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use super::stage::{Stage, group, roomy};
+use super::test_cluster::{TestCluster, group, permissive_policy};
 
-/// How many outages there are, unless SEEDS says otherwise.
+/// The number of random outages, unless SEEDS is set.
 const SEEDS: u64 = 30;
 
-struct Story {
+struct OutageScenario {
     seed: u64,
-    newcomers: usize,
+    new_nodes: usize,
     zones: usize,
-    /// Verified nodes in each zone.
+    /// The number of verified nodes in each zone.
     good: usize,
-    /// Whether too many failures alone would stop everything.
+    /// Whether the circuit breaker is on.
     breaker: bool,
-    /// How long before the newcomers DNS goes down; after them if it is negative.
+    /// Seconds between the start of the outage and the new nodes; negative if they join first.
     ahead: i64,
     lasts: Duration,
-    /// How often a leader dies.
-    dies_every: Option<Duration>,
+    /// How often the leader crashes.
+    crash_interval: Option<Duration>,
 }
 
-impl Story {
+impl OutageScenario {
     fn of(seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         Self {
             seed,
-            newcomers: random.usize(1..30),
+            new_nodes: random.usize(1..30),
             zones: random.usize(1..4),
             good: random.usize(2..5),
             breaker: random.bool(),
             ahead: random.i64(-120..120),
             lasts: Duration::from_secs(random.u64(10 * 60..40 * 60)),
-            dies_every: random.bool().then(|| Duration::from_secs(random.u64(25..200))),
+            crash_interval: random.bool().then(|| Duration::from_secs(random.u64(25..200))),
         }
     }
 
-    async fn play(self) {
-        let mut policy = roomy();
+    async fn run(self) {
+        let mut policy = permissive_policy();
         if self.breaker {
             policy["breaker"] = json!({});
         }
-        let mut stage = Stage::new(self.seed, &policy);
-        stage.lead();
+        let mut test = TestCluster::new(self.seed, &policy);
+        test.start_controller();
         let zones = || ["a", "b", "c"].into_iter().take(self.zones);
         for zone in zones() {
-            stage.good(self.good, zone).await;
+            test.add_healthy_nodes(self.good, zone).await;
         }
-        let mut pool = group("pool", self.newcomers, 0);
+        let mut pool = group("pool", self.new_nodes, 0);
         (pool.zones, pool.flaws) = (zones().map(str::to_owned).collect(), Flaws::default());
         let before = Duration::from_secs(self.ahead.unsigned_abs());
         if self.ahead >= 0 {
-            stage.cluster.network().fail(Outage::All);
+            test.cluster.network().fail(Outage::All);
             sleep(before).await;
-            stage.karpenter(pool);
+            test.karpenter(pool);
         } else {
-            stage.karpenter(pool);
+            test.karpenter(pool);
             sleep(before).await;
-            stage.cluster.network().fail(Outage::All);
+            test.cluster.network().fail(Outage::All);
         }
-        self.suffer(&mut stage, self.lasts).await;
-        let nodes = self.zones * self.good + self.newcomers;
-        let held = stage.nodes() != (nodes, nodes);
-        let said = stage.says("SharedDependencyDown").or_else(|| stage.says("BreakerOpen"));
+        self.run_outage(&mut test, self.lasts).await;
+        let nodes = self.zones * self.good + self.new_nodes;
+        let held = test.nodes() != (nodes, nodes);
+        let said = test.true_condition("SharedDependencyDown").or_else(|| test.true_condition("BreakerOpen"));
         assert!(
             !held || said.is_some(),
-            "seed {}: nobody says why: {:?}",
+            "seed {}: no condition explains the block: {:?}",
             self.seed,
-            stage.policy()["status"]
+            test.policy()["status"]
         );
         if held && !self.breaker {
-            assert_eq!(stage.says("SharedDependencyDown").expect("it is shared").0, "ControlsFail");
+            assert_eq!(
+                test.true_condition("SharedDependencyDown").expect("the condition is True").0,
+                "ControlsFail"
+            );
         }
-        assert!(stage.deletions().is_empty(), "seed {}: {:?}", self.seed, stage.deletions());
+        assert!(test.deletions().is_empty(), "seed {}: {:?}", self.seed, test.deletions());
 
-        stage.cluster.network().heal(&Outage::All);
-        stage.until("all are open", 20, |stage| stage.nodes() == (nodes, nodes)).await;
-        stage.until("it is over", 60, |stage| stage.says("Ready").is_some()).await;
+        test.cluster.network().heal(&Outage::All);
+        test.until("all are verified", 20, |test| test.nodes() == (nodes, nodes)).await;
+        test.until("the policy is Ready", 60, |test| test.true_condition("Ready").is_some()).await;
         sleep(Duration::from_mins(11)).await;
-        assert!(stage.deletions().is_empty(), "seed {}: {:?}", self.seed, stage.deletions());
+        assert!(test.deletions().is_empty(), "seed {}: {:?}", self.seed, test.deletions());
     }
 
-    async fn suffer(&self, stage: &mut Stage, lasts: Duration) {
+    async fn run_outage(&self, test: &mut TestCluster, lasts: Duration) {
         let end = Instant::now() + lasts;
-        let Some(every) = self.dies_every else { return sleep(lasts).await };
+        let Some(every) = self.crash_interval else { return sleep(lasts).await };
         while Instant::now() < end {
             sleep(every).await;
-            stage.kill();
-            stage.lead();
+            test.kill_controllers();
+            test.start_controller();
         }
-        // Whoever leads last has time to find out.
+        // The last leader has time to compare nodes.
         sleep(Duration::from_mins(4)).await;
     }
 }
 
-fn on_a_paused_clock(story: Story) {
+fn on_a_paused_clock(scenario: OutageScenario) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    runtime.expect("a runtime without I/O needs nothing that can be missing").block_on(story.play());
+    runtime.expect("a runtime without I/O can be built").block_on(scenario.run());
 }
 
 #[test]
-fn all_dns_down_two_hundred_new_nodes() {
+fn dns_outage_with_two_hundred_new_nodes() {
     let (ahead, lasts) = (30, Duration::from_mins(12));
-    let story =
-        Story { seed: 1, newcomers: 200, zones: 3, good: 3, breaker: false, ahead, lasts, dies_every: None };
-    on_a_paused_clock(story);
+    let scenario = OutageScenario {
+        seed: 1,
+        new_nodes: 200,
+        zones: 3,
+        good: 3,
+        breaker: false,
+        ahead,
+        lasts,
+        crash_interval: None,
+    };
+    on_a_paused_clock(scenario);
 }
 
 #[test]
-fn all_dns_down_whenever_and_whoever_dies() {
+fn random_dns_outages_with_leader_crashes() {
     let seeds = std::env::var("SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(SEEDS);
     let next = AtomicU64::new(0);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -127,7 +138,7 @@ fn all_dns_down_whenever_and_whoever_dies() {
                     if seed >= seeds {
                         return;
                     }
-                    on_a_paused_clock(Story::of(seed));
+                    on_a_paused_clock(OutageScenario::of(seed));
                 }
             });
         }

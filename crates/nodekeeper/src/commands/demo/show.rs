@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use nodekeeper_core::gate::State;
 use nodekeeper_core::record::Record;
 use nodekeeper_core::report::Verdict;
-use nodekeeper_sim::cluster::{Follow, Local};
+use nodekeeper_sim::cluster::{ChangeWatch, Local};
 use nodekeeper_sim::loopback::{Api, Dns};
 use tokio::time::{Instant, timeout_at};
 
@@ -58,7 +58,7 @@ pub struct Show {
     healing: Cue,
     pub(super) eye: Eye,
     pub(super) second: Replacing,
-    changes: Follow,
+    changes: ChangeWatch,
     screen: Screen,
     notes: Vec<Line>,
     start: Instant,
@@ -91,7 +91,7 @@ impl Show {
         Ok(Self {
             eye: Eye::new(&machines, &audience),
             second: Replacing::default(),
-            changes: audience.follow(&COLLECTIONS),
+            changes: audience.watch(&COLLECTIONS),
             to_join: machines.iter().cloned().collect(),
             next_join: Instant::now(),
             rebooting: Cue::default(),

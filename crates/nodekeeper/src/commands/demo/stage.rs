@@ -97,7 +97,7 @@ impl Stage {
 
     /// Whether the controller and the kubelets are alive.
     pub fn at_work(&self) -> bool {
-        !self.controller.is_finished() && self.kubelets.at_work()
+        !self.controller.is_finished() && self.kubelets.is_running()
     }
 
     /// Lets the controller finish what it has begun and give its lease back.
@@ -121,7 +121,7 @@ fn settings() -> Settings {
 /// What an installation puts into a cluster: definition, namespace, account and a gate.
 fn furnish(cluster: &Cluster) -> Result<()> {
     let somebody = cluster.local("setup");
-    network::furnish(cluster)?;
+    network::install(cluster)?;
     for definition in definitions() {
         let crd = serde_json::to_value(definition)?;
         somebody.create("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", crd)?;

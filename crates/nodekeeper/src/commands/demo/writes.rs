@@ -26,7 +26,7 @@ impl Writes {
     /// Counts a change, if the controller made it.
     pub fn count(&mut self, change: &Change) {
         let Some(object) = change.after.as_ref().or(change.before.as_ref()) else { return };
-        if change.who != CONTROLLER {
+        if change.user != CONTROLLER {
             return;
         }
         let (counter, node) = match change.collection.as_str() {

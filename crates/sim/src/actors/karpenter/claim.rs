@@ -1,21 +1,22 @@
-//! A `NodeClaim` from its making to the day its Node is initialized.
+//! The life of a `NodeClaim` until its Node is initialized.
 
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use super::{API, Floor, HASH, INITIALIZED, NodeSpec, POOL, REGISTERED, TERMINATION, UNREGISTERED_TAINT};
+use super::{
+    API, HASH, INITIALIZED, NodeSpec, POOL, REGISTERED, Reconciler, TERMINATION, UNREGISTERED_TAINT,
+};
 use crate::clock::time;
-use crate::kinds::{NOT_READY, UNREACHABLE};
 use crate::object::{
     condition, condition_status, has_finalizer, items, map, name, set, set_condition, text, uid,
 };
+use crate::registry::{NOT_READY, UNREACHABLE};
 
-/// How long a machine may take to register, before another is tried.
+/// A machine that does not register within this time is replaced.
 const REGISTRATION_TTL: SignedDuration = SignedDuration::from_mins(15);
 
-/// A `NodeClaim` for a machine, as the pool's template wants it now.
 pub(super) fn body(pool: &Value, machine: &NodeSpec) -> Value {
     let template = &pool["spec"]["template"];
     let mut labels = template["metadata"].get("labels").cloned().unwrap_or_else(|| json!({}));
@@ -30,8 +31,8 @@ pub(super) fn body(pool: &Value, machine: &NodeSpec) -> Value {
         "annotations": {HASH: hash(template)}, "finalizers": [TERMINATION]}})
 }
 
-/// What the machine's kubelet is told to register with.
-pub(super) fn dress(machine: &mut NodeSpec, claim: &Value) {
+/// Sets the labels and taints that the machine's kubelet registers with.
+pub(super) fn apply_claim(machine: &mut NodeSpec, claim: &Value) {
     machine.labels.insert(POOL.to_owned(), text_of(claim, "labels", POOL).to_owned());
     machine.taints = vec![json!({"key": UNREGISTERED_TAINT, "effect": "NoExecute"})];
     for list in ["taints", "startupTaints"] {
@@ -43,14 +44,14 @@ fn text_of<'v>(object: &'v Value, field: &str, key: &str) -> &'v str {
     object["metadata"][field].get(key).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// A number that changes with the template. FNV-1a.
+/// Changes with the template. FNV-1a.
 fn hash(template: &Value) -> String {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     template.to_string().bytes().fold(0xcbf2_9ce4_8422_2325_u64, step).to_string()
 }
 
-impl Floor {
-    /// Takes a `NodeClaim` one step further, where it is time.
+impl Reconciler {
+    /// Registers or initializes the Node of a `NodeClaim` once it is ready for that.
     pub(super) fn advance(&mut self, claim: &Value, node: Option<&Arc<Value>>) {
         let Some(node) = node else {
             if condition_status(claim, "Registered") != "True" {
@@ -58,12 +59,12 @@ impl Floor {
                     let _ = self.api.delete(claim, None);
                     return;
                 }
-                self.say(claim, &[], "Registered", "Unknown", "NodeNotFound");
+                self.update_status(claim, &[], "Registered", "Unknown", "NodeNotFound");
             }
             return;
         };
         if condition_status(claim, "Registered") != "True" {
-            // Not at once: who acts on a node before this is undone by it.
+            // Registration is late on purpose: it overwrites what was done to the Node before.
             if self.random.u8(0..3) == 0 {
                 self.register(claim, node);
             }
@@ -73,24 +74,23 @@ impl Floor {
             return;
         }
         if let Some(reason) = not_initialized(claim, node) {
-            self.say(claim, &[], "Initialized", "Unknown", reason);
+            self.update_status(claim, &[], "Initialized", "Unknown", reason);
             return;
         }
         if self.api.change(node, None, |node| node["metadata"]["labels"][INITIALIZED] = json!("true")).is_ok()
         {
-            self.say(claim, &[], "Initialized", "True", "Initialized");
-            self.say(claim, &[], "Ready", "True", "Ready");
+            self.update_status(claim, &[], "Initialized", "True", "Initialized");
+            self.update_status(claim, &[], "Ready", "True", "Ready");
         }
     }
 
-    /// Whether a machine should have registered long ago.
     fn is_overdue(&self, claim: &Value) -> bool {
         let born: Option<Timestamp> = text(claim, "metadata.creationTimestamp").parse().ok();
         let now = self.api.cluster().clock().now();
         born.is_some_and(|born| now.duration_since(born) > REGISTRATION_TTL)
     }
 
-    /// Gives the Node what the `NodeClaim` says, startup taints that somebody removed before included.
+    /// Copies labels and taints of the `NodeClaim` to the Node, including startup taints that were removed before.
     fn register(&self, claim: &Value, node: &Value) {
         let registered = self.api.change(node, None, |node| {
             let mut taints = items(node, "spec.taints").to_vec();
@@ -120,12 +120,19 @@ impl Floor {
             set(node, "metadata.ownerReferences", json!([owner]));
         });
         if registered.is_ok() {
-            self.say(claim, &[("nodeName", name(node))], "Registered", "True", "Registered");
+            self.update_status(claim, &[("nodeName", name(node))], "Registered", "True", "Registered");
         }
     }
 
-    /// Sets fields of a claim's status and one of its conditions, if that changes anything.
-    pub(super) fn say(&self, claim: &Value, fields: &[(&str, &str)], kind: &str, status: &str, reason: &str) {
+    /// Sets status fields and one condition of a claim, if the condition changes.
+    pub(super) fn update_status(
+        &self,
+        claim: &Value,
+        fields: &[(&str, &str)],
+        kind: &str,
+        status: &str,
+        reason: &str,
+    ) {
         let known = condition(claim, kind)
             .is_some_and(|c| text(c, "status") == status && text(c, "reason") == reason);
         if known {
@@ -142,7 +149,7 @@ impl Floor {
     }
 }
 
-/// Why a registered node is not yet what it should be.
+/// The reason why a registered node is not initialized.
 fn not_initialized(claim: &Value, node: &Value) -> Option<&'static str> {
     let has = |key: &str| items(node, "spec.taints").iter().any(|t| text(t, "key") == key);
     if condition_status(node, "Ready") != "True" {

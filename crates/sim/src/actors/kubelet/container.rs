@@ -4,29 +4,29 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::runner::End;
+use super::runtime::Terminated;
 
-/// The kubelet keeps this much of the termination messages of a pod, divided among its containers...
+/// The kubelet keeps this many bytes of all termination messages of a pod, divided among its containers.
 const ALL_MESSAGES: usize = 12 * 1024;
-/// ...and at most this much of one.
+/// The kubelet keeps at most this many bytes of one termination message.
 const ONE_MESSAGE: usize = 4 * 1024;
 
 pub(super) struct Container {
     pub(super) spec: Value,
-    pub(super) state: State,
-    /// How it ended the last time, where it is begun again.
-    last: Option<State>,
+    pub(super) state: ContainerState,
+    /// The `lastState` of a container that was restarted.
+    last: Option<ContainerState>,
     restarts: u32,
 }
 
 #[derive(Clone)]
-pub(super) enum State {
+pub(super) enum ContainerState {
     Waiting(&'static str),
     Running { since: String },
     Ended { since: String, at: String, code: i32, reason: &'static str, message: String },
 }
 
-impl State {
+impl ContainerState {
     fn show(&self) -> Value {
         match self {
             Self::Waiting(reason) => json!({"waiting": {"reason": reason}}),
@@ -45,45 +45,47 @@ impl State {
 
 impl Container {
     pub(super) fn new(spec: &Value) -> Self {
-        let state = State::Waiting("ContainerCreating");
+        let state = ContainerState::Waiting("ContainerCreating");
         Self { spec: spec.clone(), state, last: None, restarts: 0 }
     }
 
-    pub(super) fn begin(&mut self, now: &str) {
+    pub(super) fn start(&mut self, now: &str) {
         if self.last.is_some() {
             self.restarts += 1;
         }
-        self.state = State::Running { since: now.to_owned() };
+        self.state = ContainerState::Running { since: now.to_owned() };
     }
 
-    /// It ended by itself; its message is cut as its pod's share allows.
-    pub(super) fn end(&mut self, end: &End, now: &str, containers: usize) {
+    /// Records the exit of the container and truncates its termination message.
+    pub(super) fn finish(&mut self, end: &Terminated, now: &str, containers: usize) {
         let limit = (ALL_MESSAGES / containers.max(1)).min(ONE_MESSAGE);
         match end {
-            End::Exit { code: 0, message } => self.set_end(0, "Completed", cut_to(message, limit), now),
-            End::Exit { code, message } => self.set_end(*code, "Error", cut_to(message, limit), now),
-            End::OutOfMemory => self.set_end(137, "OOMKilled", String::new(), now),
+            Terminated::Exit { code: 0, message } => {
+                self.set_end(0, "Completed", cut_to(message, limit), now);
+            }
+            Terminated::Exit { code, message } => self.set_end(*code, "Error", cut_to(message, limit), now),
+            Terminated::OutOfMemory => self.set_end(137, "OOMKilled", String::new(), now),
         }
     }
 
-    /// It was ended, unless it had already.
-    pub(super) fn cut_off(&mut self, code: i32, reason: &'static str, now: &str) {
-        if !matches!(self.state, State::Ended { .. }) {
+    /// Records that the container was killed, unless it had exited.
+    pub(super) fn kill(&mut self, code: i32, reason: &'static str, now: &str) {
+        if !matches!(self.state, ContainerState::Ended { .. }) {
             self.set_end(code, reason, String::new(), now);
         }
     }
 
     fn set_end(&mut self, code: i32, reason: &'static str, message: String, now: &str) {
         let since = match &self.state {
-            State::Running { since } => since.clone(),
+            ContainerState::Running { since } => since.clone(),
             _ => now.to_owned(),
         };
-        self.state = State::Ended { since, at: now.to_owned(), code, reason, message };
+        self.state = ContainerState::Ended { since, at: now.to_owned(), code, reason, message };
     }
 
-    /// It will be begun again: at once the first time, then after 10 s, 20 s, 40 s, at most 5 min.
+    /// Returns the delay before the restart: 100 ms, then 10 s, doubled up to 5 min.
     pub(super) fn back_off(&mut self) -> Duration {
-        let waiting = State::Waiting("CrashLoopBackOff");
+        let waiting = ContainerState::Waiting("CrashLoopBackOff");
         self.last = Some(std::mem::replace(&mut self.state, waiting));
         match self.restarts {
             0 => Duration::from_millis(100),
@@ -91,17 +93,17 @@ impl Container {
         }
     }
 
-    pub(super) fn has_never_begun(&self) -> bool {
-        matches!(self.state, State::Waiting(_)) && self.last.is_none()
+    pub(super) fn never_started(&self) -> bool {
+        matches!(self.state, ContainerState::Waiting(_)) && self.last.is_none()
     }
 
     pub(super) fn is_running(&self) -> bool {
-        matches!(self.state, State::Running { .. })
+        matches!(self.state, ContainerState::Running { .. })
     }
 
     pub(super) fn exit_code(&self) -> Option<i32> {
         match self.state {
-            State::Ended { code, .. } => Some(code),
+            ContainerState::Ended { code, .. } => Some(code),
             _ => None,
         }
     }
@@ -117,7 +119,7 @@ impl Container {
     }
 }
 
-/// The longest prefix within so many bytes that is still text.
+/// The longest valid prefix of at most this many bytes.
 fn cut_to(message: &str, bytes: usize) -> String {
     let end = (0..=bytes.min(message.len())).rev().find(|i| message.is_char_boundary(*i)).unwrap_or(0);
     message[..end].to_owned()

@@ -1,13 +1,12 @@
-//! Kubelets: they register their Nodes, renew their Leases, and run the Pods that are bound to them.
-//!
-//! All kubelets of a cluster are driven by one task, so that two hundred of them do not wake up for each other's pods.
+//! Kubelets: they register their Nodes, renew their Leases, and run the Pods that are bound to them. One task drives
+//! all kubelets of a cluster, so that hundreds of them do not wake up for each other's pods.
 
 mod container;
 mod node;
 mod pod;
-mod runner;
+mod runtime;
 
-pub use runner::{End, Job, Runner, Shell};
+pub use runtime::{ContainerConfig, ContainerRuntime, FakeRuntime, Terminated};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,31 +23,29 @@ use crate::cluster::{Cluster, Local};
 use crate::object::{is_deleting, text, uid};
 use crate::store::Change;
 use node::Machine;
-use pod::{How, Work};
+use pod::{PodHandle, PodOptions};
 
-/// What a machine is when it joins.
+/// The configuration of a machine that joins.
 #[derive(Clone, Debug, Default)]
 pub struct NodeSpec {
-    /// Its name.
     pub name: String,
-    /// Its zone; none if empty.
+    /// Empty for none.
     pub zone: String,
     /// Labels besides those that every node has.
     pub labels: BTreeMap<String, String>,
-    /// Taints that it registers with.
     pub taints: Vec<Value>,
-    /// `spec.providerID`; none if empty.
+    /// `spec.providerID`; empty for none.
     pub provider_id: String,
 }
 
-/// What a kubelet says that is not so.
+/// What a kubelet reports that is not true.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Lie {
-    /// The status of its Ready condition, whatever is true.
+pub struct FalseReport {
+    /// The status of the Ready condition.
     pub ready: Option<bool>,
-    /// The exit code of every container, without running it.
+    /// The exit code of every container, which is not run.
     pub exit_code: Option<i32>,
-    /// Labels that it gives itself.
+    /// Labels that the kubelet sets on its Node.
     pub labels: BTreeMap<String, String>,
 }
 
@@ -57,17 +54,17 @@ enum Command {
     PowerOff(String),
     PowerOn(String),
     Reboot(String, Duration),
-    Lie(String, Lie),
-    Scrap(String),
+    FalseReport(String, FalseReport),
+    Remove(String),
 }
 
-/// The hand on the switches of all machines.
+/// Controls all machines.
 #[derive(Clone)]
 pub struct Kubelets {
     commands: mpsc::UnboundedSender<Command>,
     task: Arc<Task>,
-    /// Set by the keeper of a pod that panics: else it would look like a pod that takes its time.
-    pod_died: Arc<AtomicBool>,
+    /// Set when the task of a pod panics, which would otherwise look like a slow pod.
+    pod_panicked: Arc<AtomicBool>,
 }
 
 struct Task(JoinHandle<()>);
@@ -78,56 +75,55 @@ impl Drop for Task {
 }
 
 impl Kubelets {
-    /// Kubelets that run containers with this runner; no machines yet.
+    /// Starts without machines.
     #[must_use]
-    pub fn start(cluster: &Cluster, seed: u64, runner: Arc<dyn Runner>) -> Self {
+    pub fn start(cluster: &Cluster, seed: u64, runtime: Arc<dyn ContainerRuntime>) -> Self {
         let (commands, inbox) = mpsc::unbounded_channel();
-        let pod_died = Arc::new(AtomicBool::new(false));
-        let floor = Floor {
-            pod_died: pod_died.clone(),
+        let pod_panicked = Arc::new(AtomicBool::new(false));
+        let pool = KubeletPool {
+            pod_panicked: pod_panicked.clone(),
             api: cluster.local("kubelet"),
-            runner,
+            runtime,
             random: fastrand::Rng::with_seed(seed),
             machines: BTreeMap::new(),
             timers: BTreeSet::new(),
         };
-        Self { commands, task: Arc::new(Task(tokio::spawn(floor.run(inbox)))), pod_died }
+        Self { commands, task: Arc::new(Task(tokio::spawn(pool.run(inbox)))), pod_panicked }
     }
 
-    /// A machine boots and registers.
+    /// Boots a machine, which registers.
     pub fn join(&self, spec: NodeSpec) {
         self.send(Command::Join(spec));
     }
 
-    /// A machine loses its power: nothing more is heard of it, and its containers are gone.
+    /// Powers a machine off: its kubelet stops reporting, and its containers are lost.
     pub fn power_off(&self, node: &str) {
         self.send(Command::PowerOff(node.to_owned()));
     }
 
-    /// A machine boots again, under a new boot id.
+    /// Boots a machine again, with a new boot id.
     pub fn power_on(&self, node: &str) {
         self.send(Command::PowerOn(node.to_owned()));
     }
 
-    /// A machine goes down and comes back after a while.
     pub fn reboot(&self, node: &str, down_for: Duration) {
         self.send(Command::Reboot(node.to_owned(), down_for));
     }
 
-    /// A machine is gone for good: it loses its power, and nobody can switch it on again.
-    pub fn scrap(&self, node: &str) {
-        self.send(Command::Scrap(node.to_owned()));
+    /// Powers a machine off for good.
+    pub fn remove(&self, node: &str) {
+        self.send(Command::Remove(node.to_owned()));
     }
 
-    /// Whether the kubelets still work: none of them died of a bug.
+    /// False once a kubelet has panicked.
     #[must_use]
-    pub fn at_work(&self) -> bool {
-        !self.task.0.is_finished() && !self.pod_died.load(Ordering::Relaxed)
+    pub fn is_running(&self) -> bool {
+        !self.task.0.is_finished() && !self.pod_panicked.load(Ordering::Relaxed)
     }
 
-    /// A kubelet begins to lie, or stops to.
-    pub fn lie(&self, node: &str, lie: Lie) {
-        self.send(Command::Lie(node.to_owned(), lie));
+    /// Makes a kubelet report what is not true; the default ends that.
+    pub fn set_false_report(&self, node: &str, false_report: FalseReport) {
+        self.send(Command::FalseReport(node.to_owned(), false_report));
     }
 
     fn send(&self, command: Command) {
@@ -136,11 +132,11 @@ impl Kubelets {
     }
 }
 
-/// Where all machines stand.
-struct Floor {
-    pod_died: Arc<AtomicBool>,
+/// The machines and timers of all kubelets.
+struct KubeletPool {
+    pod_panicked: Arc<AtomicBool>,
     api: Local,
-    runner: Arc<dyn Runner>,
+    runtime: Arc<dyn ContainerRuntime>,
     random: fastrand::Rng,
     machines: BTreeMap<String, Machine>,
     timers: BTreeSet<(Instant, String, Timer)>,
@@ -153,12 +149,12 @@ enum Timer {
     Ready,
 }
 
-/// How often a kubelet renews its lease.
+/// The period of lease renewals.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
-impl Floor {
+impl KubeletPool {
     async fn run(mut self, mut inbox: mpsc::UnboundedReceiver<Command>) {
-        let mut pods = self.api.follow(&["pods"]);
+        let mut pods = self.api.watch(&["pods"]);
         loop {
             let next = self.timers.first().map(|(at, _, _)| *at);
             let timer = async {
@@ -170,7 +166,7 @@ impl Floor {
             tokio::select! {
                 biased;
                 command = inbox.recv() => match command {
-                    Some(command) => self.obey(command),
+                    Some(command) => self.handle_command(command),
                     None => return,
                 },
                 () = timer => self.on_timer(),
@@ -179,16 +175,16 @@ impl Floor {
         }
     }
 
-    fn obey(&mut self, command: Command) {
+    fn handle_command(&mut self, command: Command) {
         match command {
             Command::Join(spec) => {
                 let name = spec.name.clone();
                 self.machines.insert(name.clone(), Machine::new(spec));
                 self.boot(&name);
             }
-            Command::PowerOff(name) => self.switch_off(&name),
-            Command::Scrap(name) => {
-                self.switch_off(&name);
+            Command::PowerOff(name) => self.shut_down(&name),
+            Command::Remove(name) => {
+                self.shut_down(&name);
                 self.machines.remove(&name);
             }
             Command::PowerOn(name) => {
@@ -198,13 +194,13 @@ impl Floor {
             }
             Command::Reboot(name, down_for) => {
                 if self.machines.contains_key(&name) {
-                    self.switch_off(&name);
+                    self.shut_down(&name);
                     self.timers.insert((after(Instant::now(), down_for), name, Timer::Boot));
                 }
             }
-            Command::Lie(name, lie) => {
+            Command::FalseReport(name, report) => {
                 if let Some(machine) = self.machines.get_mut(&name) {
-                    machine.lie = lie;
+                    machine.false_report = report;
                     if machine.is_on {
                         machine.report_status(&self.api);
                     }
@@ -213,9 +209,9 @@ impl Floor {
         }
     }
 
-    fn switch_off(&mut self, name: &str) {
+    fn shut_down(&mut self, name: &str) {
         if let Some(machine) = self.machines.get_mut(name) {
-            self.api.cluster().trace().line(|| format!("machine {name} goes down"));
+            self.api.cluster().trace().record(|| format!("machine {name} powered off"));
             machine.is_on = false;
             machine.pods.clear();
         }
@@ -227,10 +223,10 @@ impl Floor {
         let stagger = Duration::from_millis(self.random.u64(0..10_000));
         let ready_in = Duration::from_millis(self.random.u64(200..3_000));
         let Some(machine) = self.machines.get_mut(name) else { return };
-        // Whatever was due before this boot is over, another boot included.
+        // A boot cancels all earlier timers, including another boot.
         self.timers.retain(|(_, n, _)| n != name);
         machine.pods.clear();
-        self.api.cluster().trace().line(|| format!("machine {name} boots as {boot_id}"));
+        self.api.cluster().trace().record(|| format!("machine {name} booted with id {boot_id}"));
         machine.boot(&self.api, boot_id);
         self.timers.insert((Instant::now() + stagger, name.to_owned(), Timer::Heartbeat));
         self.timers.insert((Instant::now() + ready_in, name.to_owned(), Timer::Ready));
@@ -265,7 +261,7 @@ impl Floor {
                 let node = text(pod, "spec.nodeName");
                 let Some(machine) = self.machines.get_mut(node).filter(|m| m.is_on) else { return };
                 match machine.pods.get(uid(pod)) {
-                    Some(work) if is_deleting(pod) => work.stop(),
+                    Some(handle) if is_deleting(pod) => handle.stop(),
                     Some(_) => {}
                     None => self.start(pod, false),
                 }
@@ -279,21 +275,21 @@ impl Floor {
         }
     }
 
-    /// Takes a pod on. After a boot, what had been running before is found dead.
+    /// Starts a pod. After a boot, containers that were running are reported as terminated.
     fn start(&mut self, pod: &Arc<Value>, after_boot: bool) {
         let latency = Duration::from_millis(self.random.u64(50..800));
         let Some(machine) = self.machines.get_mut(text(pod, "spec.nodeName")) else { return };
-        let how = How {
+        let options = PodOptions {
             zone: machine.spec.zone.clone(),
             latency,
             after_boot,
-            lie: machine.lie.exit_code,
-            died: self.pod_died.clone(),
+            false_exit_code: machine.false_report.exit_code,
+            panicked: self.pod_panicked.clone(),
         };
-        let work = Work::start(&self.api, &self.runner, pod, how);
+        let handle = PodHandle::start(&self.api, &self.runtime, pod, options);
         if is_deleting(pod) {
-            work.stop();
+            handle.stop();
         }
-        machine.pods.insert(uid(pod).to_owned(), work);
+        machine.pods.insert(uid(pod).to_owned(), handle);
     }
 }

@@ -1,11 +1,11 @@
-//! One machine and the Node that it keeps up to date.
+//! One machine and the Node that its kubelet maintains.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::pod::Work;
-use super::{Lie, NodeSpec};
+use super::pod::PodHandle;
+use super::{FalseReport, NodeSpec};
 use crate::clock::{micro_time, time};
 use crate::cluster::Local;
 use crate::object::{is_deleting, items, name, set, set_condition, text, uid};
@@ -15,12 +15,12 @@ const LEASES: &str = "coordination.k8s.io/leases";
 pub(super) struct Machine {
     pub(super) spec: NodeSpec,
     pub(super) is_on: bool,
-    pub(super) lie: Lie,
-    /// A kubelet registers first, and is ready when its network is.
+    pub(super) false_report: FalseReport,
+    /// A kubelet registers before its network is ready.
     pub(super) is_ready: bool,
-    pub(super) pods: BTreeMap<String, Work>,
+    pub(super) pods: BTreeMap<String, PodHandle>,
     boot_id: String,
-    /// A kubelet registers when it starts, and never again: a Node that is deleted under it stays away.
+    /// The kubelet registers only when it starts. It does not recreate a Node that was deleted.
     node_uid: String,
 }
 
@@ -29,7 +29,7 @@ impl Machine {
         Self {
             spec,
             is_on: false,
-            lie: Lie::default(),
+            false_report: FalseReport::default(),
             is_ready: false,
             pods: BTreeMap::new(),
             boot_id: String::new(),
@@ -79,7 +79,6 @@ impl Machine {
         node
     }
 
-    /// Brings the status up to date.
     pub(super) fn report_status(&self, api: &Local) {
         let Some(node) = api.get("nodes", "", &self.spec.name).filter(|n| uid(n) == self.node_uid) else {
             return;
@@ -88,7 +87,7 @@ impl Machine {
         let _ = api.change(&node, Some("status"), |node| self.describe(node, &now));
     }
 
-    /// The node as its kubelet sees it, or says it does.
+    /// Fills the Node in as the kubelet reports it.
     fn describe(&self, node: &mut Value, now: &str) {
         let capacity = json!({"cpu": "4", "memory": "16Gi", "pods": "110", "ephemeral-storage": "100Gi"});
         set(node, "status.capacity", capacity.clone());
@@ -103,7 +102,7 @@ impl Machine {
                 "kubeletVersion": "v1.36.4", "kubeProxyVersion": "", "operatingSystem": "linux", "architecture": "amd64",
             }),
         );
-        let (status, reason, message) = if self.lie.ready.unwrap_or(self.is_ready) {
+        let (status, reason, message) = if self.false_report.ready.unwrap_or(self.is_ready) {
             ("True", "KubeletReady", "kubelet is posting ready status")
         } else {
             ("False", "KubeletNotReady", "container runtime network not ready")
@@ -114,12 +113,12 @@ impl Machine {
         }
         let ready = json!({"type": "Ready", "status": status, "reason": reason, "message": message, "lastHeartbeatTime": now});
         set_condition(node, ready, now);
-        for (key, value) in &self.lie.labels {
+        for (key, value) in &self.false_report.labels {
             node["metadata"]["labels"][key] = json!(value);
         }
     }
 
-    /// Renews the lease; and the status, where somebody else declared this node silent.
+    /// Renews the lease, and the status if the node controller set it to Unknown.
     pub(super) fn heartbeat(&self, api: &Local) {
         let now = micro_time(api.cluster().clock().now());
         let node = api.get("nodes", "", &self.spec.name).filter(|n| uid(n) == self.node_uid);

@@ -1,4 +1,4 @@
-//! One pod on one machine, from its binding to its end, as its kubelet reports it.
+//! One pod on one machine, from its binding to its termination.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,118 +11,119 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
-use super::container::{Container, State};
-use super::runner::{End, Job, Runner};
+use super::container::{Container, ContainerState};
+use super::runtime::{ContainerConfig, ContainerRuntime, Terminated};
 use crate::clock::{after, time};
 use crate::cluster::Local;
 use crate::object::{items, name, namespace, number, set, set_condition, text, uid};
 
-/// A pod that its kubelet has taken on. Dropping it is pulling the plug: nothing more is reported.
-pub(super) struct Work {
+/// A pod that its kubelet runs. Dropping it stops all reports, as a power loss does.
+pub(super) struct PodHandle {
     task: JoinHandle<()>,
     stop: Arc<Notify>,
 }
 
-impl Drop for Work {
+impl Drop for PodHandle {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Work {
-    /// Takes a pod on.
-    pub(super) fn start(api: &Local, runner: &Arc<dyn Runner>, pod: &Arc<Value>, how: How) -> Self {
+impl PodHandle {
+    pub(super) fn start(
+        api: &Local,
+        runtime: &Arc<dyn ContainerRuntime>,
+        pod: &Arc<Value>,
+        options: PodOptions,
+    ) -> Self {
         let stop = Arc::new(Notify::new());
         let all = |list: &str| items(pod, list).iter().map(Container::new).collect();
-        let keeper = Keeper {
+        let pod_runner = PodRunner {
             api: api.clone(),
-            runner: runner.clone(),
+            runtime: runtime.clone(),
             pod: pod.clone(),
             init: all("spec.initContainers"),
             containers: all("spec.containers"),
-            how,
+            options,
         };
-        let task = tokio::spawn(keeper.keep(stop.clone()));
+        let task = tokio::spawn(pod_runner.run(stop.clone()));
         Self { task, stop }
     }
 
-    /// The pod is being deleted: end it and let it go.
+    /// Terminates a pod that is being deleted.
     pub(super) fn stop(&self) {
         self.stop.notify_one();
     }
 }
 
-/// How a pod is taken on.
-pub(super) struct How {
-    /// The zone of the machine.
+pub(super) struct PodOptions {
     pub(super) zone: String,
-    /// How long it takes to begin.
+    /// The delay before the first container starts.
     pub(super) latency: Duration,
-    /// The machine has just booted: what had been running is dead.
+    /// The machine has just booted, so containers that were running are lost.
     pub(super) after_boot: bool,
-    /// The exit code of every container, without running it.
-    pub(super) lie: Option<i32>,
-    /// To be set where the keeper panics.
-    pub(super) died: Arc<AtomicBool>,
+    /// The exit code of every container, which is not run.
+    pub(super) false_exit_code: Option<i32>,
+    /// Set when the task of the pod panics.
+    pub(super) panicked: Arc<AtomicBool>,
 }
 
-impl Drop for How {
+impl Drop for PodOptions {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.died.store(true, Ordering::Relaxed);
+            self.panicked.store(true, Ordering::Relaxed);
         }
     }
 }
 
-/// Why a pod came to its end before its containers did.
-enum Cut {
+/// Why a pod ends before its containers do.
+enum Interruption {
     Deleted,
     Deadline,
 }
 
-/// What happens to a container next.
-enum Event {
-    Begin(usize),
-    Ended(usize, End),
+enum ContainerEvent {
+    Start(usize),
+    Ended(usize, Terminated),
 }
 
-struct Keeper {
+struct PodRunner {
     api: Local,
-    runner: Arc<dyn Runner>,
+    runtime: Arc<dyn ContainerRuntime>,
     pod: Arc<Value>,
     init: Vec<Container>,
     containers: Vec<Container>,
-    how: How,
+    options: PodOptions,
 }
 
-impl Keeper {
-    async fn keep(mut self, stop: Arc<Notify>) {
+impl PodRunner {
+    async fn run(mut self, stop: Arc<Notify>) {
         let finished = matches!(text(&self.pod, "status.phase"), "Succeeded" | "Failed");
-        let had_begun = !text(&self.pod, "status.startTime").is_empty();
-        if !finished && self.how.after_boot && had_begun && self.policy() == "Never" {
-            self.end_all(255, "Unknown");
+        let had_started = !text(&self.pod, "status.startTime").is_empty();
+        if !finished && self.options.after_boot && had_started && self.policy() == "Never" {
+            self.terminate_all(255, "Unknown");
             self.report("Failed", None);
         } else if !finished {
-            match self.live_until_cut(&stop).await {
+            match self.run_until_interrupted(&stop).await {
                 None => {}
-                Some(Cut::Deadline) => {
-                    self.end_all(137, "Error");
+                Some(Interruption::Deadline) => {
+                    self.terminate_all(137, "Error");
                     let why = "Pod was active on the node longer than the specified deadline";
                     self.report("Failed", Some(("DeadlineExceeded", why)));
                 }
-                Some(Cut::Deleted) => {
-                    self.wind_down(&stop).await;
-                    self.end_all(137, "Error");
+                Some(Interruption::Deleted) => {
+                    self.terminate_gracefully(&stop).await;
+                    self.terminate_all(137, "Error");
                     self.report("Failed", None);
-                    return self.let_go();
+                    return self.delete_pod();
                 }
             }
         }
         stop.notified().await;
-        self.let_go();
+        self.delete_pod();
     }
 
-    async fn live_until_cut(&mut self, stop: &Notify) -> Option<Cut> {
+    async fn run_until_interrupted(&mut self, stop: &Notify) -> Option<Interruption> {
         let deadline = number(&self.pod, "spec.activeDeadlineSeconds");
         let deadline = deadline.map(|s| after(Instant::now(), Duration::from_secs(s.unsigned_abs())));
         let expired = async {
@@ -133,17 +134,17 @@ impl Keeper {
         };
         tokio::select! {
             biased;
-            () = stop.notified() => Some(Cut::Deleted),
-            () = expired => Some(Cut::Deadline),
-            () = self.live() => None,
+            () = stop.notified() => Some(Interruption::Deleted),
+            () = expired => Some(Interruption::Deadline),
+            () = self.run_containers() => None,
         }
     }
 
-    /// Containers are asked to stop first, and killed when the grace is over, which a second delete may shorten.
-    async fn wind_down(&self, stop: &Notify) {
+    /// Waits until the containers stop, at most for the grace period, which a second delete may shorten.
+    async fn terminate_gracefully(&self, stop: &Notify) {
         let asked = Instant::now();
         let longest =
-            self.containers.iter().map(|c| self.runner.winds_down(&c.spec)).max().unwrap_or_default();
+            self.containers.iter().map(|c| self.runtime.shutdown_time(&c.spec)).max().unwrap_or_default();
         loop {
             let pod = self.api.get("pods", namespace(&self.pod), name(&self.pod));
             let grace = pod.and_then(|p| number(&p, "metadata.deletionGracePeriodSeconds")).unwrap_or(0);
@@ -154,37 +155,37 @@ impl Keeper {
         }
     }
 
-    /// Init containers one after the other, then all containers, until the pod is finished.
-    async fn live(&mut self) {
+    /// Runs the init containers in order, then all containers, until the pod has finished.
+    async fn run_containers(&mut self) {
         self.report("Pending", None);
-        sleep(self.how.latency).await;
+        sleep(self.options.latency).await;
         for i in 0..self.init.len() {
             if !self.run_init(i).await {
                 return self.report("Failed", None);
             }
         }
-        let mut events: FuturesUnordered<BoxFuture<'static, Event>> = FuturesUnordered::new();
+        let mut events: FuturesUnordered<BoxFuture<'static, ContainerEvent>> = FuturesUnordered::new();
         for i in 0..self.containers.len() {
-            events.push(begin_after(i, Duration::ZERO));
+            events.push(start_after(i, Duration::ZERO));
         }
         while let Some(event) = events.next().await {
             match event {
-                Event::Begin(i) if !self.runner.has_image(&self.containers[i].spec) => {
-                    self.containers[i].state = State::Waiting("ImagePullBackOff");
-                    events.push(begin_after(i, Duration::from_secs(10)));
+                ContainerEvent::Start(i) if !self.runtime.has_image(&self.containers[i].spec) => {
+                    self.containers[i].state = ContainerState::Waiting("ImagePullBackOff");
+                    events.push(start_after(i, Duration::from_secs(10)));
                 }
-                Event::Begin(i) => {
+                ContainerEvent::Start(i) => {
                     let now = self.now();
-                    self.containers[i].begin(&now);
-                    let run = self.run(&self.containers[i].spec);
-                    events.push(Box::pin(async move { Event::Ended(i, run.await) }));
+                    self.containers[i].start(&now);
+                    let run = self.run_container(&self.containers[i].spec);
+                    events.push(Box::pin(async move { ContainerEvent::Ended(i, run.await) }));
                 }
-                Event::Ended(i, end) => {
+                ContainerEvent::Ended(i, end) => {
                     let (now, count) = (self.now(), self.containers.len());
-                    self.containers[i].end(&end, &now, count);
+                    self.containers[i].finish(&end, &now, count);
                     if self.is_restarted(&end) {
                         let wait = self.containers[i].back_off();
-                        events.push(begin_after(i, wait));
+                        events.push(start_after(i, wait));
                     }
                 }
             }
@@ -196,16 +197,16 @@ impl Keeper {
         }
     }
 
-    /// Runs an init container until it succeeds; whether the pod goes on.
+    /// Runs an init container until it succeeds. Returns false if the pod has failed.
     async fn run_init(&mut self, i: usize) -> bool {
         loop {
             let now = self.now();
-            self.init[i].begin(&now);
+            self.init[i].start(&now);
             self.report("Pending", None);
-            let end = self.run(&self.init[i].spec).await;
+            let end = self.run_container(&self.init[i].spec).await;
             let (now, count) = (self.now(), self.init.len());
-            self.init[i].end(&end, &now, count);
-            if matches!(end, End::Exit { code: 0, .. }) {
+            self.init[i].finish(&end, &now, count);
+            if matches!(end, Terminated::Exit { code: 0, .. }) {
                 return true;
             }
             if self.policy() == "Never" {
@@ -217,14 +218,14 @@ impl Keeper {
         }
     }
 
-    fn run(&self, container: &Value) -> BoxFuture<'static, End> {
-        if let Some(code) = self.how.lie {
-            return Box::pin(async move { End::Exit { code, message: String::new() } });
+    fn run_container(&self, container: &Value) -> BoxFuture<'static, Terminated> {
+        if let Some(code) = self.options.false_exit_code {
+            return Box::pin(async move { Terminated::Exit { code, message: String::new() } });
         }
-        self.runner.run(Job {
+        self.runtime.run(ContainerConfig {
             cluster: self.api.cluster().clone(),
             node: text(&self.pod, "spec.nodeName").to_owned(),
-            zone: self.how.zone.clone(),
+            zone: self.options.zone.clone(),
             pod: self.pod.clone(),
             container: container.clone(),
         })
@@ -234,17 +235,17 @@ impl Keeper {
         text(&self.pod, "spec.restartPolicy")
     }
 
-    fn is_restarted(&self, end: &End) -> bool {
+    fn is_restarted(&self, end: &Terminated) -> bool {
         match self.policy() {
             "Always" => true,
-            "OnFailure" => !matches!(end, End::Exit { code: 0, .. }),
+            "OnFailure" => !matches!(end, Terminated::Exit { code: 0, .. }),
             _ => false,
         }
     }
 
-    /// The phase that follows from the containers, as a kubelet derives it.
+    /// The phase as a kubelet derives it from the containers.
     fn phase(&self) -> &'static str {
-        if self.containers.iter().any(Container::has_never_begun) {
+        if self.containers.iter().any(Container::never_started) {
             return "Pending";
         }
         let codes: Option<Vec<i32>> = self.containers.iter().map(Container::exit_code).collect();
@@ -255,11 +256,10 @@ impl Keeper {
         }
     }
 
-    /// The containers as a kill or a boot finds them.
-    fn end_all(&mut self, code: i32, reason: &'static str) {
+    fn terminate_all(&mut self, code: i32, reason: &'static str) {
         let now = self.now();
         for container in &mut self.containers {
-            container.cut_off(code, reason, &now);
+            container.kill(code, reason, &now);
         }
     }
 
@@ -301,23 +301,22 @@ impl Keeper {
             }
         });
         let pod = name(&self.pod);
-        self.api.cluster().trace().line(|| format!("kubelet {node}: pod {pod} is {phase}"));
+        self.api.cluster().trace().record(|| format!("kubelet {node}: pod {pod} is {phase}"));
     }
 
-    /// The containers are gone; the object may go.
-    fn let_go(&self) {
+    fn delete_pod(&self) {
         let _ = self.api.delete(&self.pod, Some(0));
     }
 }
 
-fn begin_after(i: usize, wait: Duration) -> BoxFuture<'static, Event> {
+fn start_after(i: usize, wait: Duration) -> BoxFuture<'static, ContainerEvent> {
     Box::pin(async move {
         sleep(wait).await;
-        Event::Begin(i)
+        ContainerEvent::Start(i)
     })
 }
 
-/// An address in the pod range that depends on nothing but the pod.
+/// Derived from the pod's uid alone, so that it is the same in every run.
 fn pod_ip(uid: &str) -> String {
     let n = uid.bytes().fold(0_u32, |sum, b| sum.wrapping_mul(31).wrapping_add(u32::from(b)));
     format!("10.244.{}.{}", (n >> 8) & 0xff, (n & 0xff).clamp(2, 254))

@@ -1,20 +1,18 @@
-//! `PodDisruptionBudgets`: how many pods may be missing at once. Who asks them is in `api/evict.rs`, who counts the pods
-//! in `actors/disruption.rs`.
+//! The strategy of `PodDisruptionBudgets`. `api/evict.rs` enforces them, `actors/disruption.rs` counts their pods.
 
 use serde_json::{Value, json};
 
-use super::{Rules, Scene, is_label_value, is_qualified_name};
+use super::{AdmissionContext, Strategy, is_label_value, is_qualified_name};
 use crate::api::status::{ApiError, Cause};
 use crate::object::{at, items, number, set, text};
 
-/// Rules of `PodDisruptionBudgets`.
 #[derive(Debug)]
 pub struct Budgets;
 
 const COUNTS: [&str; 4] = ["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"];
 
-impl Rules for Budgets {
-    fn admit(&self, budget: &mut Value, _: &Scene<'_>) -> Result<(), ApiError> {
+impl Strategy for Budgets {
+    fn admit(&self, budget: &mut Value, _: &AdmissionContext<'_>) -> Result<(), ApiError> {
         for count in COUNTS {
             set(budget, &format!("status.{count}"), json!(0));
         }
@@ -47,7 +45,7 @@ impl Rules for Budgets {
     }
 }
 
-/// A whole number that is not negative, or a percentage up to 100 %.
+/// A non-negative number, or a percentage up to 100 %.
 fn validate_bound(path: &str, bound: &Value) -> Option<Cause> {
     let detail = match bound {
         Value::String(text) => match percent(text) {
@@ -65,7 +63,7 @@ fn validate_bound(path: &str, bound: &Value) -> Option<Cause> {
 #[must_use]
 pub fn percent(text: &str) -> Option<i64> {
     let digits = text.strip_suffix('%').filter(|d| !d.is_empty() && d.bytes().all(|b| b.is_ascii_digit()))?;
-    // So many digits are more than 100 in any case.
+    // More digits than fit are more than 100.
     Some(digits.parse().unwrap_or(i64::MAX))
 }
 

@@ -1,4 +1,4 @@
-//! The real controller with a saboteur in its process: does what must never be done, for the invariants to catch.
+//! The real controller beside a saboteur with the same client, which the invariants must catch.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,45 +12,44 @@ use nodekeeper_sim::harness::{Program, Replica, Scenario};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-/// What is done that must not be.
 #[derive(Clone, Copy, Debug)]
-pub enum Way {
-    /// Deletes claims that nobody approved anything for, whatever the policy says.
+pub enum Sabotage {
+    /// Deletes claims that were not approved.
     Blind,
-    /// Undoes cordons of other people.
+    /// Reverts cordons of other users.
     Uncordons,
-    /// Approves what was asked for long ago.
+    /// Approves remediations with expired evidence.
     Late,
 }
 
-pub fn scenario(way: Way) -> Scenario {
+pub fn scenario(kind: Sabotage) -> Scenario {
     let right = super::scenario();
-    let honest = right.program.clone();
+    let controller = right.program.clone();
     let program: Program = Arc::new(move |replica: Replica| {
         let (client, seed) = (replica.client.clone(), replica.seed);
-        let running = honest(replica);
+        let running = controller(replica);
         Box::pin(async move {
             tokio::select! {
                 biased;
                 () = running => {}
-                () = sabotage(client, seed, way) => {}
+                () = sabotage(client, seed, kind) => {}
             }
         })
     });
     Scenario { program, replicas: 1, ..right }
 }
 
-async fn sabotage(client: Client, seed: u64, way: Way) {
+async fn sabotage(client: Client, seed: u64, kind: Sabotage) {
     let mut random = fastrand::Rng::with_seed(seed);
-    // Not at once: people have to have their say first.
-    let patience = if matches!(way, Way::Blind) { random.u64(60..400) } else { 5 };
-    sleep(Duration::from_secs(patience)).await;
+    // Lets users change the policy first.
+    let delay = if matches!(kind, Sabotage::Blind) { random.u64(60..400) } else { 5 };
+    sleep(Duration::from_secs(delay)).await;
     loop {
-        // Requests get lost here too: the next one may not.
-        let _ = match way {
-            Way::Blind => delete_a_claim(&client, &mut random).await,
-            Way::Uncordons => uncordon(&client).await,
-            Way::Late => approve(&client, is_late).await,
+        // Requests may fail here too, and are sent again.
+        let _ = match kind {
+            Sabotage::Blind => delete_a_claim(&client, &mut random).await,
+            Sabotage::Uncordons => uncordon(&client).await,
+            Sabotage::Late => approve(&client, has_expired_evidence).await,
         };
         sleep(Duration::from_secs(5)).await;
     }
@@ -81,16 +80,16 @@ async fn uncordon(client: &Client) -> kube::Result<()> {
     Ok(())
 }
 
-fn is_late(request: &NodeRemediation) -> bool {
-    is_held_for(request, "EvidenceExpired")
+fn has_expired_evidence(request: &NodeRemediation) -> bool {
+    is_blocked_for(request, "EvidenceExpired")
 }
 
-fn is_held_for(request: &NodeRemediation, reason: &str) -> bool {
+fn is_blocked_for(request: &NodeRemediation, reason: &str) -> bool {
     let conditions = request.status.iter().flat_map(|status| &status.conditions);
     conditions.into_iter().any(|one| one.type_ == "Approved" && one.reason == reason)
 }
 
-/// Reserves an act that no brake let through, one at a time.
+/// Reserves a disruption that was not approved.
 async fn approve(client: &Client, fits: fn(&NodeRemediation) -> bool) -> kube::Result<()> {
     let requests: Api<NodeRemediation> = Api::all(client.clone());
     let policies: Api<RemediationPolicy> = Api::all(client.clone());
@@ -98,7 +97,7 @@ async fn approve(client: &Client, fits: fn(&NodeRemediation) -> bool) -> kube::R
     let Some(request) = all.into_iter().find(fits) else { return Ok(()) };
     let policy = policies.get("default").await?;
     let mut status = serde_json::to_value(&policy.status).unwrap_or_default();
-    // Any time will do: the invariants go by when it is written.
+    // Any time will do: the invariants use the time of the commit.
     let at = policy.metadata.creation_timestamp.as_ref().map(|time| time.0.to_string());
     status["reservations"] = json!([{"remediation": request.name_any(), "node": request.spec.node.name,
         "group": "sabotage", "zone": "", "at": at}]);

@@ -1,4 +1,4 @@
-//! List: selectors, pages of one consistent snapshot, and what a resourceVersion asks for.
+//! List and get: selectors, consistent pages and resource version semantics.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use super::status::{ApiError, Cause};
 use super::{Query, Request, State};
 use crate::resource::Resource;
 
-/// Which objects of a resource are meant.
+/// The namespace and selectors of a request.
 #[derive(Clone, Debug)]
 pub struct Selection {
-    /// `namespace/`, or empty for all.
+    /// `namespace/`, or empty for all namespaces.
     prefix: String,
     labels: Labels,
     fields: Fields,
@@ -23,7 +23,6 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// Reads the selectors of a request.
     pub fn read(resource: &Arc<Resource>, namespace: &str, query: &Query) -> Result<Self, ApiError> {
         Ok(Self {
             prefix: if namespace.is_empty() { String::new() } else { format!("{namespace}/") },
@@ -33,7 +32,6 @@ impl Selection {
         })
     }
 
-    /// Whether an object filed under this key is meant.
     #[must_use]
     pub fn matches(&self, key: &str, object: &Value) -> bool {
         if !key.starts_with(&self.prefix) || !self.labels.matches(object) {
@@ -53,17 +51,13 @@ impl Selection {
     }
 }
 
-/// A page of a list.
 #[derive(Debug)]
 pub struct Page {
-    /// The stored objects, by key.
     pub items: Vec<Arc<Value>>,
-    /// `metadata` of the list.
     pub metadata: Value,
 }
 
 impl State {
-    /// One page of the objects that a request selects.
     pub fn list(&self, request: &Request) -> Result<Page, ApiError> {
         let query = &request.query;
         if !query.text("sendInitialEvents").is_empty() {
@@ -75,11 +69,11 @@ impl State {
         }
         let selection = Selection::read(&request.resource, &request.namespace, query)?;
         let limit = query.number("limit")?.and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0);
-        // The cache that answers version 0 does not cut its answers into pages.
+        // The watch cache, which serves version 0, ignores the limit.
         let limit = limit.filter(|_| query.text("resourceVersion") != "0");
         let (revision, after) = match query.text("continue") {
             "" => (self.list_revision(request, limit.is_some())?, String::new()),
-            token => self.resume(token, query)?,
+            token => self.decode_continue(token, query)?,
         };
         let collection = request.resource.collection();
         let now = revision == self.store.revision();
@@ -99,7 +93,7 @@ impl State {
         Ok(Page { items: page.into_iter().map(|(_, object)| object.clone()).collect(), metadata })
     }
 
-    /// The revision that a list without a continue token is to show.
+    /// The revision of a list without a continue token.
     fn list_revision(&self, request: &Request, limited: bool) -> Result<u64, ApiError> {
         let query = &request.query;
         let current = self.store.revision();
@@ -143,7 +137,7 @@ impl State {
         Ok(request.cache_at.filter(|at| may_be_old && *at >= self.store.compacted()).unwrap_or(current))
     }
 
-    /// One object; an old state of it where the client allows that and the cache is behind.
+    /// Reads one object; a stale state if the client allows that and the watch cache is behind.
     pub fn read(&self, request: &Request) -> Result<Arc<Value>, ApiError> {
         let (namespace, name) = request.target();
         let cache_at = request.cache_at.filter(|at| *at >= self.store.compacted());
@@ -163,7 +157,7 @@ impl State {
         }
     }
 
-    fn resume(&self, token: &str, query: &Query) -> Result<(u64, String), ApiError> {
+    fn decode_continue(&self, token: &str, query: &Query) -> Result<(u64, String), ApiError> {
         if !matches!(query.text("resourceVersion"), "" | "0") {
             return Err(ApiError::bad_request(
                 "specifying resource version is not allowed when using continue",
@@ -183,7 +177,7 @@ impl State {
     }
 }
 
-/// The resourceVersion of a get or a watch, if it names one.
+/// The resource version of a get or a watch.
 pub fn query_version(request: &Request) -> Result<Option<u64>, ApiError> {
     match request.query.text("resourceVersion") {
         "" => Ok(None),

@@ -1,17 +1,17 @@
-//! The end of a `NodeClaim` and its Node: taint, drain, terminate, let go.
+//! The termination of a `NodeClaim` and its Node: taint, drain, terminate, remove the finalizer.
 
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use super::{DISRUPTED_TAINT, Floor, TERMINATION};
+use super::{DISRUPTED_TAINT, Reconciler, TERMINATION};
 use crate::actors::placement::tolerates;
 use crate::object::{condition_status, is_deleting, items, set, text, uid};
 
-impl Floor {
-    /// A claim that is being deleted takes its Node along, and goes after it.
-    pub(super) fn end_claim(&mut self, claim: &Value, node: Option<&Arc<Value>>) {
+impl Reconciler {
+    /// Deletes the Node of a claim that is being deleted, and removes the claim's finalizer after it.
+    pub(super) fn finalize_claim(&mut self, claim: &Value, node: Option<&Arc<Value>>) {
         let registered = condition_status(claim, "Registered") == "True";
         if let Some(node) = node.filter(|_| registered) {
             if !is_deleting(node) {
@@ -19,18 +19,18 @@ impl Floor {
             }
             return;
         }
-        self.coming.remove(uid(claim));
+        self.launching.remove(uid(claim));
         self.cloud.terminate(text(claim, "status.providerID"));
-        // A Node that was never registered is nobody's now; in a real cluster the cloud's controller buries it.
+        // In a real cluster the cloud controller manager deletes a Node that never registered.
         if let Some(node) = node {
             let _ = self.api.delete(node, None);
         }
-        self.let_go(claim);
+        self.remove_finalizer(claim);
     }
 
-    /// A Node that is being deleted is drained, however long that takes; then its machine ends, and it goes.
-    pub(super) fn end_node(&self, node: &Value) {
-        // Nobody runs on a machine that is gone.
+    /// Drains a Node that is being deleted, however long that takes, then terminates its machine.
+    pub(super) fn finalize_node(&self, node: &Value) {
+        // Pods of a terminated machine need no eviction.
         let id = text(node, "spec.providerID");
         let gone = condition_status(node, "Ready") != "True" && !self.cloud.has(id);
         if !gone {
@@ -40,7 +40,7 @@ impl Floor {
             }
         }
         self.cloud.terminate(id);
-        self.let_go(node);
+        self.remove_finalizer(node);
     }
 
     fn taint(&self, node: &Value) {
@@ -58,27 +58,27 @@ impl Floor {
         });
     }
 
-    /// Evicts who is still there; whether nobody is.
+    /// Evicts the pods of a node. Returns whether none is left.
     fn drain(&self, node: &Value) -> bool {
         let now = self.api.cluster().clock().now();
         let on_node = |pod: &Arc<Value>| text(pod, "spec.nodeName") == crate::object::name(node);
-        let waits_for = |pod: &Arc<Value>| on_node(pod) && is_waited_for(pod, now);
+        let waits_for = |pod: &Arc<Value>| on_node(pod) && blocks_drain(pod, now);
         let pods: Vec<Arc<Value>> = self.api.all("pods").into_iter().filter(waits_for).collect();
-        // First what people run, then the daemons that serve it.
+        // DaemonSet pods are evicted last.
         let is_daemon = |pod: &Arc<Value>| is_owned_by(pod, "DaemonSet");
         let people = pods.iter().any(|pod| !is_daemon(pod));
         for pod in pods.iter().filter(|pod| !is_deleting(pod) && (!people || !is_daemon(pod))) {
             let spared =
                 pod["metadata"]["annotations"].get("karpenter.sh/do-not-disrupt") == Some(&json!("true"));
             if !spared {
-                // A budget that says no is asked again at the next look.
+                // A refused eviction is tried again at the next reconcile.
                 let _ = self.api.evict(pod);
             }
         }
         pods.is_empty()
     }
 
-    fn let_go(&self, object: &Value) {
+    fn remove_finalizer(&self, object: &Value) {
         let _ = self.api.change(object, None, |object| {
             let mut finalizers = items(object, "metadata.finalizers").to_vec();
             finalizers.retain(|f| f != TERMINATION);
@@ -95,8 +95,8 @@ fn is_owned_by(pod: &Value, kind: &str) -> bool {
     items(pod, "metadata.ownerReferences").iter().any(|owner| text(owner, "kind") == kind)
 }
 
-/// Whether a drain has to wait for a pod: not if it is done, is the node's own, wants to stay, or cannot end.
-fn is_waited_for(pod: &Value, now: Timestamp) -> bool {
+/// Whether a drain waits for a pod: not if it has finished, is a static pod, tolerates the taint, or is stuck.
+fn blocks_drain(pod: &Value, now: Timestamp) -> bool {
     let done = matches!(text(pod, "status.phase"), "Succeeded" | "Failed");
     let stays = items(pod, "spec.tolerations").iter().any(|t| tolerates(t, &disrupted()));
     let end: Option<Timestamp> = text(pod, "metadata.deletionTimestamp").parse().ok();

@@ -1,4 +1,4 @@
-//! The way between one client and the API server. Here requests take time, get lost, and clients die.
+//! The connection of one client to the API server, with latency and faults.
 
 use std::collections::BTreeSet;
 use std::task::{Context, Poll};
@@ -15,67 +15,65 @@ use tokio::time::sleep;
 use crate::api::Answer;
 use crate::api::status::ApiError;
 use crate::cluster::Cluster;
-use crate::faults::{Fault, Faults, Line};
+use crate::faults::{Fault, Faults, OpenWatch, WatchFault};
 use crate::object::text;
 use crate::server::{self, Body};
-use crate::store::HELD;
+use crate::store::SENT_AT;
 
-/// The least time that a request takes. Without it a busy loop would never let virtual time go on.
-const SHORTEST: Duration = Duration::from_millis(1);
+/// Without it a busy loop would stop virtual time.
+const MIN_LATENCY: Duration = Duration::from_millis(1);
 
-/// Why a request had no answer.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// One client's connection: a `tower::Service` for `kube::Client`.
+/// A `tower::Service` for `kube::Client`.
 #[derive(Clone)]
-pub struct Wire {
+pub struct Transport {
     cluster: Cluster,
-    who: String,
+    user: String,
     faults: Option<Faults>,
 }
 
-impl Wire {
-    /// A connection on which nothing goes wrong.
+impl Transport {
+    /// A connection without faults.
     #[must_use]
-    pub fn new(cluster: &Cluster, who: &str) -> Self {
-        Self { cluster: cluster.clone(), who: who.to_owned(), faults: None }
+    pub fn new(cluster: &Cluster, user: &str) -> Self {
+        Self { cluster: cluster.clone(), user: user.to_owned(), faults: None }
     }
 
-    /// A connection on which these faults happen.
     #[must_use]
     pub fn with_faults(self, faults: Faults) -> Self {
         Self { faults: Some(faults), ..self }
     }
 
-    /// A client on this connection. To be called inside a tokio runtime.
+    /// Call it inside a tokio runtime.
     #[must_use]
     pub fn client(self) -> kube::Client {
         kube::Client::new(self, "default")
     }
 
-    async fn carry(self, request: Request<kube::client::Body>) -> Result<Response<Body>, BoxError> {
+    async fn send(self, request: Request<kube::client::Body>) -> Result<Response<Body>, BoxError> {
         let (parts, body) = request.into_parts();
         let body = body.collect().await?.to_bytes();
         let request = Request::from_parts(parts, body);
         let Some(faults) = self.faults.clone() else {
-            sleep(SHORTEST).await;
-            let answer = server::answer(&self.cluster, &self.who, &request, None);
-            self.note(&request, &answer, "");
+            sleep(MIN_LATENCY).await;
+            let answer = server::answer(&self.cluster, &self.user, &request, None);
+            self.log_request(&request, &answer, "");
             return Ok(server::respond(&self.cluster, answer));
         };
         let (delay, fault) = faults.for_request(&request);
-        if fault == Fault::Held {
-            let patience = faults.patience();
-            // It is on its way, whatever becomes of who sent it.
-            tokio::spawn(self.hold(faults, request, delay));
-            sleep(patience).await;
-            return Err("connection reset: the request may or may not have arrived".into());
+        if fault == Fault::Delayed {
+            let client_timeout = faults.client_timeout();
+            // The write is on its way, even if its client crashes.
+            tokio::spawn(self.deliver_late(faults, request, delay));
+            sleep(client_timeout).await;
+            return Err("connection reset: the request may have been applied".into());
         }
-        sleep(SHORTEST + delay).await;
-        self.suffer(&faults, fault, &request).await
+        sleep(MIN_LATENCY + delay).await;
+        self.send_with_fault(&faults, fault, &request).await
     }
 
-    async fn suffer(
+    async fn send_with_fault(
         &self,
         faults: &Faults,
         fault: Fault,
@@ -92,32 +90,32 @@ impl Wire {
         };
         if let Some(error) = refused {
             let answer = Answer::refusal(&error);
-            self.note(request, &answer, fault.name());
+            self.log_request(request, &answer, fault.name());
             return Ok(server::respond(&self.cluster, answer));
         }
         match fault {
             Fault::LostRequest => {
-                self.cluster.trace().line(|| format!("{} {} lost on the way", self.who, summary(request)));
-                sleep(faults.patience()).await;
-                return Err("connection reset: the request may or may not have arrived".into());
+                self.cluster.trace().record(|| format!("{} {} lost", self.user, summary(request)));
+                sleep(faults.client_timeout()).await;
+                return Err("connection reset: the request may have been applied".into());
             }
             Fault::CrashBefore => {
-                self.cluster.trace().line(|| format!("{} crashes before {}", self.who, summary(request)));
+                self.cluster.trace().record(|| format!("{} crashes before {}", self.user, summary(request)));
                 faults.crash();
                 return never().await;
             }
             _ => {}
         }
-        let cache_at = faults.cache_age(request, &self.cluster.state().store);
-        let answer = server::answer(&self.cluster, &self.who, request, cache_at);
-        self.note(request, &answer, fault.name());
+        let cache_at = faults.stale_revision(request, &self.cluster.state().store);
+        let answer = server::answer(&self.cluster, &self.user, request, cache_at);
+        self.log_request(request, &answer, fault.name());
         match fault {
             Fault::LostAnswer => {
-                sleep(faults.patience()).await;
-                return Err("connection reset: the request may or may not have arrived".into());
+                sleep(faults.client_timeout()).await;
+                return Err("connection reset: the request may have been applied".into());
             }
             Fault::CrashAfter => {
-                self.cluster.trace().line(|| format!("{} crashes after {}", self.who, summary(request)));
+                self.cluster.trace().record(|| format!("{} crashes after {}", self.user, summary(request)));
                 faults.crash();
                 return never().await;
             }
@@ -126,24 +124,24 @@ impl Wire {
         Ok(match answer {
             Answer::Events(watch, lasts, bookmarks) => {
                 let events = server::events(self.cluster.clone(), *watch, lasts, bookmarks);
-                let lines = troubled(Box::pin(events), faults.clone());
+                let lines = inject_watch_faults(Box::pin(events), faults.clone(), faults.open_watch(request));
                 Response::new(StreamBody::new(lines.map(|line| Ok(Frame::data(line)))).boxed_unsync())
             }
             answer => server::respond(&self.cluster, answer),
         })
     }
 
-    /// Lets a write arrive when nobody waits for it any more.
-    async fn hold(self, faults: Faults, request: Request<Bytes>, delay: Duration) {
+    /// Applies a write after its client has timed out.
+    async fn deliver_late(self, faults: Faults, request: Request<Bytes>, delay: Duration) {
         let led = self.leases();
-        let who = format!("{}{HELD}{}", self.who, self.cluster.clock().now());
+        let user = format!("{}{SENT_AT}{}", self.user, self.cluster.clock().now());
         sleep(delay).await;
-        let answer = server::answer(&self.cluster, &who, &request, None);
-        self.note(&request, &answer, Fault::Held.name());
+        let answer = server::answer(&self.cluster, &user, &request, None);
+        self.log_request(&request, &answer, Fault::Delayed.name());
         let landed = matches!(&answer, Answer::Document(code, _) if code.is_success());
-        faults.count(if landed { "held write landed" } else { "held write refused" });
+        faults.count(if landed { "delayed write applied" } else { "delayed write refused" });
         if landed && led != self.leases() {
-            faults.count("write landed after its writer's lease");
+            faults.count("write applied after its writer's lease");
         }
     }
 
@@ -151,12 +149,12 @@ impl Wire {
     fn leases(&self) -> BTreeSet<String> {
         let state = self.cluster.state();
         let all = state.store.all("coordination.k8s.io/leases");
-        let own = all.filter(|(_, lease)| text(lease, "spec.holderIdentity").starts_with(&self.who));
+        let own = all.filter(|(_, lease)| text(lease, "spec.holderIdentity").starts_with(&self.user));
         own.map(|(key, lease)| format!("{key} {}", text(lease, "spec.holderIdentity"))).collect()
     }
 
-    fn note(&self, request: &Request<Bytes>, answer: &Answer, fault: &str) {
-        self.cluster.trace().line(|| {
+    fn log_request(&self, request: &Request<Bytes>, answer: &Answer, fault: &str) {
+        self.cluster.trace().record(|| {
             let outcome = match answer {
                 Answer::Document(code, document) => {
                     let version = text(document, "metadata.resourceVersion");
@@ -167,7 +165,7 @@ impl Wire {
                 Answer::Events(..) => "events".into(),
             };
             let fault = if fault.is_empty() { String::new() } else { format!(" ({fault})") };
-            format!("{} {} -> {outcome}{fault}", self.who, summary(request))
+            format!("{} {} -> {outcome}{fault}", self.user, summary(request))
         });
     }
 }
@@ -176,30 +174,33 @@ fn summary(request: &Request<Bytes>) -> String {
     format!("{} {}", request.method(), request.uri())
 }
 
-/// What a dead client gets.
+/// The response to a client that has crashed.
 async fn never<T>() -> T {
     std::future::pending().await
 }
 
-/// A stream of events that comes late and breaks off, but never loses an event in its middle: TCP does not either.
-fn troubled(
+/// Delays events and cuts the stream, but never loses an event in between, as TCP.
+fn inject_watch_faults(
     events: impl Stream<Item = Bytes> + Send + Unpin + 'static,
     faults: Faults,
+    watch: OpenWatch,
 ) -> impl Stream<Item = Bytes> {
-    stream::unfold(Some((events, faults)), |place| async move {
-        let (mut events, faults) = place?;
-        let line = events.next().await?;
-        match faults.for_line() {
-            Line::Cut => None,
-            Line::Late(delay) => {
+    stream::unfold(Some((events, faults, watch)), |place| async move {
+        let (mut events, faults, watch) = place?;
+        let line = events.next().await;
+        faults.resumed(&watch).await;
+        let line = line?;
+        match faults.for_watch_event() {
+            WatchFault::Cut => None,
+            WatchFault::Delay(delay) => {
                 sleep(delay).await;
-                if faults.is_dead() { None } else { Some((line, Some((events, faults)))) }
+                if faults.is_dead() { None } else { Some((line, Some((events, faults, watch)))) }
             }
         }
     })
 }
 
-impl tower::Service<Request<kube::client::Body>> for Wire {
+impl tower::Service<Request<kube::client::Body>> for Transport {
     type Response = Response<Body>;
     type Error = BoxError;
     type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
@@ -209,6 +210,6 @@ impl tower::Service<Request<kube::client::Body>> for Wire {
     }
 
     fn call(&mut self, request: Request<kube::client::Body>) -> Self::Future {
-        Box::pin(self.clone().carry(request))
+        Box::pin(self.clone().send(request))
     }
 }

@@ -1,4 +1,4 @@
-//! The definitions of `NodeClaims` and `NodePools`, without the schemas, and the pools of a run.
+//! The CRDs of `NodeClaims` and `NodePools`, without schemas, and the pools of a run.
 
 use serde_json::{Value, json};
 

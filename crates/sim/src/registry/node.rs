@@ -1,16 +1,16 @@
-//! Nodes: born with a not-ready taint, their machine's identity fixed once known.
+//! The strategy of Nodes: a not-ready taint on create, an immutable provider id and pod CIDR.
 
 use serde_json::{Value, json};
 
-use super::{Rules, Scene, is_label_value, is_qualified_name};
+use super::{AdmissionContext, Strategy, is_label_value, is_qualified_name};
 use crate::api::status::{ApiError, Cause};
 use crate::object::{at, default, items, set, take, text};
 
-/// Set on a node that is not Ready.
+/// The taint of a node that is not Ready.
 pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
-/// Set on a node whose kubelet is silent.
+/// The taint of a node whose Ready condition is Unknown.
 pub const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
-/// Set on a cordoned node.
+/// The taint of a cordoned node.
 pub const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
 const NODE_INFO: &[&str] = &[
@@ -26,12 +26,11 @@ const NODE_INFO: &[&str] = &[
     "architecture",
 ];
 
-/// Rules of Nodes.
 #[derive(Debug)]
 pub struct Nodes;
 
-impl Rules for Nodes {
-    fn admit(&self, node: &mut Value, _: &Scene<'_>) -> Result<(), ApiError> {
+impl Strategy for Nodes {
+    fn admit(&self, node: &mut Value, _: &AdmissionContext<'_>) -> Result<(), ApiError> {
         let mut taints = items(node, "spec.taints").to_vec();
         if !taints.iter().any(|t| text(t, "key") == NOT_READY && text(t, "effect") == "NoSchedule") {
             taints.push(json!({"key": NOT_READY, "effect": "NoSchedule"}));
@@ -47,12 +46,12 @@ impl Rules for Nodes {
         if let Some(cidr) = at(node, "spec.podCIDR").cloned() {
             default(node, "spec.podCIDRs", json!([cidr]));
         }
-        // What Go writes for a struct that nobody filled in.
+        // Go writes the empty fields of this struct.
         for field in NODE_INFO {
             default(node, &format!("status.nodeInfo.{field}"), json!(""));
         }
         default(node, "status.daemonEndpoints.kubeletEndpoint.Port", json!(0));
-        // And what it does not write.
+        // Go omits these.
         if at(node, "spec.unschedulable") == Some(&json!(false)) {
             take(node, "spec.unschedulable");
         }
@@ -67,7 +66,7 @@ impl Rules for Nodes {
         let mut causes = Vec::new();
         let taints = items(node, "spec.taints");
         for (i, taint) in taints.iter().enumerate() {
-            // The real server names them so.
+            // The real server uses this path.
             let path = format!("metadata.taints[{i}]");
             if !is_qualified_name(text(taint, "key")) {
                 causes.push(Cause::invalid(

@@ -1,17 +1,17 @@
-//! What single kinds do beyond being stored: defaults, admission, validation, graceful deletion.
+//! The strategies of the built-in kinds: defaulting, admission, validation and graceful deletion.
 
 mod budget;
-mod definition;
+mod crd;
 mod node;
 mod others;
 mod pod;
 mod pod_spec;
 
 pub use budget::{Budgets, percent};
-pub use definition::{CLEANUP, Definitions, not_enforced, resource_of};
+pub use crd::{CLEANUP, Crds, not_enforced, resource_of};
 pub use node::{NOT_READY, Nodes, UNREACHABLE, UNSCHEDULABLE};
 pub use others::{
-    ConfigMaps, EndpointSlices, Events, Leases, Namespaces, NewEvents, PriorityClasses, Secrets, Services,
+    ConfigMaps, EndpointSlices, Events, EventsV1, Leases, Namespaces, PriorityClasses, Secrets, Services,
     Workloads,
 };
 pub use pod::Pods;
@@ -26,40 +26,36 @@ use crate::object::{at, is_true, items, text};
 use crate::resource::Resource;
 use crate::store::Store;
 
-/// What the rules of a kind may look at.
-pub struct Scene<'s> {
-    /// The kind itself.
+/// What the admission of an object may read.
+pub struct AdmissionContext<'s> {
     pub resource: &'s Resource,
-    /// Everything that is stored.
     pub store: &'s Store,
-    /// The time it is.
     pub now: Timestamp,
 }
 
-/// The behaviour of a kind. Every method has a default that does nothing.
-pub trait Rules: Debug + Sync {
-    /// Fills in what the API server fills in, on every write.
+/// The behaviour of a kind beyond storage, as the registry strategies of the API server define it.
+pub trait Strategy: Debug + Sync {
+    /// Defaults fields, on every write.
     fn default(&self, _object: &mut Value) {}
 
-    /// What happens on create only: admission, first status, allocation.
-    fn admit(&self, _object: &mut Value, _scene: &Scene<'_>) -> Result<(), ApiError> {
+    /// Admits an object on create and sets its first status.
+    fn admit(&self, _object: &mut Value, _scene: &AdmissionContext<'_>) -> Result<(), ApiError> {
         Ok(())
     }
 
-    /// What is wrong with an object, on every write.
+    /// Validates an object, on every write.
     fn validate(&self, _object: &Value) -> Vec<Cause> {
         Vec::new()
     }
 
-    /// What must not change, or only in some way.
+    /// Validates a change.
     fn validate_update(&self, _new: &Value, _old: &Value) -> Vec<Cause> {
         Vec::new()
     }
 
-    /// What an update keeps of the old object where the new one leaves it out.
-    fn carry_over(&self, _new: &mut Value, _old: &Value) {}
+    /// Copies fields of the old object that an update leaves out.
+    fn prepare_for_update(&self, _new: &mut Value, _old: &Value) {}
 
-    /// What is wrong with a name.
     fn check_name(&self, name: &str) -> Option<&'static str> {
         (!is_dns_subdomain(name)).then_some(
             "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', \
@@ -67,18 +63,18 @@ pub trait Rules: Debug + Sync {
         )
     }
 
-    /// Seconds between the wish to delete and the end; none where deletion is immediate.
+    /// The grace period; none if deletion is immediate.
     fn grace_seconds(&self, _object: &Value, _asked: Option<i64>) -> Option<i64> {
         None
     }
 }
 
-/// A kind that is merely stored.
+/// The strategy of a kind that is only stored.
 #[derive(Debug)]
-pub struct Plain;
-impl Rules for Plain {}
+pub struct DefaultStrategy;
+impl Strategy for DefaultStrategy {}
 
-/// Lower-case letters, digits and `-`, at most 63, alphanumeric at both ends.
+/// At most 63 lower-case letters, digits and `-`, alphanumeric at both ends.
 #[must_use]
 pub fn is_dns_label(name: &str) -> bool {
     let alphanumeric = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
@@ -89,7 +85,7 @@ pub fn is_dns_label(name: &str) -> bool {
         && name.ends_with(alphanumeric)
 }
 
-/// Dot-separated labels, at most 253 characters in all.
+/// Dot-separated labels, at most 253 characters.
 #[must_use]
 pub fn is_dns_subdomain(name: &str) -> bool {
     let alphanumeric = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
@@ -102,14 +98,14 @@ pub fn is_dns_subdomain(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(part)
 }
 
-/// `name` or `prefix/name`, as label keys, taint keys and finalizers are.
+/// `name` or `prefix/name`, as in label keys, taint keys and finalizers.
 #[must_use]
 pub fn is_qualified_name(name: &str) -> bool {
     let (prefix, name) = name.split_once('/').map_or((None, name), |(p, n)| (Some(p), n));
     prefix.is_none_or(is_dns_subdomain) && !name.is_empty() && is_label_value(name)
 }
 
-/// At most 63 letters, digits, `-`, `_`, `.`, alphanumeric at both ends; empty is fine.
+/// At most 63 letters, digits, `-`, `_`, `.`, alphanumeric at both ends, or empty.
 #[must_use]
 pub fn is_label_value(value: &str) -> bool {
     value.len() <= 63
@@ -118,7 +114,6 @@ pub fn is_label_value(value: &str) -> bool {
         && value.chars().last().is_none_or(|c| c.is_ascii_alphanumeric())
 }
 
-/// What is wrong with the metadata of any object.
 #[must_use]
 pub fn validate_metadata(object: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
@@ -196,7 +191,6 @@ fn validate_owners(object: &Value) -> Vec<Cause> {
     causes
 }
 
-/// A cause where a field changed that must not.
 fn immutable(new: &Value, old: &Value, path: &str) -> Option<Cause> {
     (at(new, path) != at(old, path))
         .then(|| Cause::invalid(path, at(new, path).unwrap_or(&Value::Null), "field is immutable"))

@@ -1,5 +1,4 @@
-//! A small controller to try the machinery on: it labels every Ready node once. Beside it, two versions of it with
-//! the mistakes that such programs make, and what must hold for all of them.
+//! A toy controller to test the harness with: it labels every Ready node once. Variants have typical bugs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,23 +17,22 @@ use tokio::time::{sleep, timeout};
 
 pub const LABEL: &str = "nodekeeper.dev/labelled";
 
-/// How a node is labelled.
 #[derive(Clone, Copy, Debug)]
-pub enum Way {
-    /// Only if it is still the node that was seen: `test` of uid and version.
-    Guarded,
-    /// By writing back the whole node as it was seen, without its version: what others wrote since is lost.
+pub enum Bug {
+    /// Tests uid and resource version in its patch.
+    None,
+    /// Replaces the whole node without a resource version, so that other writes are lost.
     LostUpdate,
-    /// By name, whatever has become of the node since it was seen.
+    /// Patches the node by name, whatever its state is by now.
     StaleRead,
-    /// As it should be, but for a bug that ends the program at the tenth node.
+    /// Panics at the tenth node.
     Panic,
-    /// As it should be, but for a loop that asks again at once when there is nothing to do.
+    /// Sends requests in a loop without a pause.
     Busy,
 }
 
-pub fn scenario(way: Way) -> Scenario {
-    let program: Program = Arc::new(move |replica| Box::pin(label_nodes(replica, way)));
+pub fn scenario(bug: Bug) -> Scenario {
+    let program: Program = Arc::new(move |replica| Box::pin(label_nodes(replica, bug)));
     let right = Scenario::new(program, || {
         vec![
             Box::new(OnlyOurLabel),
@@ -43,24 +41,24 @@ pub fn scenario(way: Way) -> Scenario {
             Box::new(AllLabelled),
         ]
     });
-    match way {
-        Way::Guarded => right,
-        // One replica: two of the wrong ones get in each other's way without any fault.
+    match bug {
+        Bug::None => right,
+        // Two buggy replicas would conflict without any fault.
         _ => Scenario { replicas: 1, ..right },
     }
 }
 
-async fn label_nodes(replica: Replica, way: Way) {
+async fn label_nodes(replica: Replica, bug: Bug) {
     let api: Api<Node> = Api::all(replica.client.clone());
     loop {
-        // An error, a watch that ends, a version too old: all lead to a new list.
-        let _ = follow(&api, &replica, way).await;
+        // Any error or end of the watch leads to a new list.
+        let _ = watch(&api, &replica, bug).await;
         sleep(Duration::from_millis(500)).await;
     }
 }
 
-/// One list, and the watch after it.
-async fn follow(api: &Api<Node>, replica: &Replica, way: Way) -> kube::Result<()> {
+/// Lists once and watches from there.
+async fn watch(api: &Api<Node>, replica: &Replica, bug: Bug) -> kube::Result<()> {
     let list = api.list(&ListParams::default().match_any()).await?;
     let mut seen: BTreeMap<String, Node> = list.items.into_iter().map(|n| (n.name_any(), n)).collect();
     let version = list.metadata.resource_version.unwrap_or_default();
@@ -69,12 +67,12 @@ async fn follow(api: &Api<Node>, replica: &Replica, way: Way) -> kube::Result<()
     loop {
         for node in due.drain(..).filter_map(|name| seen.get(&name)) {
             if is_ready(node) && !node.labels().contains_key(LABEL) {
-                // What fails now is tried again at the node's next event, or a little later.
-                let _ = label(&replica.client, node, &replica.name, way).await;
+                // A failure is retried at the node's next event, or after five seconds.
+                let _ = label(&replica.client, node, &replica.name, bug).await;
             }
         }
-        assert!(!matches!(way, Way::Panic) || seen.len() < 10, "planted");
-        while matches!(way, Way::Busy) && seen.len() > 10 {
+        assert!(!matches!(bug, Bug::Panic) || seen.len() < 10, "intended");
+        while matches!(bug, Bug::Busy) && seen.len() > 10 {
             let _ = api.get("nobody").await;
         }
         let Ok(event) = timeout(Duration::from_secs(5), events.try_next()).await else {
@@ -82,7 +80,7 @@ async fn follow(api: &Api<Node>, replica: &Replica, way: Way) -> kube::Result<()
             continue;
         };
         match event? {
-            // Only this node: trying all of them at each event is a storm of its own when many events come late.
+            // Only this node: all nodes at each event would be a storm of requests.
             Some(WatchEvent::Added(node) | WatchEvent::Modified(node)) => {
                 due.push(node.name_any());
                 seen.insert(node.name_any(), node);
@@ -102,29 +100,29 @@ fn is_ready(node: &Node) -> bool {
     conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True")
 }
 
-async fn label(client: &Client, node: &Node, who: &str, way: Way) -> kube::Result<()> {
+async fn label(client: &Client, node: &Node, user: &str, bug: Bug) -> kube::Result<()> {
     let api: Api<Node> = Api::all(client.clone());
     let name = node.name_any();
-    match way {
-        Way::Guarded | Way::Panic | Way::Busy => {
-            // Every kubelet labels its node, so that there is a map to add to.
+    match bug {
+        Bug::None | Bug::Panic | Bug::Busy => {
+            // Every kubelet labels its node, so the map exists.
             let path = format!("/metadata/labels/{}", LABEL.replace('/', "~1"));
             let patch = json!([
                 {"op": "test", "path": "/metadata/uid", "value": node.uid()},
                 {"op": "test", "path": "/metadata/resourceVersion", "value": node.resource_version()},
-                {"op": "add", "path": path, "value": who},
+                {"op": "add", "path": path, "value": user},
             ]);
             let patch: json_patch::Patch = serde_json::from_value(patch).expect("the patch is well formed");
             api.patch(&name, &PatchParams::default(), &Patch::<()>::Json(patch)).await?;
         }
-        Way::LostUpdate => {
+        Bug::LostUpdate => {
             let mut whole = node.clone();
             whole.metadata.resource_version = None;
-            whole.labels_mut().insert(LABEL.into(), who.into());
+            whole.labels_mut().insert(LABEL.into(), user.into());
             api.replace(&name, &PostParams::default(), &whole).await?;
         }
-        Way::StaleRead => {
-            let patch = json!({"metadata": {"labels": {LABEL: who}}});
+        Bug::StaleRead => {
+            let patch = json!({"metadata": {"labels": {LABEL: user}}});
             api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await?;
         }
     }
@@ -132,14 +130,14 @@ async fn label(client: &Client, node: &Node, who: &str, way: Way) -> kube::Resul
 }
 
 fn is_ours(change: &Change) -> bool {
-    change.who.starts_with("replica-")
+    change.user.starts_with("replica-")
 }
 
 fn label_of(node: Option<&Arc<Value>>) -> Option<&str> {
     at(node?, "metadata.labels")?.get(LABEL)?.as_str()
 }
 
-/// A node without what is ours and what every write changes.
+/// The node without our own label and without fields that every write changes.
 fn foreign(node: &Value) -> Value {
     let mut node = node.clone();
     let metadata = node["metadata"].as_object_mut().expect("every object has metadata");
@@ -160,7 +158,7 @@ impl Invariant for OnlyOurLabel {
             _ if !is_ours(change) => Ok(()),
             (Some(before), Some(after)) if foreign(before) == foreign(after) => Ok(()),
             (Some(before), Some(after)) => Err(format!("{} became {}", foreign(before), foreign(after))),
-            _ => Err("something was made or removed".into()),
+            _ => Err("an object was created or deleted".into()),
         }
     }
 }
@@ -205,11 +203,11 @@ impl Invariant for AllLabelled {
     fn check(&mut self, _: &Change) -> Result<(), String> {
         Ok(())
     }
-    fn finally(&mut self, cluster: &Cluster) -> Result<(), String> {
+    fn check_final(&mut self, cluster: &Cluster) -> Result<(), String> {
         let nodes = cluster.local("invariant").all("nodes");
         let ready = nodes.iter().filter(|n| condition_status(n, "Ready") == "True").count();
         if ready == 0 {
-            return Err("no node is Ready: the run shows nothing".into());
+            return Err("no node is Ready".into());
         }
         let without =
             nodes.iter().find(|n| condition_status(n, "Ready") == "True" && label_of(Some(n)).is_none());

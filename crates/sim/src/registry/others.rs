@@ -1,31 +1,30 @@
-//! The kinds whose rules fit in a few lines each.
+//! The strategies of kinds that need only a few lines.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 
-use super::{Rules, Scene, immutable, is_dns_label, pod_spec};
+use super::{AdmissionContext, Strategy, immutable, is_dns_label, pod_spec};
 use crate::api::status::{ApiError, Cause};
 use crate::object::{self, at, default, is_true, items, number, set, take, text};
 
-/// Rules of Namespaces.
 #[derive(Debug)]
 pub struct Namespaces;
-impl Rules for Namespaces {
+impl Strategy for Namespaces {
     fn default(&self, namespace: &mut Value) {
         let name = object::name(namespace).to_owned();
         if !name.is_empty() {
-            // Not through a dotted path: the key has dots itself.
+            // The key has dots, so no dotted path.
             object::default(namespace, "metadata.labels", json!({}));
             namespace["metadata"]["labels"]["kubernetes.io/metadata.name"] = json!(name);
         }
     }
-    fn admit(&self, namespace: &mut Value, _: &Scene<'_>) -> Result<(), ApiError> {
+    fn admit(&self, namespace: &mut Value, _: &AdmissionContext<'_>) -> Result<(), ApiError> {
         default(namespace, "spec.finalizers", json!(["kubernetes"]));
         set(namespace, "status", json!({"phase": "Active"}));
         Ok(())
     }
-    fn carry_over(&self, new: &mut Value, old: &Value) {
+    fn prepare_for_update(&self, new: &mut Value, old: &Value) {
         object::copy(old, new, "spec.finalizers");
     }
     fn check_name(&self, name: &str) -> Option<&'static str> {
@@ -34,10 +33,9 @@ impl Rules for Namespaces {
     }
 }
 
-/// Rules of Services.
 #[derive(Debug)]
 pub struct Services;
-impl Rules for Services {
+impl Strategy for Services {
     fn default(&self, service: &mut Value) {
         default(service, "spec.type", json!("ClusterIP"));
         default(service, "spec.sessionAffinity", json!("None"));
@@ -50,16 +48,16 @@ impl Rules for Services {
             default(port, "targetPort", number);
         }
     }
-    fn admit(&self, service: &mut Value, scene: &Scene<'_>) -> Result<(), ApiError> {
+    fn admit(&self, service: &mut Value, ctx: &AdmissionContext<'_>) -> Result<(), ApiError> {
         if text(service, "spec.type") == "ExternalName" {
             return Ok(());
         }
-        let taken = |ip: &str| scene.store.all("services").any(|(_, s)| text(s, "spec.clusterIP") == ip);
+        let taken = |ip: &str| ctx.store.all("services").any(|(_, s)| text(s, "spec.clusterIP") == ip);
         let asked = text(service, "spec.clusterIP");
         if !matches!(asked, "" | "None") && taken(asked) {
             let cause =
                 Cause::invalid("spec.clusterIPs", &json!([asked]), "provided IP is already allocated");
-            return Err(ApiError::invalid(scene.resource, object::name(service), &[cause]));
+            return Err(ApiError::invalid(ctx.resource, object::name(service), &[cause]));
         }
         if asked.is_empty() {
             let free =
@@ -75,7 +73,7 @@ impl Rules for Services {
         set(service, "status", json!({"loadBalancer": {}}));
         Ok(())
     }
-    fn carry_over(&self, new: &mut Value, old: &Value) {
+    fn prepare_for_update(&self, new: &mut Value, old: &Value) {
         for path in ["spec.clusterIP", "spec.clusterIPs", "spec.ipFamilies", "spec.ipFamilyPolicy"] {
             if at(new, path).is_none() {
                 object::copy(old, new, path);
@@ -106,10 +104,9 @@ fn frozen_when_immutable(new: &Value, old: &Value, fields: &[&str]) -> Vec<Cause
     fields.iter().filter(changed).map(|path| Cause::forbidden(*path, detail)).collect()
 }
 
-/// Rules of ConfigMaps.
 #[derive(Debug)]
 pub struct ConfigMaps;
-impl Rules for ConfigMaps {
+impl Strategy for ConfigMaps {
     fn validate(&self, map: &Value) -> Vec<Cause> {
         let keys = |field: &str| {
             at(map, field).and_then(Value::as_object).into_iter().flatten().map(|(k, _)| k.clone())
@@ -136,10 +133,9 @@ impl Rules for ConfigMaps {
     }
 }
 
-/// Rules of Secrets.
 #[derive(Debug)]
 pub struct Secrets;
-impl Rules for Secrets {
+impl Strategy for Secrets {
     fn default(&self, secret: &mut Value) {
         default(secret, "type", json!("Opaque"));
         let Some(Value::Object(plain)) = take(secret, "stringData") else { return };
@@ -155,10 +151,9 @@ impl Rules for Secrets {
     }
 }
 
-/// Rules of core Events.
 #[derive(Debug)]
 pub struct Events;
-impl Rules for Events {
+impl Strategy for Events {
     fn default(&self, event: &mut Value) {
         default(event, "source", json!({}));
         default(event, "reportingComponent", json!(""));
@@ -174,10 +169,10 @@ impl Rules for Events {
     }
 }
 
-/// Rules of Events of events.k8s.io: the same objects, held to more. The fields have their core names here.
+/// The strategy of events.k8s.io Events: the same objects under their core field names, with stricter validation.
 #[derive(Debug)]
-pub struct NewEvents;
-impl Rules for NewEvents {
+pub struct EventsV1;
+impl Strategy for EventsV1 {
     fn default(&self, event: &mut Value) {
         Events.default(event);
     }
@@ -210,10 +205,9 @@ impl Rules for NewEvents {
     }
 }
 
-/// Rules of Leases.
 #[derive(Debug)]
 pub struct Leases;
-impl Rules for Leases {
+impl Strategy for Leases {
     fn validate(&self, lease: &Value) -> Vec<Cause> {
         let seconds = number(lease, "spec.leaseDurationSeconds").filter(|s| *s <= 0);
         let path = "spec.leaseDurationSeconds";
@@ -221,10 +215,9 @@ impl Rules for Leases {
     }
 }
 
-/// Rules of EndpointSlices.
 #[derive(Debug)]
 pub struct EndpointSlices;
-impl Rules for EndpointSlices {
+impl Strategy for EndpointSlices {
     fn default(&self, slice: &mut Value) {
         for port in slice.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
             default(port, "name", json!(""));
@@ -233,12 +226,16 @@ impl Rules for EndpointSlices {
     }
     fn validate(&self, slice: &Value) -> Vec<Cause> {
         let kind = text(slice, "addressType");
-        let kinds = ["FQDN", "IPv4", "IPv6"];
+        let registry = ["FQDN", "IPv4", "IPv6"];
         if kind.is_empty() {
             return vec![Cause::required("addressType", "")];
         }
-        if !kinds.contains(&kind) {
-            return vec![Cause::unsupported("addressType", &json!(kind), &kinds.map(|k| format!("{k:?}")))];
+        if !registry.contains(&kind) {
+            return vec![Cause::unsupported(
+                "addressType",
+                &json!(kind),
+                &registry.map(|k| format!("{k:?}")),
+            )];
         }
         let fits = |address: &str| match kind {
             "IPv4" => address.parse::<std::net::Ipv4Addr>().is_ok(),
@@ -260,10 +257,9 @@ impl Rules for EndpointSlices {
     }
 }
 
-/// Rules of PriorityClasses.
 #[derive(Debug)]
 pub struct PriorityClasses;
-impl Rules for PriorityClasses {
+impl Strategy for PriorityClasses {
     fn default(&self, class: &mut Value) {
         default(class, "preemptionPolicy", json!("PreemptLowerPriority"));
         default(class, "value", json!(0));
@@ -291,10 +287,10 @@ impl Rules for PriorityClasses {
     }
 }
 
-/// Rules of Deployments, ReplicaSets, `StatefulSets` and DaemonSets, which are stored and not acted upon.
+/// The strategy of Deployments, ReplicaSets, `StatefulSets` and DaemonSets, which no controller acts on.
 #[derive(Debug)]
 pub struct Workloads;
-impl Rules for Workloads {
+impl Strategy for Workloads {
     fn default(&self, workload: &mut Value) {
         let rolling = |surge: Value, unavailable: Value| json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}});
         match text(workload, "kind") {
@@ -321,7 +317,7 @@ impl Rules for Workloads {
         }
         pod_spec::default(workload, "spec.template.spec");
     }
-    fn admit(&self, workload: &mut Value, _: &Scene<'_>) -> Result<(), ApiError> {
+    fn admit(&self, workload: &mut Value, _: &AdmissionContext<'_>) -> Result<(), ApiError> {
         let status = match text(workload, "kind") {
             "Deployment" => json!({}),
             "ReplicaSet" => json!({"replicas": 0}),

@@ -1,4 +1,4 @@
-//! What an invariant remembers of the cluster: policies, requests and nodes as they were.
+//! The history of policies, remediations and nodes that invariants check against.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use serde_json::Value;
 use super::{CLAIMS, POLICIES, REQUESTS, reserved};
 use crate::gate::invariants::{is_ours, record};
 
-/// An act is decided from what was read before it was sent: a watch may be behind, and reads take their time.
-pub const BEHIND: SignedDuration = SignedDuration::from_secs(45);
+/// A controller may act on a state of this age: its watch may be behind, and reads take time.
+pub const STALENESS: SignedDuration = SignedDuration::from_secs(45);
 
 #[derive(Default)]
-pub struct Ledger {
-    /// The policy since when; none while there is none.
+pub struct History {
+    /// The policy at each change; none after its deletion.
     policies: Vec<(Timestamp, Option<Arc<Value>>)>,
     pub requests: BTreeMap<String, Arc<Value>>,
-    /// By name, those that are gone included.
+    /// By name, including deleted nodes.
     nodes: BTreeMap<String, Arc<Value>>,
-    /// By node uid and the time that a record bears: when it was really written.
+    /// By node uid and the time in a record: when it was committed.
     recorded: BTreeMap<(String, String), Timestamp>,
 }
 
@@ -30,7 +30,6 @@ pub fn mark(node: &Value) -> Option<&str> {
     at(node, "metadata.annotations")?.get(CORDONED)?.as_str()
 }
 
-/// Whether a node is cordoned by this change.
 pub fn is_cordon(change: &Change) -> bool {
     let (Some(before), Some(after)) = (&change.before, &change.after) else { return false };
     change.collection == "nodes"
@@ -38,9 +37,9 @@ pub fn is_cordon(change: &Change) -> bool {
         && is_true(after, "spec.unschedulable")
 }
 
-impl Ledger {
-    /// To be called when everything else was done about a change.
-    pub fn learn(&mut self, change: &Change) {
+impl History {
+    /// Call it after all checks of a change.
+    pub fn record(&mut self, change: &Change) {
         match (change.collection.as_str(), &change.after) {
             (POLICIES, after) => self.policies.push((change.at, after.clone())),
             (REQUESTS, Some(request)) => drop(self.requests.insert(change.key.clone(), request.clone())),
@@ -54,8 +53,8 @@ impl Ledger {
         }
     }
 
-    /// The node that a destructive act of ours is about, or what stands for it; none if the change is no such act.
-    pub fn act(&self, change: &Change) -> Option<Arc<Value>> {
+    /// The node of a disruption by the controller; none if the change is no disruption.
+    pub fn disruption(&self, change: &Change) -> Option<Arc<Value>> {
         let object = change.before.as_ref().filter(|_| is_ours(change))?;
         let node = match (change.collection.as_str(), change.deleted()) {
             ("nodes", Some(node)) => name(node),
@@ -67,16 +66,16 @@ impl Ledger {
         Some(self.nodes.get(node).unwrap_or(object).clone())
     }
 
-    /// Whether this was so of the policy at some time that the writer may have decided from.
-    pub fn may_have_seen(&self, change: &Change, so: impl Fn(Option<&Value>) -> bool) -> bool {
-        let from = change.sent() - BEHIND;
+    /// Whether the condition held for any policy that the controller may have read.
+    pub fn possibly_observed(&self, change: &Change, so: impl Fn(Option<&Value>) -> bool) -> bool {
+        let from = change.sent() - STALENESS;
         let first = self.policies.iter().rposition(|(since, _)| *since <= from);
         let seen = self.policies[first.unwrap_or_default()..].iter().filter(|(at, _)| *at <= change.at);
         let mut seen = seen.peekable();
         (first.is_none() && so(None)) || seen.any(|(_, policy)| so(policy.as_deref()))
     }
 
-    /// When the youngest of what a request is about was really seen.
+    /// When the newest evidence of a remediation was committed.
     pub fn evidence(&self, request: &Value) -> Option<Timestamp> {
         let of = |cause: &Value| match text(cause, "source") {
             "Gate" => {
@@ -89,7 +88,7 @@ impl Ledger {
     }
 }
 
-/// The acts that this change of the policy approves: what is only remembered anew from requests has no group.
+/// The disruptions that a change of the policy approves. Those that are restored from remediations have no group.
 pub fn approved(change: &Change) -> Vec<&Value> {
     let (POLICIES, Some(after)) = (change.collection.as_str(), &change.after) else { return Vec::new() };
     let known = |one: &Value| {

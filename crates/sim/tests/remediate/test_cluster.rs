@@ -1,4 +1,4 @@
-//! A cluster whose machines are replaced, and controllers that die when the test says so.
+//! A cluster whose machines are replaced, and controllers that tests can kill.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,35 +15,35 @@ use nodekeeper_sim::cluster::Local;
 use nodekeeper_sim::faults::{Faults, Rates};
 use nodekeeper_sim::network::{Fault, Outage};
 use nodekeeper_sim::object::{condition, items, name, set, text, uid};
-use nodekeeper_sim::wire::Wire;
+use nodekeeper_sim::transport::Transport;
 use nodekeeper_sim::worker::Workers;
 use nodekeeper_sim::{Cluster, Options};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use crate::gate::{TAINT, furnish, taint, template};
+use crate::gate::{TAINT, setup, taint, template};
 
 pub const CLAIMS: &str = "karpenter.sh/nodeclaims";
 const API: &str = "nodekeeper.dev/v1alpha1";
 const POLICIES: &str = "nodekeeper.dev/remediationpolicies";
 
-/// Something destructive that a controller did.
+/// A deletion or eviction by a controller.
 #[derive(Clone, Debug)]
-pub struct Act {
+pub struct Disruption {
     pub at: Timestamp,
     /// `nodes`, `pods` or the collection of `NodeClaims`.
     pub what: String,
     pub name: String,
 }
 
-pub struct Stage {
+pub struct TestCluster {
     pub cluster: Cluster,
     pub kubelets: Kubelets,
     pub api: Local,
     cloud: Cloud,
-    acts: Arc<Mutex<Vec<Act>>>,
-    /// When control workers were made, and on which node.
+    disruptions: Arc<Mutex<Vec<Disruption>>>,
+    /// When and on which node control workers were created.
     controls: Arc<Mutex<Vec<(Timestamp, String)>>>,
     controllers: Vec<JoinHandle<()>>,
     started: u64,
@@ -53,13 +53,13 @@ pub struct Stage {
     _actors: Actors,
 }
 
-impl Drop for Stage {
+impl Drop for TestCluster {
     fn drop(&mut self) {
-        self.kill();
+        self.kill_controllers();
     }
 }
 
-/// A pool or group in zone a, the first so many machines of which never pass.
+/// A group in zone a whose first `broken` machines never pass.
 pub fn group(name: &str, size: usize, broken: u64) -> Group {
     let flaws = Flaws::of(move |number| if number < broken { vec![Fault::Dns] } else { Vec::new() });
     Group {
@@ -72,8 +72,8 @@ pub fn group(name: &str, size: usize, broken: u64) -> Group {
     }
 }
 
-/// Room for everything that a test is not about.
-pub fn roomy() -> Value {
+/// A policy that limits nothing.
+pub fn permissive_policy() -> Value {
     json!({
         "enforcement": "Enforce",
         "budget": {"inFlightPerGroup": 50, "inFlightPerZone": 50, "inFlight": 50, "perHour": 100, "groupPercent": 100},
@@ -82,25 +82,25 @@ pub fn roomy() -> Value {
     })
 }
 
-impl Stage {
-    /// A gate that wants hopeless nodes replaced, and a policy.
+impl TestCluster {
+    /// Creates a gate with `onFailure: Replace`, and a policy.
     pub fn new(seed: u64, policy: &Value) -> Self {
         let cluster = Cluster::new(Options::simulated(seed));
         let actors = actors::start(&cluster, Timing::default());
         let kubelets = Kubelets::start(&cluster, seed, Arc::new(Workers));
-        furnish(&cluster);
+        setup(&cluster);
         let cloud = Cloud::new(&cluster, &kubelets);
-        let (acts, controls) = (Arc::default(), Arc::default());
-        watch(&cluster, &acts, &controls);
+        let (disruptions, controls) = (Arc::default(), Arc::default());
+        watch(&cluster, &disruptions, &controls);
         let api = cluster.local("test");
         let body = json!({"apiVersion": API, "kind": "RemediationPolicy", "metadata": {"name": "default"}, "spec": policy});
         api.create(API, "RemediationPolicy", "", body).expect("the policy is valid");
-        let stage = Self {
+        let test = Self {
             cluster,
             kubelets,
             api,
             cloud,
-            acts,
+            disruptions,
             controls,
             controllers: Vec::new(),
             started: 0,
@@ -109,15 +109,15 @@ impl Stage {
             autoscaler: None,
             _actors: actors,
         };
-        stage.change_gate(|gate| {
+        test.change_gate(|gate| {
             set(gate, "spec.onFailure", json!("Replace"));
             set(gate, "spec.retry", json!({"maxRetries": 1, "recheckSeconds": 60}));
         });
-        stage
+        test
     }
 
     pub fn change_gate(&self, change: impl FnOnce(&mut Value)) {
-        let gate = self.api.get("nodekeeper.dev/nodegates", "", "default").expect("furnished");
+        let gate = self.api.get("nodekeeper.dev/nodegates", "", "default").expect("setup created it");
         self.api.change(&gate, None, change).expect("the gate is valid");
     }
 
@@ -129,16 +129,15 @@ impl Stage {
         self.api.get(POLICIES, "", "default").expect("there is a policy")
     }
 
-    /// One more controller. The first leads; others wait for its lease.
-    pub fn lead(&mut self) {
+    /// Starts another controller. The first one leads.
+    pub fn start_controller(&mut self) {
         let client = self.cluster.client("replica-0");
         self.start(client);
     }
 
-    /// One whose requests and answers get lost.
-    pub fn lead_with(&mut self, rates: Rates) {
+    pub fn start_controller_with_faults(&mut self, rates: Rates) {
         let faults = Faults::new(self.seed, rates, Arc::default());
-        let client = Wire::new(&self.cluster, "replica-0").with_faults(faults).client();
+        let client = Transport::new(&self.cluster, "replica-0").with_faults(faults).client();
         self.start(client);
     }
 
@@ -151,8 +150,8 @@ impl Stage {
         self.controllers.push(tokio::spawn(run(client, settings, clock, std::future::pending())));
     }
 
-    /// All controllers die where they are.
-    pub fn kill(&mut self) {
+    /// Aborts all controllers.
+    pub fn kill_controllers(&mut self) {
         for controller in self.controllers.drain(..) {
             controller.abort();
         }
@@ -172,13 +171,13 @@ impl Stage {
         self.kubelets.join(NodeSpec { name, zone, taints: vec![taint()], ..NodeSpec::default() });
     }
 
-    /// Nodes that work and are let in: `good-ZONE-0` and so on.
-    pub async fn good(&self, count: usize, zone: &str) {
+    /// Adds nodes `good-ZONE-0` and so on, and waits until they are verified.
+    pub async fn add_healthy_nodes(&self, count: usize, zone: &str) {
         for n in 0..count {
             self.join(&format!("good-{zone}-{n}"), zone);
         }
-        self.until("good nodes are open", 5, |stage| {
-            (0..count).all(|n| stage.is_open(&format!("good-{zone}-{n}")))
+        self.until("healthy nodes are verified", 5, |test| {
+            (0..count).all(|n| test.is_verified(&format!("good-{zone}-{n}")))
         })
         .await;
     }
@@ -187,16 +186,16 @@ impl Stage {
         self.api.get("nodes", "", name)
     }
 
-    pub fn is_open(&self, name: &str) -> bool {
+    pub fn is_verified(&self, name: &str) -> bool {
         let gated = |node: &Value| items(node, "spec.taints").iter().any(|taint| text(taint, "key") == TAINT);
         self.node(name)
             .is_some_and(|node| !gated(&node) && node["metadata"]["labels"].get(crate::gate::LABEL).is_some())
     }
 
-    /// How many nodes there are, and how many of them are open.
+    /// The number of nodes, and how many of them are verified.
     pub fn nodes(&self) -> (usize, usize) {
         let all = self.api.all("nodes");
-        (all.len(), all.iter().filter(|node| self.is_open(name(node))).count())
+        (all.len(), all.iter().filter(|node| self.is_verified(name(node))).count())
     }
 
     pub fn fail_dns(&self, node: &str) {
@@ -207,23 +206,23 @@ impl Stage {
         self.cluster.network().heal(&Outage::Node(node.into()));
     }
 
-    /// Somebody asks for a node to be replaced.
-    pub fn ask(&self, node: &str) {
+    /// Creates a remediation as a user.
+    pub fn request_remediation(&self, node: &str) {
         let node = self.node(node).expect("the node is there");
         let body = json!({"apiVersion": API, "kind": "NodeRemediation", "metadata": {"name": uid(&node)}, "spec": {
             "node": {"name": name(&node), "uid": uid(&node)},
-            "causes": [{"source": "Person", "name": "somebody", "message": "it is old"}]}});
+            "causes": [{"source": "Person", "name": "user", "message": "it is old"}]}});
         self.api.create(API, "NodeRemediation", "", body).expect("the request is valid");
     }
 
-    /// The last request about nodes of this name.
+    /// The last remediation of a node of this name.
     pub fn request(&self, node: &str) -> Option<Arc<Value>> {
         let all = self.api.all("nodekeeper.dev/noderemediations").into_iter();
         let about = all.filter(|request| text(request, "spec.node.name") == node);
         about.max_by_key(|request| text(request, "metadata.creationTimestamp").to_owned())
     }
 
-    /// Why a node is not replaced, in one word.
+    /// The reason of the Approved condition of a node's remediation.
     pub fn reason(&self, node: &str) -> String {
         let request = self.request(node);
         let approved = request.as_ref().and_then(|request| condition(request, "Approved"));
@@ -231,29 +230,28 @@ impl Stage {
     }
 
     /// Reason and message of a condition of the policy, if it is True.
-    pub fn says(&self, type_: &str) -> Option<(String, String)> {
+    pub fn true_condition(&self, type_: &str) -> Option<(String, String)> {
         let policy = self.policy();
         let said = condition(&policy, type_).filter(|one| text(one, "status") == "True")?;
         Some((text(said, "reason").to_owned(), text(said, "message").to_owned()))
     }
 
-    /// The deletions of Nodes and `NodeClaims` by controllers.
-    pub fn deletions(&self) -> Vec<Act> {
-        let acts = self.acts.lock().expect("nobody panics with it");
-        acts.iter().filter(|act| act.what != "pods").cloned().collect()
+    pub fn deletions(&self) -> Vec<Disruption> {
+        let disruptions = self.disruptions.lock().expect("the lock is not poisoned");
+        disruptions.iter().filter(|act| act.what != "pods").cloned().collect()
     }
 
     pub fn controls(&self) -> Vec<(Timestamp, String)> {
-        self.controls.lock().expect("nobody panics with it").clone()
+        self.controls.lock().expect("the lock is not poisoned").clone()
     }
 
     pub fn now(&self) -> Timestamp {
         self.cluster.clock().now()
     }
 
-    pub async fn until(&self, what: &str, minutes: u64, so: impl Fn(&Self) -> bool) {
+    pub async fn until(&self, what: &str, minutes: u64, condition: impl Fn(&Self) -> bool) {
         let start = Instant::now();
-        while !so(self) {
+        while !condition(self) {
             let said: Vec<String> = self
                 .api
                 .all("nodekeeper.dev/noderemediations")
@@ -263,7 +261,7 @@ impl Stage {
                 .collect();
             assert!(
                 start.elapsed() < Duration::from_mins(minutes),
-                "never so: {what}; nodes {:?}; acts {:?}; policy {}; requests {said:?}",
+                "timed out: {what}; nodes {:?}; disruptions {:?}; policy {}; requests {said:?}",
                 self.nodes(),
                 self.deletions(),
                 self.policy()["status"]
@@ -273,8 +271,12 @@ impl Stage {
     }
 }
 
-fn watch(cluster: &Cluster, acts: &Arc<Mutex<Vec<Act>>>, controls: &Arc<Mutex<Vec<(Timestamp, String)>>>) {
-    let (acts, controls) = (acts.clone(), controls.clone());
+fn watch(
+    cluster: &Cluster,
+    disruptions: &Arc<Mutex<Vec<Disruption>>>,
+    controls: &Arc<Mutex<Vec<(Timestamp, String)>>>,
+) {
+    let (disruptions, controls) = (disruptions.clone(), controls.clone());
     cluster.observe(Box::new(move |change| {
         if !change.writer().starts_with("replica") {
             return;
@@ -282,20 +284,20 @@ fn watch(cluster: &Cluster, acts: &Arc<Mutex<Vec<Act>>>, controls: &Arc<Mutex<Ve
         let what = change.collection.as_str();
         let is_act = matches!(what, "nodes" | CLAIMS) || change.is_eviction();
         if let Some(object) = change.deleted().filter(|_| is_act) {
-            let act = Act { at: change.at, what: what.to_owned(), name: name(object).to_owned() };
-            acts.lock().expect("nobody panics with it").push(act);
+            let act = Disruption { at: change.at, what: what.to_owned(), name: name(object).to_owned() };
+            disruptions.lock().expect("the lock is not poisoned").push(act);
         }
         if let ("pods", None, Some(pod)) = (what, &change.before, &change.after)
             && pod["metadata"]["labels"]["app.kubernetes.io/component"] == "control"
         {
             let node = text(&items(pod, "metadata.ownerReferences")[0], "name").to_owned();
-            controls.lock().expect("nobody panics with it").push((change.at, node));
+            controls.lock().expect("the lock is not poisoned").push((change.at, node));
         }
     }));
 }
 
-/// The most of these that fall into any span of this length.
-pub fn most_within(times: &[Timestamp], span: SignedDuration) -> usize {
+/// The largest number of timestamps within any window of this length.
+pub fn max_in_window(times: &[Timestamp], span: SignedDuration) -> usize {
     let within =
         |from: &Timestamp| times.iter().filter(|at| *at >= from && at.duration_since(*from) < span).count();
     times.iter().map(within).max().unwrap_or_default()

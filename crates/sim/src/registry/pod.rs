@@ -1,37 +1,36 @@
-//! Pods: defaults and admission as the API server does them, an all but immutable spec, graceful deletion.
+//! The strategy of Pods: defaulting, admission, an almost immutable spec, graceful deletion.
 
 use serde_json::{Value, json};
 
 use super::node::{NOT_READY, UNREACHABLE};
-use super::{Rules, Scene, pod_spec};
+use super::{AdmissionContext, Strategy, pod_spec};
 use crate::api::status::{ApiError, Cause};
 use crate::clock::time;
 use crate::object::{self, at, items, namespace, number, set, take, text};
 
-/// Rules of Pods.
 #[derive(Debug)]
 pub struct Pods;
 
-impl Rules for Pods {
+impl Strategy for Pods {
     fn default(&self, pod: &mut Value) {
         if number(pod, "spec.terminationGracePeriodSeconds").is_some_and(|s| s < 0) {
             set(pod, "spec.terminationGracePeriodSeconds", json!(1));
         }
         pod_spec::default(pod, "spec");
-        tolerate_brief_outages(pod);
+        default_tolerations(pod);
     }
 
-    fn admit(&self, pod: &mut Value, scene: &Scene<'_>) -> Result<(), ApiError> {
-        admit_service_account(pod, scene)?;
-        admit_priority(pod, scene)?;
-        admit_quota(pod, scene)?;
+    fn admit(&self, pod: &mut Value, ctx: &AdmissionContext<'_>) -> Result<(), ApiError> {
+        admit_service_account(pod, ctx)?;
+        admit_priority(pod, ctx)?;
+        admit_quota(pod, ctx)?;
         mount_token(pod);
         let qos = qos_class(pod);
         set(pod, "status", json!({"phase": "Pending", "qosClass": qos}));
         if !items(pod, "spec.schedulingGates").is_empty() {
             let gated = json!({"type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
                 "message": "Scheduling is blocked due to non-empty scheduling gates"});
-            object::set_condition(pod, gated, &time(scene.now));
+            object::set_condition(pod, gated, &time(ctx.now));
         }
         Ok(())
     }
@@ -42,7 +41,7 @@ impl Rules for Pods {
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
         let mut causes = Vec::new();
-        // Most updates are reports about the status.
+        // Most updates change only the status.
         if new.get("spec") == old.get("spec") {
             return causes;
         }
@@ -72,7 +71,7 @@ impl Rules for Pods {
             let detail = "must be less than or equal to previous value";
             causes.push(Cause::invalid("spec.activeDeadlineSeconds", &json!(was), detail));
         }
-        if frozen(new) != frozen(old) {
+        if immutable_spec(new) != immutable_spec(old) {
             let detail = "pod updates may not change fields other than `spec.containers[*].image`,\
                 `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to \
                 existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was \
@@ -82,7 +81,7 @@ impl Rules for Pods {
         causes
     }
 
-    fn carry_over(&self, new: &mut Value, old: &Value) {
+    fn prepare_for_update(&self, new: &mut Value, old: &Value) {
         for path in [
             "spec.nodeName",
             "spec.priority",
@@ -107,8 +106,8 @@ impl Rules for Pods {
     }
 }
 
-/// The part of the spec that an update must leave alone.
-fn frozen(pod: &Value) -> Value {
+/// The part of the spec that an update must not change.
+fn immutable_spec(pod: &Value) -> Value {
     let mut spec = pod.get("spec").cloned().unwrap_or_default();
     for path in ["activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds", "schedulingGates"] {
         take(&mut spec, path);
@@ -121,20 +120,20 @@ fn frozen(pod: &Value) -> Value {
     spec
 }
 
-fn admit_service_account(pod: &mut Value, scene: &Scene<'_>) -> Result<(), ApiError> {
+fn admit_service_account(pod: &mut Value, ctx: &AdmissionContext<'_>) -> Result<(), ApiError> {
     object::default(pod, "spec.serviceAccountName", json!("default"));
     let account = text(pod, "spec.serviceAccountName").to_owned();
     set(pod, "spec.serviceAccount", json!(account));
     let key = format!("{}/{account}", namespace(pod));
-    if scene.store.get("serviceaccounts", &key).is_none() {
+    if ctx.store.get("serviceaccounts", &key).is_none() {
         let detail =
             format!("error looking up service account {key}: serviceaccount \"{account}\" not found");
-        return Err(ApiError::forbidden(scene.resource, object::name(pod), &detail));
+        return Err(ApiError::forbidden(ctx.resource, object::name(pod), &detail));
     }
     Ok(())
 }
 
-/// Every container gets the token of the pod's account, unless the pod does not want it.
+/// Mounts the service account token into every container, unless the pod opts out.
 fn mount_token(pod: &mut Value) {
     const PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
     if at(pod, "spec.automountServiceAccountToken") == Some(&json!(false)) {
@@ -160,35 +159,35 @@ fn mount_token(pod: &mut Value) {
     set(pod, "spec.volumes", Value::Array(volumes));
 }
 
-/// Of all that a quota can limit, the number of pods: those that have ended do not count.
-fn admit_quota(pod: &Value, scene: &Scene<'_>) -> Result<(), ApiError> {
+/// Enforces `pods` of a `ResourceQuota`. Pods that have finished do not count.
+fn admit_quota(pod: &Value, ctx: &AdmissionContext<'_>) -> Result<(), ApiError> {
     let here = |object: &Value| namespace(object) == namespace(pod);
     let counts = |pod: &Value| here(pod) && !matches!(text(pod, "status.phase"), "Succeeded" | "Failed");
-    for (_, quota) in scene.store.all("resourcequotas").filter(|(_, quota)| here(quota)) {
+    for (_, quota) in ctx.store.all("resourcequotas").filter(|(_, quota)| here(quota)) {
         let hard = text(quota, "spec.hard.pods");
         let Ok(limit) = hard.parse::<usize>() else { continue };
-        let used = scene.store.all("pods").filter(|(_, pod)| counts(pod)).count();
+        let used = ctx.store.all("pods").filter(|(_, pod)| counts(pod)).count();
         if used >= limit {
             let quota = object::name(quota);
             let detail = format!(
                 "exceeded quota: {quota}, requested: pods=1, used: pods={used}, limited: pods={hard}"
             );
-            return Err(ApiError::forbidden(scene.resource, object::name(pod), &detail));
+            return Err(ApiError::forbidden(ctx.resource, object::name(pod), &detail));
         }
     }
     Ok(())
 }
 
-fn admit_priority(pod: &mut Value, scene: &Scene<'_>) -> Result<(), ApiError> {
+fn admit_priority(pod: &mut Value, ctx: &AdmissionContext<'_>) -> Result<(), ApiError> {
     const CLASSES: &str = "scheduling.k8s.io/priorityclasses";
     let wanted = text(pod, "spec.priorityClassName").to_owned();
     let class = if wanted.is_empty() {
-        scene.store.all(CLASSES).map(|(_, c)| c).find(|c| object::is_true(c, "globalDefault"))
+        ctx.store.all(CLASSES).map(|(_, c)| c).find(|c| object::is_true(c, "globalDefault"))
     } else {
-        let class = scene.store.get(CLASSES, &wanted);
+        let class = ctx.store.get(CLASSES, &wanted);
         if class.is_none() {
             let detail = format!("no PriorityClass with name {wanted} was found");
-            return Err(ApiError::forbidden(scene.resource, object::name(pod), &detail));
+            return Err(ApiError::forbidden(ctx.resource, object::name(pod), &detail));
         }
         class
     };
@@ -198,7 +197,7 @@ fn admit_priority(pod: &mut Value, scene: &Scene<'_>) -> Result<(), ApiError> {
         let detail = format!(
             "the integer value of priority must not be provided in pod spec; priority admission controller computed {priority} from the given PriorityClass name"
         );
-        return Err(ApiError::forbidden(scene.resource, object::name(pod), &detail));
+        return Err(ApiError::forbidden(ctx.resource, object::name(pod), &detail));
     }
     if let Some(class) = class {
         set(pod, "spec.priorityClassName", json!(object::name(class)));
@@ -208,8 +207,8 @@ fn admit_priority(pod: &mut Value, scene: &Scene<'_>) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Every pod that does not say otherwise stays five minutes on a node that is not ready or not reachable.
-fn tolerate_brief_outages(pod: &mut Value) {
+/// Adds the default tolerations of 300 s for nodes that are not ready or unreachable.
+fn default_tolerations(pod: &mut Value) {
     let mut tolerations = items(pod, "spec.tolerations").to_vec();
     for key in [NOT_READY, UNREACHABLE] {
         let covered = |t: &Value| {

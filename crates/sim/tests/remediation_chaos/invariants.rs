@@ -1,4 +1,4 @@
-//! What must hold at every step where nodes are replaced, whatever goes wrong: DESIGN §8, numbers 3, 6, 7, 9 and 10.
+//! The invariants of remediation at every step of every run: numbers 3, 6, 7, 9 and 10 of DESIGN §8.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,21 +12,23 @@ use nodekeeper_sim::object::{
 use nodekeeper_sim::store::Change;
 use serde_json::Value;
 
-use super::ledger::{BEHIND, Ledger, approved, is_cordon, mark};
+use super::history::{History, STALENESS, approved, is_cordon, mark};
 use super::{CLAIMS, POLICIES, REQUESTS, reserved};
-use crate::gate::invariants::{asked_for, foreign, identity, is_control, is_gated, is_ours, of_opening};
+use crate::gate::invariants::{
+    foreign, identity, is_control, is_gated, is_ours, without_foreign_writes, without_status,
+};
 
-pub const BUDGET: &str = "no more is done than the budget allows, and only what was approved";
-pub const FOREIGN: &str = "nothing foreign is changed where nodes are replaced";
-pub const DRY: &str = "who only looks does nothing destructive";
-pub const PAUSED: &str = "nothing destructive happens in a pause";
-pub const FRESH: &str = "nothing is approved for what was seen too long ago";
-pub const OUTAGE: &str = "nobody is replaced for DNS that is down for all";
+pub const BUDGET: &str = "disruptions are approved, and within the budget";
+pub const FOREIGN: &str = "remediation changes nothing foreign";
+pub const DRY: &str = "a policy in dry-run disrupts nothing";
+pub const PAUSED: &str = "nothing is disrupted during a pause";
+pub const FRESH: &str = "nothing is approved on expired evidence";
+pub const OUTAGE: &str = "no node is remediated for a cluster-wide DNS outage";
 
 const HOUR: SignedDuration = SignedDuration::from_hours(1);
 
 pub fn all() -> Vec<Box<dyn Invariant>> {
-    let mut all = of_opening();
+    let mut all = without_foreign_writes();
     all.push(Box::<NothingForeign>::default());
     all.push(Box::<NotInADryRun>::default());
     all.push(Box::<NotInAPause>::default());
@@ -37,24 +39,24 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
     all
 }
 
-/// 3. Acts are approved within the budget, and only what is reserved is done.
+/// 3. Disruptions are approved within the budget, and only what is reserved is done.
 #[derive(Default)]
 struct WithinTheBudget {
-    ledger: Ledger,
-    /// By request: when it was approved.
+    history: History,
+    /// The time of each approval, and the remediation.
     approved: Vec<(Timestamp, String)>,
-    /// Nodes that something was done to.
+    /// Uids of disrupted nodes.
     touched: BTreeSet<String>,
 }
 
 impl WithinTheBudget {
     fn check_approval(&mut self, change: &Change) -> Result<(), String> {
         let Some(policy) = &change.after else {
-            // What never began and was never written elsewhere is forgotten with the policy.
+            // A reservation that was neither acted on nor recorded elsewhere is lost with the policy.
             let is_known = |name: &String| {
                 self.touched.contains(name)
                     || self
-                        .ledger
+                        .history
                         .requests
                         .get(name)
                         .is_some_and(|one| at(one, "status.approvedAt").is_some())
@@ -69,7 +71,10 @@ impl WithinTheBudget {
             for (count, field) in [(lately, "perHour"), (in_flight, "inFlight")] {
                 let most = number(policy, &format!("spec.budget.{field}")).unwrap_or_default();
                 if i64::try_from(count).unwrap_or(i64::MAX) > most {
-                    return Err(format!("{count} acts, and `{field}` is {most}: {:?}", self.approved));
+                    return Err(format!(
+                        "{count} disruptions exceed `{field}` of {most}: {:?}",
+                        self.approved
+                    ));
                 }
             }
         }
@@ -77,13 +82,13 @@ impl WithinTheBudget {
     }
 
     fn check_act(&mut self, change: &Change) -> Result<(), String> {
-        let Some(node) = self.ledger.act(change) else { return Ok(()) };
+        let Some(node) = self.history.disruption(change) else { return Ok(()) };
         let is_reserved = |policy: Option<&Value>| {
             let is_it = |one: &Value| text(one, "remediation") == uid(&node) && at(one, "ended").is_none();
             policy.is_some_and(|policy| reserved(policy).any(is_it))
         };
-        if !self.ledger.may_have_seen(change, is_reserved) {
-            return Err(format!("nobody approved anything for {}", name(&node)));
+        if !self.history.possibly_observed(change, is_reserved) {
+            return Err(format!("the disruption of {} was not approved", name(&node)));
         }
         self.touched.insert(uid(&node).to_owned());
         Ok(())
@@ -98,12 +103,12 @@ impl Invariant for WithinTheBudget {
     fn check(&mut self, change: &Change) -> Result<(), String> {
         let wrong =
             if change.collection == POLICIES { self.check_approval(change) } else { self.check_act(change) };
-        self.ledger.learn(change);
+        self.history.record(change);
         wrong
     }
 }
 
-/// 6. Only our own marks and cordons are changed, claims are only deleted, pods only evicted.
+/// 6. Only our own annotations and cordons change, claims are only deleted, pods only evicted.
 #[derive(Default)]
 struct NothingForeign;
 
@@ -123,8 +128,8 @@ fn check_node(change: &Change, before: &Value, after: &Value) -> Result<(), Stri
     }
     let cordoned = |node: &Value| is_true(node, "spec.unschedulable");
     match (cordoned(before), cordoned(after)) {
-        (true, false) if mark(before).is_none() => Err("a cordon that is not ours was undone".into()),
-        (false, true) if mark(after).is_none() => Err("a cordon without our mark".into()),
+        (true, false) if mark(before).is_none() => Err("a foreign cordon was reverted".into()),
+        (false, true) if mark(after).is_none() => Err("a cordon without our annotation".into()),
         _ => Ok(()),
     }
 }
@@ -136,7 +141,7 @@ fn check_pod(change: &Change) -> Result<(), String> {
     if is_own(pod) || change.is_eviction() || change.after.as_ref().is_some_and(|pod| evicted(pod)) {
         return Ok(());
     }
-    Err("a pod that is no worker was not evicted".into())
+    Err("a pod that is no worker was deleted without eviction".into())
 }
 
 impl Invariant for NothingForeign {
@@ -151,7 +156,7 @@ impl Invariant for NothingForeign {
         match (change.collection.as_str(), &change.before, &change.after) {
             ("nodes", Some(before), Some(after)) => check_node(change, before, after),
             ("nodekeeper.dev/nodegates" | POLICIES, Some(before), Some(after)) => {
-                let same = asked_for(before) == asked_for(after);
+                let same = without_status(before) == without_status(after);
                 same.then_some(()).ok_or_else(|| format!("{before} became {after}"))
             }
             ("pods", ..) => check_pod(change),
@@ -160,14 +165,14 @@ impl Invariant for NothingForeign {
             | ("events", None, Some(_))
             | ("coordination.k8s.io/leases", _, Some(_)) => Ok(()),
             (CLAIMS, Some(_), _) if change.deleted().is_some() => Ok(()),
-            _ => Err(format!("{} is not ours to touch", change.collection)),
+            _ => Err(format!("{} must not be written", change.collection)),
         }
     }
 }
 
-/// 7. A policy that is missing or only looks: nothing is deleted, evicted or cordoned.
+/// 7. Without a policy, or with one in dry-run, nothing is deleted, evicted or cordoned.
 #[derive(Default)]
-struct NotInADryRun(Ledger);
+struct NotInADryRun(History);
 
 impl Invariant for NotInADryRun {
     fn name(&self) -> &'static str {
@@ -177,20 +182,20 @@ impl Invariant for NotInADryRun {
     fn check(&mut self, change: &Change) -> Result<(), String> {
         let enforces =
             |policy: Option<&Value>| policy.is_some_and(|one| text(one, "spec.enforcement") == "Enforce");
-        let wrong = match self.0.act(change) {
-            Some(node) if !self.0.may_have_seen(change, enforces) => {
-                Err(format!("something is done to {}", name(&node)))
+        let wrong = match self.0.disruption(change) {
+            Some(node) if !self.0.possibly_observed(change, enforces) => {
+                Err(format!("{} is disrupted", name(&node)))
             }
             _ => Ok(()),
         };
-        self.0.learn(change);
+        self.0.record(change);
         wrong
     }
 }
 
-/// 9. Nothing is issued in a pause that its writer can know of.
+/// 9. Nothing is disrupted during a pause that the controller could know of.
 #[derive(Default)]
-struct NotInAPause(Ledger);
+struct NotInAPause(History);
 
 impl Invariant for NotInAPause {
     fn name(&self) -> &'static str {
@@ -199,23 +204,23 @@ impl Invariant for NotInAPause {
 
     fn check(&mut self, change: &Change) -> Result<(), String> {
         let goes_on = |policy: Option<&Value>| policy.is_none_or(|one| at(one, "spec.pause").is_none());
-        let wrong = match self.0.act(change) {
-            Some(node) if !self.0.may_have_seen(change, goes_on) => {
-                Err(format!("something is done to {}", name(&node)))
+        let wrong = match self.0.disruption(change) {
+            Some(node) if !self.0.possibly_observed(change, goes_on) => {
+                Err(format!("{} is disrupted", name(&node)))
             }
             _ => Ok(()),
         };
-        self.0.learn(change);
+        self.0.record(change);
         wrong
     }
 }
 
-/// 9. What was seen too long ago is not acted on.
+/// 9. Expired evidence is not acted on.
 #[derive(Default)]
-struct OnFreshEvidence(Ledger);
+struct OnFreshEvidence(History);
 
-/// Clocks jump by a minute, some of them more than once.
-const JUMPS: SignedDuration = SignedDuration::from_mins(4);
+/// Clocks jump by up to a minute, possibly more than once.
+const CLOCK_JUMPS: SignedDuration = SignedDuration::from_mins(4);
 
 impl Invariant for OnFreshEvidence {
     fn name(&self) -> &'static str {
@@ -226,39 +231,39 @@ impl Invariant for OnFreshEvidence {
         let mut wrong = Ok(());
         for one in approved(change) {
             let allowed = change.after.as_ref().and_then(|policy| number(policy, "spec.evidenceSeconds"));
-            let allowed = SignedDuration::from_secs(allowed.unwrap_or_default()) + JUMPS;
+            let allowed = SignedDuration::from_secs(allowed.unwrap_or_default()) + CLOCK_JUMPS;
             let request = self.0.requests.get(text(one, "remediation"));
             let seen = request.and_then(|request| self.0.evidence(request));
             let is_fresh = seen.is_some_and(|seen| change.sent().duration_since(seen) <= allowed);
             if !is_fresh {
-                wrong = Err(format!("{one} is approved, and what it is for was seen at {seen:?}"));
+                wrong = Err(format!("{one} is approved on evidence of {seen:?}"));
             }
         }
-        self.0.learn(change);
+        self.0.record(change);
         wrong
     }
 }
 
-/// 10. While DNS is down for all nobody is replaced for it, but for what was approved before anybody could tell.
+/// 10. No node is remediated for a cluster-wide DNS outage, unless that was approved before it could be detected.
 #[derive(Default)]
 struct NotForTheOutage {
-    ledger: Ledger,
+    history: History,
     network: Option<Network>,
     since: Option<Timestamp>,
 }
 
-/// What nodes that work told after the failure, and before it began, may be believed for so long.
-const TOLD: SignedDuration = SignedDuration::from_mins(2);
+/// How long a control result from before the outage stays valid.
+const CONTROL_RESULT_VALIDITY: SignedDuration = SignedDuration::from_mins(2);
 
 impl NotForTheOutage {
-    fn look_at_dns(&mut self, now: Timestamp) {
+    fn update_outage(&mut self, now: Timestamp) {
         let works = self.network.as_ref().is_none_or(|network| network.resolves("", ""));
         self.since = if works { None } else { self.since.or(Some(now)) };
     }
 
-    /// Whether a gate alone asks for it, for DNS alone.
+    /// Whether a remediation was requested by a gate alone, and for DNS alone.
     fn is_for_dns(&self, request: &str) -> bool {
-        let Some(request) = self.ledger.requests.get(request) else { return false };
+        let Some(request) = self.history.requests.get(request) else { return false };
         items(request, "spec.causes").iter().all(|cause| {
             let checks = items(cause, "checks");
             text(cause, "source") == "Gate"
@@ -267,23 +272,25 @@ impl NotForTheOutage {
         })
     }
 
-    fn look_at(&self, change: &Change) -> Result<(), String> {
+    fn check_outage(&self, change: &Change) -> Result<(), String> {
         let Some(since) = self.since else { return Ok(()) };
         let lasts = change.sent().duration_since(since);
         for one in approved(change) {
             let request = text(one, "remediation");
-            if lasts > TOLD + BEHIND && self.is_for_dns(request) {
-                return Err(format!("{one} is approved, and DNS is down since {since}"));
+            if lasts > CONTROL_RESULT_VALIDITY + STALENESS && self.is_for_dns(request) {
+                return Err(format!("{one} is approved during a DNS outage since {since}"));
             }
         }
-        let Some(node) = self.ledger.act(change).filter(|_| !is_cordon(change)) else { return Ok(()) };
+        let Some(node) = self.history.disruption(change).filter(|_| !is_cordon(change)) else {
+            return Ok(());
+        };
         let zone = &node["metadata"]["labels"]["topology.kubernetes.io/zone"];
         let unknown = |policy: Option<&Value>| {
             let is_it = |down: &Value| down["zone"] == *zone && text(down, "check") == "dns";
             !policy.is_some_and(|policy| items(policy, "status.down").iter().any(is_it))
         };
-        if self.is_for_dns(uid(&node)) && !self.ledger.may_have_seen(change, unknown) {
-            return Err(format!("{} is known not to be the one that is wrong", name(&node)));
+        if self.is_for_dns(uid(&node)) && !self.history.possibly_observed(change, unknown) {
+            return Err(format!("{} is disrupted for a known shared outage", name(&node)));
         }
         Ok(())
     }
@@ -299,15 +306,15 @@ impl Invariant for NotForTheOutage {
     }
 
     fn check(&mut self, change: &Change) -> Result<(), String> {
-        self.look_at_dns(change.at);
-        let wrong = self.look_at(change);
-        self.ledger.learn(change);
+        self.update_outage(change.at);
+        let wrong = self.check_outage(change);
+        self.history.record(change);
         wrong
     }
 }
 
-/// In the end nodes that are well are open, no cordon of ours is left without an act, acts have come to their ends,
-/// and nobody is compared with for nothing.
+/// In the end healthy nodes are verified, no cordon of ours is left, disruptions have ended, and no control worker is
+/// left.
 #[derive(Default)]
 struct Settled;
 
@@ -319,49 +326,50 @@ fn age(cluster: &Cluster, object: &Value, path: &str) -> SignedDuration {
     since.map_or(SignedDuration::MAX, |since| cluster.clock().now().duration_since(since))
 }
 
-fn check_node_in_the_end(
+fn check_final_node(
     cluster: &Cluster,
     node: &Value,
-    acts: &BTreeMap<&str, &Value>,
+    disruptions: &BTreeMap<&str, &Value>,
 ) -> Result<(), String> {
-    let act = acts.get(uid(node));
+    let act = disruptions.get(uid(node));
     if mark(node).is_some() && act.is_none() {
-        return Err(format!("{} is cordoned by us, and nothing is done to it", name(node)));
+        return Err(format!("{} has our cordon without a disruption", name(node)));
     }
     let zone = node["metadata"]["labels"]["topology.kubernetes.io/zone"].as_str().unwrap_or_default();
     let is_well = condition_status(node, "Ready") == "True" && cluster.network().resolves(name(node), zone);
-    let is_waited_for = is_well && !is_true(node, "spec.unschedulable") && act.is_none();
-    // One that came a moment ago is on its way.
+    let is_expected = is_well && !is_true(node, "spec.unschedulable") && act.is_none();
+    // A new node is still being verified.
     let is_new = age(cluster, node, "metadata.creationTimestamp") < ACT;
-    if is_waited_for && !is_new && is_gated(node) {
-        return Err(format!("{} is Ready, well and still gated", name(node)));
+    if is_expected && !is_new && is_gated(node) {
+        return Err(format!("{} is Ready, healthy and still gated", name(node)));
     }
     Ok(())
 }
 
 impl Invariant for Settled {
     fn name(&self) -> &'static str {
-        "healthy nodes are open, and acts and comparisons come to an end"
+        "healthy nodes are verified, and disruptions and control runs end"
     }
 
     fn check(&mut self, _: &Change) -> Result<(), String> {
         Ok(())
     }
 
-    fn finally(&mut self, cluster: &Cluster) -> Result<(), String> {
+    fn check_final(&mut self, cluster: &Cluster) -> Result<(), String> {
         let api = cluster.local("invariant");
         let policy = api.get(POLICIES, "", "default");
         let in_flight =
             policy.iter().flat_map(|policy| reserved(policy)).filter(|one| at(one, "ended").is_none());
-        let acts: BTreeMap<&str, &Value> = in_flight.map(|one| (text(one, "remediation"), one)).collect();
-        for (request, act) in &acts {
-            // Who deletes the request of an act ends nothing: it is reserved for two hours.
-            if api.get(REQUESTS, "", request).is_some() && age(cluster, act, "at") > ACT + JUMPS {
-                return Err(format!("{act} has not come to an end"));
+        let disruptions: BTreeMap<&str, &Value> =
+            in_flight.map(|one| (text(one, "remediation"), one)).collect();
+        for (request, act) in &disruptions {
+            // Deleting a remediation does not end its reservation, which lasts for two hours.
+            if api.get(REQUESTS, "", request).is_some() && age(cluster, act, "at") > ACT + CLOCK_JUMPS {
+                return Err(format!("{act} has not ended"));
             }
         }
         for node in api.all("nodes").iter().filter(|node| !is_deleting(node)) {
-            check_node_in_the_end(cluster, node, &acts)?;
+            check_final_node(cluster, node, &disruptions)?;
         }
         let is_old =
             |pod: &&std::sync::Arc<Value>| age(cluster, pod, "metadata.creationTimestamp") > COMPARISON;

@@ -1,22 +1,21 @@
-//! `CustomResourceDefinitions`: what they must say, and the resources they make.
+//! The strategy of `CustomResourceDefinitions`, and the resources that they define.
 
 use serde_json::{Value, json};
 
-use super::{Rules, Scene};
+use super::{AdmissionContext, Strategy};
 use crate::api::schema::Schema;
 use crate::api::status::{ApiError, Cause};
 use crate::clock::time;
 use crate::object::{self, at, items, set, text};
 use crate::resource::{Generation, Resource};
 
-/// Holds a CRD until its objects are gone.
+/// The finalizer of a CRD until its objects are gone.
 pub const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 
-/// Rules of CRDs.
 #[derive(Debug)]
-pub struct Definitions;
+pub struct Crds;
 
-impl Rules for Definitions {
+impl Strategy for Crds {
     fn default(&self, definition: &mut Value) {
         let kind = text(definition, "spec.names.kind").to_owned();
         object::default(definition, "spec.names.singular", json!(kind.to_lowercase()));
@@ -24,16 +23,15 @@ impl Rules for Definitions {
         object::default(definition, "spec.conversion", json!({"strategy": "None"}));
     }
 
-    fn admit(&self, definition: &mut Value, scene: &Scene<'_>) -> Result<(), ApiError> {
-        // A real server sets these a moment later, in a controller of its own. Nobody can see the difference
-        // but by asking before; what waits for Established works with both.
+    fn admit(&self, definition: &mut Value, ctx: &AdmissionContext<'_>) -> Result<(), ApiError> {
+        // A real server sets these conditions a moment later, in a controller.
         let names = definition["spec"]["names"].clone();
         let stored: Vec<&Value> =
             items(definition, "spec.versions").iter().filter(|v| object::is_true(v, "storage")).collect();
         let stored: Vec<Value> = stored.iter().map(|v| v["name"].clone()).collect();
-        let since = time(scene.now);
+        let since = time(ctx.now);
         let condition = |kind: &str, status: &str, reason: &str, message: &str| json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": since});
-        let conditions = match taken_name(definition, scene) {
+        let conditions = match conflicting_name(definition, ctx) {
             None => vec![
                 condition("NamesAccepted", "True", "NoConflicts", "no conflicts found"),
                 condition(
@@ -98,8 +96,8 @@ impl Rules for Definitions {
     }
 }
 
-/// A name of this CRD that another one of its group has.
-fn taken_name(definition: &Value, scene: &Scene<'_>) -> Option<String> {
+/// A name of this CRD that another CRD of its group has.
+fn conflicting_name(definition: &Value, ctx: &AdmissionContext<'_>) -> Option<String> {
     let names = |d: &Value| -> Vec<String> {
         let single = ["plural", "singular", "kind", "listKind"]
             .map(|n| text(d, &format!("spec.names.{n}")).to_owned());
@@ -108,12 +106,12 @@ fn taken_name(definition: &Value, scene: &Scene<'_>) -> Option<String> {
     };
     let wanted = names(definition);
     let group = text(definition, "spec.group");
-    let collection = scene.resource.collection();
-    let others = scene.store.all(&collection).map(|(_, d)| d);
+    let collection = ctx.resource.collection();
+    let others = ctx.store.all(&collection).map(|(_, d)| d);
     others.filter(|d| text(d, "spec.group") == group).flat_map(|d| names(d)).find(|n| wanted.contains(n))
 }
 
-/// The parts of a schema that say nothing of their type, which a structural schema must.
+/// The parts of a schema without a type, which a structural schema must have.
 fn untyped(schema: &Value, path: &str) -> Vec<Cause> {
     let mut causes = Vec::new();
     let free = ["x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields"];
@@ -131,7 +129,7 @@ fn untyped(schema: &Value, path: &str) -> Vec<Cause> {
     causes
 }
 
-/// What a CRD asks for that is not enforced here, for a warning to whoever writes it.
+/// Keywords of a CRD's schema that the embedded cluster does not enforce, for a warning.
 #[must_use]
 pub fn not_enforced(definition: &Value) -> Vec<&'static str> {
     const IGNORED: &[&str] =
@@ -139,7 +137,7 @@ pub fn not_enforced(definition: &Value) -> Vec<&'static str> {
     fn mentions(schema: &Value, word: &str) -> bool {
         match schema {
             Value::Object(map) => map.iter().any(|(key, value)| {
-                // A property may be called like a keyword.
+                // A property may have the name of a keyword.
                 let named = key == "properties" && value.is_object();
                 if named {
                     value.as_object().into_iter().flatten().any(|(_, sub)| mentions(sub, word))
@@ -156,7 +154,7 @@ pub fn not_enforced(definition: &Value) -> Vec<&'static str> {
     IGNORED.iter().copied().filter(|word| schemas().any(|schema| mentions(schema, word))).collect()
 }
 
-/// The resources that a CRD serves, one a version. Versions share their objects; there is no conversion.
+/// One resource for each served version. Versions share their objects without conversion.
 #[must_use]
 pub fn resource_of(definition: &Value) -> Vec<Resource> {
     if object::condition_status(definition, "Established") != "True" {
@@ -193,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_enforced_is_named() {
+    fn keywords_that_are_not_enforced_are_reported() {
         let crd = |schema: Value| json!({"spec": {"versions": [{"schema": {"openAPIV3Schema": schema}}]}});
         let plain = crd(
             json!({"type": "object", "properties": {"format": {"type": "string"}, "not": {"type": "string"}}}),

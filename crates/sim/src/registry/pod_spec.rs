@@ -1,4 +1,4 @@
-//! The spec of a Pod, in a Pod or in the template of a workload: what is filled in, what is refused.
+//! Defaulting and validation of pod specs, in Pods and in pod templates.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,6 @@ use crate::api::quantity;
 use crate::api::status::Cause;
 use crate::object::{self, at, items, number, set, take, text};
 
-/// Fills in what every pod spec gets.
 pub fn default(object: &mut Value, at_path: &str) {
     let Some(mut spec) = take(object, at_path) else { return };
     if !spec.is_object() {
@@ -47,7 +46,7 @@ fn default_container(container: &mut Value) {
     object::default(container, "terminationMessagePath", json!("/dev/termination-log"));
     object::default(container, "terminationMessagePolicy", json!("File"));
     object::default(container, "resources", json!({}));
-    // Limits are the requests that are not given.
+    // Missing requests default to the limits.
     if let Some(limits) = at(container, "resources.limits").and_then(Value::as_object).cloned() {
         object::default(container, "resources.requests", json!({}));
         for (resource, limit) in limits {
@@ -61,7 +60,6 @@ fn default_container(container: &mut Value) {
     }
 }
 
-/// What is wrong with a pod spec.
 pub fn validate(object: &Value, path: &str) -> Vec<Cause> {
     let Some(spec) = at(object, path) else { return vec![Cause::required(path, "")] };
     let mut causes = Vec::new();
