@@ -204,21 +204,20 @@ impl Decision {
 /// Decides what happens to a node now.
 #[must_use]
 pub fn decide(seen: &Observed<'_>) -> Decision {
-    let record = || Record::read(seen.node.record.as_deref(), &seen.node.uid);
+    let no_record = Record::default();
+    let record = seen.node.record.as_deref().unwrap_or(&no_record);
     if seen.node.terminating {
         return Decision::new(State::Terminating, "the node is being deleted").with(remove(seen.workers));
     }
     match seen.served {
         Ownership::Gated(gate) => match gate.spec.enforcement {
             Enforcement::Paused => paused(gate),
-            Enforcement::DryRun => dry_run::decide(seen, gate, &record().unwrap_or_default()),
+            Enforcement::DryRun => dry_run::decide(seen, gate, record),
             Enforcement::Enforce => {
-                let record = record().unwrap_or_default();
                 node_condition::with(GatedNode { seen, gate, record, held: true }.decide(), seen, gate)
             }
         },
         Ownership::Verified(gate) if gate.spec.enforcement == Enforcement::Enforce => {
-            let record = record().unwrap_or_default();
             node_condition::with(GatedNode { seen, gate, record, held: false }.decide(), seen, gate)
         }
         Ownership::Verified(_) | Ownership::Released => {

@@ -249,6 +249,24 @@ mod tests {
         assert_eq!(older.number, 7);
     }
 
+    /// Records with every key, exactly as commit 6b13452 writes them.
+    const WRITTEN_BY_6B13452: [&str; 3] = [
+        r#"{"uid":"u","number":0,"round":{"bootId":"","gateUid":"","gateGeneration":0},"workers":0,"attempts":0,"verdict":null,"why":"","at":null}"#,
+        r#"{"uid":"u","number":7,"round":{"bootId":"b","gateUid":"g","gateGeneration":2},"workers":5,"attempts":2,"silent":3,"verdict":"Inconclusive","why":"nodes that work fail alike: dns kubernetes.: Timeout (no answer)","failed":[{"name":"dns","target":"kubernetes.","reason":"Timeout"},{"name":"exec"}],"at":"2026-11-15T12:00:00.123456789Z","cause":"SharedDependency","spent":61,"regated":true,"taint":"node-ready/unverified"}"#,
+        r#"{"uid":"u","number":8,"round":{"bootId":"b","gateUid":"g","gateGeneration":2},"workers":6,"attempts":3,"verdict":"Passed","why":"5 checks passed in 120 ms","at":"2026-11-15T12:00:00Z","open":true,"label":"node-ready/verified"}"#,
+    ];
+
+    #[test]
+    fn records_of_6b13452_round_trip_byte_for_byte() {
+        for text in WRITTEN_BY_6B13452 {
+            assert_eq!(Record::read(Some(text), "u").expect("it is a record").to_annotation(), text);
+        }
+        let full = Record::read(Some(WRITTEN_BY_6B13452[1]), "u").expect("it is a record");
+        assert_eq!((full.inconclusive_streak, full.elapsed_seconds, full.retainted), (3, 61, true));
+        assert_eq!((full.round.gate_generation, full.failed.len()), (2, 2));
+        assert_eq!(full.cause, Some(InconclusiveReason::SharedDependency));
+    }
+
     #[test]
     fn what_cannot_be_ours_is_no_record() {
         assert_eq!(Record::read(Some(FIRST), "another"), None);

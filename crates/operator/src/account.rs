@@ -72,7 +72,7 @@ impl Account<'_> {
     }
 
     fn before(&self) -> Record {
-        Record::read(self.node.record.as_deref(), &self.node.uid).unwrap_or_default()
+        self.node.record.as_deref().cloned().unwrap_or_default()
     }
 
     /// What the worker before said; none if this is the first.

@@ -394,7 +394,7 @@ fn record_only(node: &NodeView, record: &Record) -> Vec<Value> {
     }
     let path = format!("/metadata/annotations/{}", escaped(record::ANNOTATION));
     let text = record.to_annotation();
-    if let Some(old) = &node.record {
+    if let Some(old) = node.record_annotation() {
         patch.push(json!({"op": "test", "path": path, "value": old}));
         patch.push(json!({"op": "replace", "path": path, "value": text}));
         return patch;

@@ -16,7 +16,6 @@ use nodekeeper_core::gate::{
     DaemonPod, Decision, Effect, Fleet, GateView, Observed, Ownership, State, decide, ownership,
 };
 use nodekeeper_core::node::NodeView;
-use nodekeeper_core::record::Record;
 use nodekeeper_core::remediate::evidence_lasts;
 use nodekeeper_core::worker::WorkerView;
 use tokio::time::timeout;
@@ -220,7 +219,7 @@ impl Gate {
 
     /// Remembers where a node stands.
     fn count(&self, node: &NodeView, served: Ownership<'_>, views: &Views, decision: &Decision) {
-        let record = Record::read(node.record.as_deref(), &node.uid).unwrap_or_default();
+        let record = node.record.as_deref().cloned().unwrap_or_default();
         let mut fleet = locked(&self.fleet);
         let status = NodeStatus {
             at: fleet.name(match served {

@@ -14,7 +14,6 @@ use kube::{Api, Client, Error};
 use nodekeeper_core::api::{CauseSource, CauseVerdict, RemediationPolicySpec, RemediationPolicyStatus};
 use nodekeeper_core::gate::{EventSpec, GateView};
 use nodekeeper_core::node::NodeView;
-use nodekeeper_core::record::Record;
 use nodekeeper_core::remediate::control::{Compared, candidates};
 use nodekeeper_core::remediate::drain::PodView;
 use nodekeeper_core::remediate::provider::{Claims, Replacement, find};
@@ -336,7 +335,7 @@ pub fn told_elsewhere(
 ) -> bool {
     let now = clock.now();
     views.nodes.all().filter(|node| *node.uid != *uid).any(|node| {
-        Record::read(node.record.as_deref(), &node.uid).is_some_and(|record| {
+        node.record.as_deref().is_some_and(|record| {
             record.round.gate_uid == gate.uid
                 && record.round.gate_generation == gate.generation
                 && matches!(record.verdict, Some(Verdict::Passed | Verdict::Failed))

@@ -45,7 +45,7 @@ impl View for NodeView {
     }
 
     fn age_with(&mut self, known: &Self, now: Duration) {
-        let is_the_same = self.record == known.record;
+        let is_the_same = self.record == known.record && self.record_text == known.record_text;
         self.record_seen_at = if is_the_same { known.record_seen_at } else { now };
         let goes_on = || self.failing_scope().is_some_and(|round| known.failing_scope() == Some(round));
         self.failing_since = if is_the_same || goes_on() { known.failing_since } else { now };
@@ -448,7 +448,7 @@ mod tests {
         let mut version = 0;
         let mut since = |record: Record, at: u64| {
             version += 1;
-            let record = Some(Record { uid: "a".into(), ..record }.to_annotation().into());
+            let record = Some(Record { uid: "a".into(), ..record }.into());
             store.take(Event::Is(NodeView { record, ..node(version, "a") }), Duration::from_secs(at));
             store.get("n").map(|node| (node.failing_since.as_secs(), node.record_seen_at.as_secs()))
         };

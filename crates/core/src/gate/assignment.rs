@@ -8,7 +8,6 @@ use jiff::Timestamp;
 
 use crate::api::{Enforcement, GateTaint, NodeGate, NodeGateSpec, NodeGateStatus};
 use crate::node::NodeView;
-use crate::record::Record;
 use crate::topology::TOPOLOGY_LABELS;
 
 /// A gate, as far as anything here is decided by it.
@@ -133,7 +132,7 @@ pub fn ownership<'a>(gates: impl IntoIterator<Item = &'a GateView>, node: &'a No
         };
         return Ownership::Unserved(&taint.key, why);
     }
-    let Some(record) = Record::read(node.record.as_deref(), &node.uid) else { return Ownership::Unmanaged };
+    let Some(record) = node.record.as_deref() else { return Ownership::Unmanaged };
     if !record.is_open() {
         // Of a gate that is no more.
         let held_by = node.taints.iter().find(|taint| *taint.key == *record.taint);

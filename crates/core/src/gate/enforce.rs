@@ -29,7 +29,7 @@ const GOING: SignedDuration = SignedDuration::from_mins(1);
 pub(super) struct GatedNode<'a> {
     pub seen: &'a Observed<'a>,
     pub gate: &'a GateView,
-    pub record: Record,
+    pub record: &'a Record,
     /// The node bears the gate's taint. Else it was let in, and works.
     pub held: bool,
 }
@@ -245,7 +245,7 @@ impl GatedNode<'_> {
         let note = format!("worker {} could not tell: {why}", worker.identity.number);
         let told = EventSpec::new(true, "NodeVerificationInconclusive", "RunWorker", &*note);
         let deadline = self.gate.spec.deadlines.gate_seconds;
-        let stuck = (self.is_stuck(&record) && !self.is_stuck(&self.record)).then(|| {
+        let stuck = (self.is_stuck(&record) && !self.is_stuck(self.record)).then(|| {
             let pause = self.gate.spec.retry.recheck_seconds;
             let note = format!(
                 "no worker could tell within {deadline} s; the node stays tainted and is looked at every {pause} s; the last one: {why}"
@@ -363,7 +363,7 @@ impl GatedNode<'_> {
     fn is_slow(&self) -> bool {
         self.record.attempts >= self.attempts_allowed()
             || self.record.inconclusive_streak >= TOO_MANY_SILENT
-            || self.is_stuck(&self.record)
+            || self.is_stuck(self.record)
             || self.is_frozen()
             // A node that works is not looked at more often than it needs.
             || (!self.held && (self.record.verdict == Some(Verdict::Failed) || self.record.inconclusive_streak >= FEW_SILENT))
@@ -383,7 +383,7 @@ impl GatedNode<'_> {
             Some(Verdict::Failed) => {
                 (State::Unverified, format!("attempt {attempts} of {allowed} failed: {last}"))
             }
-            _ if self.is_stuck(&self.record) => {
+            _ if self.is_stuck(self.record) => {
                 (State::Stuck, format!("no worker could tell in time; worker {}: {last}", self.record.number))
             }
             _ => (State::Inconclusive, format!("worker {} could not tell: {last}", self.record.number)),
@@ -397,7 +397,7 @@ impl GatedNode<'_> {
         } else if self.is_slow() {
             SignedDuration::from_secs(self.gate.spec.retry.recheck_seconds.into())
         } else {
-            pause(&self.gate.spec.retry, &self.record)
+            pause(&self.gate.spec.retry, self.record)
         }
     }
 

@@ -2,7 +2,6 @@
 
 use super::{Decision, Effect, GateView, Observed, State};
 use crate::api::NodeCondition;
-use crate::record::Record;
 use crate::report::Verdict;
 use crate::text::clean;
 
@@ -25,7 +24,7 @@ pub(super) fn with(decision: Decision, seen: &Observed<'_>, gate: &GateView) -> 
         return decision;
     }
     // Before anything is known there is nothing worth a write.
-    let Some(record) = Record::read(seen.node.record.as_deref(), &seen.node.uid) else { return decision };
+    let Some(record) = seen.node.record.as_deref() else { return decision };
     let (status, reason) = match record.verdict {
         _ if decision.state == State::Verified => ("True", "Verified"),
         Some(Verdict::Failed) => ("False", "ChecksFailed"),

@@ -52,7 +52,7 @@ impl GatedNode<'_> {
 
     /// The node is hopeless, and its gate wants it replaced: asked once for each verdict.
     pub(super) fn ask(&self) -> Option<RemediationCause> {
-        let (record, spec) = (&self.record, &self.gate.spec);
+        let (record, spec) = (self.record, &self.gate.spec);
         if !self.held || !self.same_round() || record.at <= self.seen.asked {
             return None;
         }

@@ -70,7 +70,7 @@ fn reported(number: u32, outcome: Outcome) -> WorkerView {
 }
 
 fn remembered(node: &mut NodeView, record: &Record) {
-    node.record = Some(record.to_annotation().into());
+    node.set_record_annotation(Some(&record.to_annotation()));
 }
 
 fn record(number: u32, verdict: Verdict, at: Timestamp) -> Record {
@@ -416,7 +416,7 @@ fn a_node_whose_gate_is_gone_says_so() {
 #[test]
 fn a_forged_record_starts_no_storm() {
     let mut node = node();
-    node.record = Some(r#"{"uid":"uid-1","number":4294967295}"#.into());
+    node.set_record_annotation(Some(r#"{"uid":"uid-1","number":4294967295}"#));
     assert_eq!(starts(&decided(&node, &[])), Some(1));
     assert_eq!(decided(&node, &[worker(1, Progress::Running)]).effects, vec![]);
 }
@@ -439,7 +439,7 @@ fn a_record_of_another_node_counts_for_nothing() {
     let mut node = node();
     remembered(&mut node, &Record { uid: "uid-0".into(), number: 9, ..Record::default() });
     assert_eq!(starts(&decided(&node, &[])), Some(1));
-    node.record = Some("{\"uid\": 7}".into());
+    node.set_record_annotation(Some("{\"uid\": 7}"));
     assert_eq!(starts(&decided(&node, &[])), Some(1));
 }
 

@@ -118,6 +118,6 @@ impl GatedNode<'_> {
     fn until_periodic(&self) -> SignedDuration {
         let asked = i64::from(self.gate.spec.continuous.period_seconds);
         let period = SignedDuration::from_secs(asked.max(self.seen.fleet.open.into()));
-        jitter(period, &self.record) - self.since_recorded()
+        jitter(period, self.record) - self.since_recorded()
     }
 }

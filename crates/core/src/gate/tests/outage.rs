@@ -43,7 +43,7 @@ impl Life {
     }
 
     fn record(&self) -> Record {
-        Record::read(self.node.record.as_deref(), "uid-1").unwrap_or_default()
+        self.node.record.as_deref().cloned().unwrap_or_default()
     }
 
     /// One decision, done.

@@ -51,7 +51,7 @@ fn is_tainted(node: &NodeView) -> bool {
 }
 
 fn record(node: &NodeView) -> Record {
-    Record::read(node.record.as_deref(), &node.uid).unwrap_or_default()
+    node.record.as_deref().cloned().unwrap_or_default()
 }
 
 fn properly_open(node: &NodeView, workers_left: usize) -> Option<String> {

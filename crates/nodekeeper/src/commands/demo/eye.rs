@@ -273,7 +273,7 @@ fn replace<T>(all: &mut BTreeMap<String, T>, key: &str, new: Option<T>) -> Optio
 }
 
 fn record_of(node: &NodeView) -> Record {
-    Record::read(node.record.as_deref(), &node.uid).unwrap_or_default()
+    node.record.as_deref().cloned().unwrap_or_default()
 }
 
 #[cfg(test)]
