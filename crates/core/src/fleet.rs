@@ -10,7 +10,7 @@ use crate::node::NodeView;
 use crate::record::InconclusiveReason;
 
 /// So many nodes whose workers cannot run for the same reason are no coincidence, if they are most of those that try.
-const ALIKE: u32 = 3;
+const MIN_COMMON_FAILURES: u32 = 3;
 
 /// Where one node stands. Small: there is one for each node of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,8 +27,8 @@ pub struct NodeStatus {
     pub created_at: i64,
     /// Attempts after the first, in its round.
     pub retries: u32,
-    /// Milliseconds that the worker took which gave it its last verdict.
-    pub took: Option<u32>,
+    /// Milliseconds that the worker worker_ms which gave it its last verdict.
+    pub worker_ms: Option<u32>,
 }
 
 /// The nodes of one gate, counted.
@@ -50,11 +50,11 @@ impl GateCounts {
     #[must_use]
     pub fn cannot_run(&self) -> Option<(InconclusiveReason, u32)> {
         let (cause, count) =
-            self.causes.iter().filter(|(cause, _)| cause.is_about_running()).max_by_key(|all| all.1)?;
+            self.causes.iter().filter(|(cause, _)| cause.prevents_running()).max_by_key(|all| all.1)?;
         let trying =
             [State::Unverified, State::Pending, State::InProgress, State::Inconclusive, State::Stuck];
         let trying: u32 = trying.into_iter().map(|state| self.count(state)).sum();
-        (*count >= ALIKE && count * 2 > trying).then_some((*cause, *count))
+        (*count >= MIN_COMMON_FAILURES && count * 2 > trying).then_some((*cause, *count))
     }
 
     fn shift(&mut self, status: &NodeStatus, more: bool) {
@@ -116,7 +116,7 @@ impl FleetIndex {
     pub fn set(&mut self, node: &Arc<str>, mut now: Option<NodeStatus>) -> Vec<Arc<str>> {
         let before = self.nodes.get(node);
         if let (Some(now), Some(before)) = (&mut now, before) {
-            now.took = before.took;
+            now.worker_ms = before.worker_ms;
         }
         if before == now.as_ref() {
             return Vec::new();
@@ -140,10 +140,10 @@ impl FleetIndex {
         touched
     }
 
-    /// A worker gave this node its verdict, and took so long.
-    pub fn took(&mut self, node: &str, milliseconds: u32) {
+    /// A worker gave this node its verdict, and worker_ms so long.
+    pub fn set_worker_ms(&mut self, node: &str, milliseconds: u32) {
         if let Some(status) = self.nodes.get_mut(node) {
-            status.took = Some(milliseconds);
+            status.worker_ms = Some(milliseconds);
         }
     }
 
@@ -191,7 +191,7 @@ fn shift(count: &mut u32, more: bool) {
 
 /// All that a gate's status is made from.
 #[derive(Clone, Debug)]
-pub struct Seen<'a> {
+pub struct GateStatusInput<'a> {
     /// The gate.
     pub gate: &'a GateView,
     /// Its figures.
@@ -208,23 +208,23 @@ pub struct Seen<'a> {
 
 /// What a gate says about itself. Times are kept where nothing changed.
 #[must_use]
-pub fn status(seen: &Seen<'_>, before: &NodeGateStatus, now: &str) -> NodeGateStatus {
-    let generation = seen.gate.generation;
+pub fn status(input: &GateStatusInput<'_>, before: &NodeGateStatus, now: &str) -> NodeGateStatus {
+    let generation = input.gate.generation;
     let mut findings =
-        vec![workers(seen), cluster_dns(seen), shadowed(seen), unserved(seen), seen.autoscalers.clone()];
-    findings.insert(0, ready(seen, &findings));
+        vec![workers(input), cluster_dns(input), shadowed(input), unserved(input), input.autoscalers.clone()];
+    findings.insert(0, ready(input, &findings));
     NodeGateStatus {
         observed_generation: generation,
-        nodes: seen.counts.counts(),
+        nodes: input.counts.counts(),
         conditions: conditions(findings, &before.conditions, generation, now),
     }
 }
 
-fn ready(seen: &Seen<'_>, findings: &[Finding]) -> Finding {
+fn ready(input: &GateStatusInput<'_>, findings: &[Finding]) -> Finding {
     let of = |status, reason, message: &str| Finding::new("Ready", status, reason, message);
     let hindrance = |type_| findings.iter().find(|one| one.type_ == type_ && one.status == "True");
-    match seen.gate.spec.enforcement {
-        _ if seen.gate.deleting => of("False", "Deleting", "the gate is being deleted and serves no node"),
+    match input.gate.spec.enforcement {
+        _ if input.gate.deleting => of("False", "Deleting", "the gate is being deleted and serves no node"),
         Enforcement::Paused => of(
             "False",
             "Paused",
@@ -244,16 +244,16 @@ fn ready(seen: &Seen<'_>, findings: &[Finding]) -> Finding {
     }
 }
 
-fn workers(seen: &Seen<'_>) -> Finding {
+fn workers(input: &GateStatusInput<'_>) -> Finding {
     let of = |status, reason, message: String| Finding::new("WorkersCannotRun", status, reason, message);
-    if let Some(why) = seen.refused {
+    if let Some(why) = input.refused {
         return of(
             "True",
             "CreateRefused",
             format!("no worker pod can be made: {why}. No node is blamed, and it is tried again"),
         );
     }
-    match seen.counts.cannot_run() {
+    match input.counts.cannot_run() {
         Some((cause, count)) => {
             let why = cause.describe();
             of(
@@ -268,12 +268,12 @@ fn workers(seen: &Seen<'_>) -> Finding {
     }
 }
 
-fn cluster_dns(seen: &Seen<'_>) -> Finding {
+fn cluster_dns(input: &GateStatusInput<'_>) -> Finding {
     let of = |status, reason, message: String| Finding::new("ClusterDNSNotRunning", status, reason, message);
-    match seen.counts.causes.get(&InconclusiveReason::ClusterDns).copied().unwrap_or_default() {
+    match input.counts.causes.get(&InconclusiveReason::ClusterDns).copied().unwrap_or_default() {
         0 => of("False", "NotSeen", "no worker found the cluster's DNS without ready endpoints".into()),
         count => {
-            let taint = seen.gate.spec.taints.first().map(|taint| taint.key.as_str()).unwrap_or_default();
+            let taint = input.gate.spec.taints.first().map(|taint| taint.key.as_str()).unwrap_or_default();
             of(
                 "True",
                 "NoReadyEndpoints",
@@ -285,8 +285,8 @@ fn cluster_dns(seen: &Seen<'_>) -> Finding {
     }
 }
 
-fn shadowed(seen: &Seen<'_>) -> Finding {
-    match seen.shadowed_by {
+fn shadowed(input: &GateStatusInput<'_>) -> Finding {
+    match input.shadowed_by {
         Some((other, 0)) => Finding::new(
             "Shadowed",
             "True",
@@ -307,10 +307,10 @@ fn shadowed(seen: &Seen<'_>) -> Finding {
     }
 }
 
-fn unserved(seen: &Seen<'_>) -> Finding {
-    match seen.unserved {
+fn unserved(input: &GateStatusInput<'_>) -> Finding {
+    match input.unserved {
         Some((node, count)) => {
-            let taint = seen.gate.spec.taints.first().map(|taint| taint.key.as_str()).unwrap_or_default();
+            let taint = input.gate.spec.taints.first().map(|taint| taint.key.as_str()).unwrap_or_default();
             Finding::new(
                 "NodesUnserved",
                 "True",
@@ -331,7 +331,7 @@ fn unserved(seen: &Seen<'_>) -> Finding {
 
 /// The gate that serves nodes which this one would serve, and how many; none of them if there are no such nodes yet.
 #[must_use]
-pub fn shadow<'a>(
+pub fn shadowing_gate<'a>(
     gate: &GateView,
     gates: &[&GateView],
     nodes: impl Iterator<Item = &'a NodeView>,
@@ -353,7 +353,7 @@ pub fn shadow<'a>(
     }
     let covers = |other: &&&GateView| {
         let (theirs, ours) = (&other.spec.node_selector, &gate.spec.node_selector);
-        other.goes_before(gate)
+        other.precedes(gate)
             && gate.spec.taints.iter().all(|taint| other.spec.taints.contains(taint))
             && (*theirs == NodeSelector::default() || theirs == ours)
     };

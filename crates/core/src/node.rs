@@ -124,7 +124,7 @@ impl NodeView {
     #[must_use]
     pub fn failing_scope(&self) -> Option<&VerificationScope> {
         let record = self.record.as_deref()?;
-        (record.verdict == Some(Verdict::Failed) && !record.is_open()).then_some(&record.round)
+        (record.verdict == Some(Verdict::Failed) && !record.is_open()).then_some(&record.scope)
     }
 
     /// The text of the record annotation as it stands in the cluster.

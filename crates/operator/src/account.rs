@@ -92,7 +92,7 @@ impl Account<'_> {
         if record.number <= before.number {
             return;
         }
-        let counted = record.attempts > if record.round == before.round { before.attempts } else { 0 };
+        let counted = record.attempts > if record.scope == before.scope { before.attempts } else { 0 };
         let verdict = record.verdict.filter(|_| counted).unwrap_or(Verdict::Inconclusive);
         let worker = self.workers.iter().find(|worker| worker.identity.number == record.number);
         let took = worker.map_or(Duration::ZERO, |worker| self.elapsed.saturating_sub(worker.first_seen));

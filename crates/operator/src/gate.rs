@@ -237,7 +237,7 @@ impl Gate {
                 || decision.effects.iter().any(|one| matches!(one, Effect::Retaint(_))),
             created_at: node.created.as_second(),
             retries: record.attempts.saturating_sub(1),
-            took: None,
+            worker_ms: None,
         };
         if matches!(served, Ownership::Gated(_)) && is_new(fleet.get(&node.name)) {
             info!(node = &*node.name, state = state_word(decision.state), "Node added to queue");
@@ -442,7 +442,7 @@ mod tests {
             retainted: false,
             created_at: 0,
             retries: 0,
-            took: None,
+            worker_ms: None,
         };
         assert!(is_new(None));
         for state in [State::Ungated, State::Unserved] {

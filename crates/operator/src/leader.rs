@@ -7,7 +7,7 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::PostParams;
 use kube::{Api, Client, Error};
-use nodekeeper_core::lease::{Candidate, Held, Step};
+use nodekeeper_core::lease::{Candidate, LeaseAction, LeaseState};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
@@ -60,7 +60,7 @@ impl Leader {
 
     /// Returns when the lease is ours.
     pub async fn acquire(&self) {
-        let retry = self.state().timing().retry;
+        let retry = self.state().timing().retry_period;
         loop {
             self.health.beat(self.clock.elapsed());
             if self.attempt().await {
@@ -73,14 +73,14 @@ impl Leader {
 
     /// Renews the lease, and returns when it is lost.
     pub async fn keep(&self) {
-        let retry = self.state().timing().retry;
+        let retry = self.state().timing().retry_period;
         loop {
-            let Some(until) = self.state().until() else { return };
+            let Some(until) = self.state().write_deadline() else { return };
             let next = (self.clock.elapsed() + retry).min(until);
             self.clock.reach(next).await;
             if next == until {
                 warn!("the lease could not be renewed in time");
-                self.state().lost();
+                self.state().record_loss();
                 return;
             }
             let deadline = until.saturating_sub(self.clock.elapsed());
@@ -91,10 +91,10 @@ impl Leader {
     /// Gives the lease back, so that the next one need not wait. Read anew: a renewal may have been under way.
     pub async fn release(&self) {
         let identity = self.state().identity().to_owned();
-        self.state().lost();
+        self.state().record_loss();
         let give_back = async {
             let Some(mut lease) = self.api.get_opt(&self.name).await? else { return Ok(()) };
-            if held(&lease).holder != identity {
+            if held(&lease).holder_identity != identity {
                 return Ok(());
             }
             let spec = lease.spec.get_or_insert_default();
@@ -130,7 +130,7 @@ impl Leader {
     }
 
     async fn try_once(&self) -> kube::Result<bool> {
-        let ours = self.state().until().is_some();
+        let ours = self.state().write_deadline().is_some();
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone().filter(|_| ours);
         if ours && known.is_none() {
             self.metrics.lease_read_anew(&self.name);
@@ -143,27 +143,27 @@ impl Leader {
         let step = self.state().observe(held.as_ref(), self.clock.elapsed());
         let sent = self.clock.elapsed();
         let written = match (step, lease) {
-            (Step::Leave, _) => {
+            (LeaseAction::Wait, _) => {
                 if ours {
-                    warn!(holder = held.unwrap_or_default().holder, "somebody else has the lease");
-                    self.state().lost();
+                    warn!(holder = held.unwrap_or_default().holder_identity, "somebody else has the lease");
+                    self.state().record_loss();
                 }
                 self.health.stands_by();
                 return Ok(false);
             }
-            (Step::Create, _) | (_, None) => {
+            (LeaseAction::Create, _) | (_, None) => {
                 let lease = self.claim(Lease::default(), true);
                 self.api.create(&PostParams::default(), &lease).await
             }
             (step, Some(lease)) => {
-                let lease = self.claim(lease, step == Step::Take);
+                let lease = self.claim(lease, step == LeaseAction::Acquire);
                 self.api.replace(&self.name, &PostParams::default(), &lease).await
             }
         };
         match written {
             Ok(lease) => {
                 *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(lease);
-                self.state().renewed(sent);
+                self.state().record_renewal(sent);
                 Ok(true)
             }
             Err(Error::Api(status)) if status.code == 409 => {
@@ -186,7 +186,7 @@ impl Leader {
             let transitions = spec.lease_transitions.unwrap_or(-1).saturating_add(1);
             spec = LeaseSpec { acquire_time: now.clone(), lease_transitions: Some(transitions), ..spec };
         }
-        let seconds = i32::try_from(timing.lease.as_secs()).unwrap_or(i32::MAX);
+        let seconds = i32::try_from(timing.lease_duration.as_secs()).unwrap_or(i32::MAX);
         let metadata = ObjectMeta { name: Some(self.name.clone()), ..lease.metadata };
         Lease {
             metadata,
@@ -200,13 +200,13 @@ impl Leader {
     }
 }
 
-fn held(lease: &Lease) -> Held {
+fn held(lease: &Lease) -> LeaseState {
     let spec = lease.spec.clone().unwrap_or_default();
     let seconds = spec.lease_duration_seconds.unwrap_or_default();
-    Held {
-        holder: spec.holder_identity.unwrap_or_default(),
+    LeaseState {
+        holder_identity: spec.holder_identity.unwrap_or_default(),
         // With its version: whatever happens to the object, its holder is alive or somebody else is.
-        renewed: lease.metadata.resource_version.clone().unwrap_or_default(),
-        lasts: Duration::from_secs(u64::try_from(seconds).unwrap_or_default()),
+        renew_time: lease.metadata.resource_version.clone().unwrap_or_default(),
+        lease_duration: Duration::from_secs(u64::try_from(seconds).unwrap_or_default()),
     }
 }

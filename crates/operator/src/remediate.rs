@@ -336,8 +336,8 @@ pub fn told_elsewhere(
     let now = clock.now();
     views.nodes.all().filter(|node| *node.uid != *uid).any(|node| {
         node.record.as_deref().is_some_and(|record| {
-            record.round.gate_uid == gate.uid
-                && record.round.gate_generation == gate.generation
+            record.scope.gate_uid == gate.uid
+                && record.scope.gate_generation == gate.generation
                 && matches!(record.verdict, Some(Verdict::Passed | Verdict::Failed))
                 && record.at.is_some_and(|at| now.duration_since(at) < within)
         })

@@ -80,7 +80,7 @@ pub async fn run(
     let candidate = Candidate::new(settings.identity.clone(), settings.timing);
     let namespace = settings.lease_namespace.as_ref().unwrap_or(&settings.template.namespace);
     let Settings { metrics, health, lease, .. } = &settings;
-    metrics.starts(clock.now(), lease, settings.timing.lease, settings.concurrency);
+    metrics.starts(clock.now(), lease, settings.timing.lease_duration, settings.concurrency);
     let leader = Leader::new(client.clone(), namespace, lease, clock.clone(), candidate)
         .observed_by(metrics.clone(), health.clone());
     loop {

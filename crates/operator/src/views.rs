@@ -458,7 +458,7 @@ mod tests {
         let silent = Record { verdict: Some(Verdict::Inconclusive), ..failed(3) };
         assert_eq!((since(silent, 30), since(failed(4), 40)), (Some((30, 30)), Some((40, 40))));
         let mut rebooted = failed(5);
-        rebooted.round.boot_id = "other".into();
+        rebooted.scope.boot_id = "other".into();
         assert_eq!(since(rebooted, 50), Some((50, 50)));
     }
 

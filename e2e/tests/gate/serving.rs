@@ -109,7 +109,7 @@ pub async fn of_two_gates_the_one_with_priority_serves(world: impl World) -> Res
     world.join(machine("wanted-1")).await?;
     let record = opens(&world, "wanted-1").await?;
     let uid = async |gate: &str| Ok::<_, anyhow::Error>(gates(&world).get(gate).await?.uid());
-    ensure!(Some(&record.round.gate_uid) == uid("winner").await?.as_ref(), "{record:?}");
+    ensure!(Some(&record.scope.gate_uid) == uid("winner").await?.as_ref(), "{record:?}");
     let why = gate_says(&world, "loser", ("Shadowed", "True", "AnotherGateWins")).await?;
     ensure!(why.contains("gate winner") && why.contains("spec.priority"), "{why}");
     gate_says(&world, "winner", ("Shadowed", "False", "NoOverlap")).await?;
@@ -117,7 +117,7 @@ pub async fn of_two_gates_the_one_with_priority_serves(world: impl World) -> Res
     gate_says(&world, "loser", ("Shadowed", "False", "NoOverlap")).await?;
     world.join(machine("wanted-2")).await?;
     let record = opens(&world, "wanted-2").await?;
-    ensure!(Some(&record.round.gate_uid) == uid("loser").await?.as_ref(), "{record:?}");
+    ensure!(Some(&record.scope.gate_uid) == uid("loser").await?.as_ref(), "{record:?}");
     no_workers_left(&world).await
 }
 

@@ -54,7 +54,7 @@ impl GateView {
 
     /// Whether this one is ahead of another.
     #[must_use]
-    pub fn goes_before(&self, other: &Self) -> bool {
+    pub fn precedes(&self, other: &Self) -> bool {
         self.precedence() < other.precedence()
     }
 
@@ -140,7 +140,7 @@ pub fn ownership<'a>(gates: impl IntoIterator<Item = &'a GateView>, node: &'a No
             .map_or(Ownership::Unmanaged, |taint| Ownership::Unserved(&taint.key, "its gate is gone"));
     }
     // The gate that let it in, if it still is for it.
-    let same = first(&|gate| gate.selects(node) && gate.uid == record.round.gate_uid);
+    let same = first(&|gate| gate.selects(node) && gate.uid == record.scope.gate_uid);
     // Or its successor, which gives the same label: one with other taints and labels has nothing to do with it.
     let heir = |gate: &GateView| gate.selects(node) && gate.spec.verified_label.key == record.label;
     same.or_else(|| first(&heir)).map_or(Ownership::Released, Ownership::Verified)

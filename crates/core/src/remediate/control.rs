@@ -182,7 +182,7 @@ pub fn candidates<'a>(
             && node
                 .record
                 .as_deref()
-                .is_some_and(|record| record.is_open() && record.round.gate_uid == gate.uid)
+                .is_some_and(|record| record.is_open() && record.scope.gate_uid == gate.uid)
     };
     let mut fitting: Vec<&NodeView> = nodes.into_iter().filter(fits).collect();
     fitting.sort_by_cached_key(|node| stable_hash(&node.uid, number));

@@ -8,7 +8,7 @@ use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Api, Error, ResourceExt as _};
 use nodekeeper_core::api::{NodeGateSpec, NodeGateStatus};
 use nodekeeper_core::autoscaler::{Autoscalers, Pool, judge};
-use nodekeeper_core::fleet::{Seen, shadow, status};
+use nodekeeper_core::fleet::{GateStatusInput, shadowing_gate, status};
 use nodekeeper_core::gate::{GateView, State};
 use tokio::time::timeout;
 use tracing::{debug, warn};
@@ -70,7 +70,7 @@ impl Gate {
         let fleet = locked(&self.fleet);
         let refused = locked(&self.line).refusal(name, self.clock.elapsed());
         let gates: Vec<&GateView> = views.gates.all().collect();
-        let shadowed_by = shadow(&gate, &gates, views.nodes.all());
+        let shadowed_by = shadowing_gate(&gate, &gates, views.nodes.all());
         let unserved = gate.spec.taints.iter().find_map(|taint| {
             let count = fleet.counts(&taint.key).count(State::Unserved);
             let example = fleet.example(&taint.key, State::Unserved)?;
@@ -87,7 +87,7 @@ impl Gate {
         if there.cluster_autoscaler {
             self.metrics.autoscaler("cluster-autoscaler", found.status == "True");
         }
-        let seen = Seen {
+        let seen = GateStatusInput {
             gate: &gate,
             counts: &fleet.counts(name),
             refused: refused.as_deref(),

@@ -230,7 +230,7 @@ impl Invariant for TaintedForCause {
             return Err(format!("{was:?} became {is:?}"));
         }
         let boot = text(after, "status.nodeInfo.bootID").to_owned();
-        let booted = was.round.boot_id != boot && is.verdict == Some(Verdict::Inconclusive);
+        let booted = was.scope.boot_id != boot && is.verdict == Some(Verdict::Inconclusive);
         if booted || self.failed.contains(&(uid(after).to_owned(), is.number, boot)) {
             return Ok(());
         }
@@ -299,7 +299,7 @@ impl Invariant for CountedOnce {
         let asked = at(before, "metadata.annotations").is_some_and(|all| all.get(VERIFY).is_some());
         // Who asks while a verdict is on its way is served by the next worker: until then the round may go on.
         let goes_on = is.workers > 1 && is.attempts > was.attempts;
-        let new_round = is.round != was.round || was.verdict == Some(Verdict::Passed) || (asked && !goes_on);
+        let new_round = is.scope != was.scope || was.verdict == Some(Verdict::Passed) || (asked && !goes_on);
         let counted = is.attempts - if new_round { 0 } else { was.attempts };
         let ending = self.endings.get(&(uid(after).to_owned(), is.number));
         let earned = u32::from(matches!(ending, Some(WorkerResult::Told(Verdict::Passed | Verdict::Failed))));

@@ -55,14 +55,14 @@ fn record(node: &NodeView) -> Record {
 }
 
 fn properly_open(node: &NodeView, workers_left: usize) -> Option<String> {
-    let Record { verdict, why, round, .. } = record(node);
+    let Record { verdict, why, scope, .. } = record(node);
     if is_tainted(node) {
         Some(format!("it should be open, and is tainted {TAINT}: {why}"))
     } else if node.labels.get(LABEL).is_none_or(|value| value != "true") {
         Some(format!("it is open, and has no label {LABEL}=true"))
     } else if verdict != Some(Verdict::Passed) {
         Some(format!("it is open, and its record does not say Passed: {why}"))
-    } else if *round.boot_id != *node.boot_id {
+    } else if *scope.boot_id != *node.boot_id {
         Some("it was opened by a verdict about another boot".into())
     } else if workers_left > 0 {
         Some(format!("it is open, and {workers_left} of its workers are still there"))

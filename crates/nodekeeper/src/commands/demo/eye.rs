@@ -161,7 +161,7 @@ impl Eye {
             elapsed: Duration::ZERO,
         });
         let record = record_of(node);
-        let same_boot = *record.round.boot_id == *node.boot_id;
+        let same_boot = *record.scope.boot_id == *node.boot_id;
         let newest = workers.iter().map(|worker| worker.identity.number).max().unwrap_or_default();
         let before = match record.verdict {
             Some(Verdict::Failed | Verdict::Inconclusive) => Some(&record),
