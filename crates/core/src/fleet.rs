@@ -7,6 +7,7 @@ use crate::api::{Enforcement, NodeCounts, NodeGateStatus, NodeSelector};
 use crate::condition::{Finding, conditions};
 use crate::gate::{Fleet, GateView, State, ownership};
 use crate::node::NodeView;
+use crate::reasons;
 use crate::record::InconclusiveReason;
 
 /// So many nodes whose workers cannot run for the same reason are no coincidence, if they are most of those that try.
@@ -221,35 +222,41 @@ pub fn status(input: &GateStatusInput<'_>, before: &NodeGateStatus, now: &str) -
 }
 
 fn ready(input: &GateStatusInput<'_>, findings: &[Finding]) -> Finding {
-    let of = |status, reason, message: &str| Finding::new("Ready", status, reason, message);
+    let of = |status, reason, message: &str| Finding::new(reasons::READY, status, reason, message);
     let hindrance = |type_| findings.iter().find(|one| one.type_ == type_ && one.status == "True");
     match input.gate.spec.enforcement {
-        _ if input.gate.deleting => of("False", "Deleting", "the gate is being deleted and serves no node"),
+        _ if input.gate.deleting => {
+            of("False", reasons::DELETING, "the gate is being deleted and serves no node")
+        }
         Enforcement::Paused => of(
             "False",
-            "Paused",
+            reasons::PAUSED,
             "`spec.enforcement` is 'Paused': tainted nodes stay tainted until it is 'Enforce'",
         ),
         Enforcement::DryRun => of(
             "False",
-            "DryRun",
+            reasons::DRY_RUN,
             "`spec.enforcement` is 'DryRun': workers run, and no node is let in; see the Events of the nodes",
         ),
         Enforcement::Enforce => {
-            match ["WorkersCannotRun", "ClusterDNSNotRunning"].into_iter().find_map(hindrance) {
+            match [reasons::WORKERS_CANNOT_RUN, reasons::CLUSTER_DNS_NOT_RUNNING]
+                .into_iter()
+                .find_map(hindrance)
+            {
                 Some(finding) => of("False", finding.reason, &finding.message),
-                None => of("True", "Serving", "nodes that bear the taint are verified and let in"),
+                None => of("True", reasons::SERVING, "nodes that bear the taint are verified and let in"),
             }
         }
     }
 }
 
 fn workers(input: &GateStatusInput<'_>) -> Finding {
-    let of = |status, reason, message: String| Finding::new("WorkersCannotRun", status, reason, message);
+    let of =
+        |status, reason, message: String| Finding::new(reasons::WORKERS_CANNOT_RUN, status, reason, message);
     if let Some(why) = input.refused {
         return of(
             "True",
-            "CreateRefused",
+            reasons::CREATE_REFUSED,
             format!("no worker pod can be made: {why}. No node is blamed, and it is tried again"),
         );
     }
@@ -258,25 +265,33 @@ fn workers(input: &GateStatusInput<'_>) -> Finding {
             let why = cause.describe();
             of(
                 "True",
-                "FailingAlike",
+                reasons::COMMON_FAILURE,
                 format!(
                     "the workers of {count} nodes cannot run: {why}. No node is blamed; see their Events"
                 ),
             )
         }
-        None => of("False", "WorkersRun", "nothing is known that would keep workers from running".into()),
+        None => {
+            of("False", reasons::WORKERS_RUN, "nothing is known that would keep workers from running".into())
+        }
     }
 }
 
 fn cluster_dns(input: &GateStatusInput<'_>) -> Finding {
-    let of = |status, reason, message: String| Finding::new("ClusterDNSNotRunning", status, reason, message);
+    let of = |status, reason, message: String| {
+        Finding::new(reasons::CLUSTER_DNS_NOT_RUNNING, status, reason, message)
+    };
     match input.counts.causes.get(&InconclusiveReason::ClusterDns).copied().unwrap_or_default() {
-        0 => of("False", "NotSeen", "no worker found the cluster's DNS without ready endpoints".into()),
+        0 => of(
+            "False",
+            reasons::NOT_OBSERVED,
+            "no worker found the cluster's DNS without ready endpoints".into(),
+        ),
         count => {
             let taint = input.gate.spec.taints.first().map(|taint| taint.key.as_str()).unwrap_or_default();
             of(
                 "True",
-                "NoReadyEndpoints",
+                reasons::NO_READY_ENDPOINTS,
                 format!(
                     "{count} nodes wait for the cluster's DNS, which has no ready endpoints. If all nodes are gated, CoreDNS must tolerate the taint {taint}, or some nodes must not bear it"
                 ),
@@ -288,22 +303,27 @@ fn cluster_dns(input: &GateStatusInput<'_>) -> Finding {
 fn shadowed(input: &GateStatusInput<'_>) -> Finding {
     match input.shadowed_by {
         Some((other, 0)) => Finding::new(
-            "Shadowed",
+            reasons::SHADOWED,
             "True",
-            "AnotherGateWins",
+            reasons::LOWER_PRECEDENCE,
             format!(
                 "gate {other} has the same taint, selects all nodes that this one does, and goes before it: this gate serves none; change `spec.priority`, `spec.taints` or `spec.nodeSelector`"
             ),
         ),
         Some((other, count)) => Finding::new(
-            "Shadowed",
+            reasons::SHADOWED,
             "True",
-            "AnotherGateWins",
+            reasons::LOWER_PRECEDENCE,
             format!(
                 "{count} nodes that this gate selects are served by gate {other}, which goes before it; change `spec.priority`, `spec.taints` or `spec.nodeSelector`"
             ),
         ),
-        None => Finding::new("Shadowed", "False", "NoOverlap", "no other gate goes before this one"),
+        None => Finding::new(
+            reasons::SHADOWED,
+            "False",
+            reasons::NO_OVERLAP,
+            "no other gate goes before this one",
+        ),
     }
 }
 
@@ -312,18 +332,18 @@ fn unserved(input: &GateStatusInput<'_>) -> Finding {
         Some((node, count)) => {
             let taint = input.gate.spec.taints.first().map(|taint| taint.key.as_str()).unwrap_or_default();
             Finding::new(
-                "NodesUnserved",
+                reasons::NODES_UNSERVED,
                 "True",
-                "NotSelected",
+                reasons::NOT_SELECTED,
                 format!(
                     "{count} nodes bear a taint of this gate, and no gate selects them, {node} for example; change `spec.nodeSelector`, or free them: `kubectl taint node {node} {taint}-`"
                 ),
             )
         }
         None => Finding::new(
-            "NodesUnserved",
+            reasons::NODES_UNSERVED,
             "False",
-            "AllServed",
+            reasons::ALL_SERVED,
             "every node that bears the taint is served by a gate",
         ),
     }

@@ -16,6 +16,7 @@ use jiff::{SignedDuration, Timestamp};
 use crate::api::{Enforcement, RemediationCause, SharedOutage};
 use crate::checks::WorkerIdentity;
 use crate::node::NodeView;
+use crate::reasons;
 use crate::record::{Record, VerificationScope};
 use crate::worker::WorkerView;
 
@@ -237,7 +238,8 @@ fn paused(gate: &GateView) -> Decision {
     );
     // Each pause is event.
     let dedup_key = u32::try_from(gate.generation).ok().or(Some(0));
-    let event = EventSpec { dedup_key, ..EventSpec::new(true, "NodeGatePaused", "Hold", note.clone()) };
+    let event =
+        EventSpec { dedup_key, ..EventSpec::new(true, reasons::NODE_GATE_PAUSED, "KeepTaint", note.clone()) };
     Decision::new(State::Waiting, note).with([Effect::EmitEvent(event)])
 }
 
@@ -247,8 +249,10 @@ fn unserved(seen: &Observed<'_>, taint: &str, why: &str) -> Decision {
     let note = format!(
         "the node bears the taint {taint}, and {why}: make or change a gate, or free the node with `kubectl taint node {node} {taint}-`"
     );
-    let event =
-        EventSpec { dedup_key: Some(0), ..EventSpec::new(true, "NodeNotServed", "SelectGate", note.clone()) };
+    let event = EventSpec {
+        dedup_key: Some(0),
+        ..EventSpec::new(true, reasons::NODE_UNSERVED, "SelectGate", note.clone())
+    };
     Decision::new(State::Unserved, note).with(remove_workers(seen.workers)).with([Effect::EmitEvent(event)])
 }
 

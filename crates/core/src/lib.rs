@@ -23,6 +23,7 @@ pub mod lease;
 pub mod node;
 #[cfg(feature = "api")]
 pub mod outage;
+pub mod reasons;
 #[cfg(feature = "api")]
 pub mod record;
 #[cfg(feature = "api")]

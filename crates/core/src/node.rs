@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 
 use crate::api::GateTaint;
+use crate::reasons::NETWORK_VERIFIED;
 use crate::record::{self, Record, VerificationScope};
 use crate::report::Verdict;
 
@@ -20,8 +21,6 @@ const TERMINATING: [&str; 3] =
 pub const VERIFY: &str = "nodekeeper.dev/verify";
 /// The mark of a cordon of ours: the name of the `NodeRemediation` that it is for.
 pub const CORDONED: &str = "nodekeeper.dev/cordoned-for";
-/// The type of the condition that a gate may write on its nodes.
-pub const CONDITION: &str = "NetworkVerified";
 
 /// A taint as a node bears it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -189,7 +188,7 @@ impl NodeView {
             marked: annotations.is_some_and(|all| all.contains_key(CORDONED)),
             verify: annotation(VERIFY),
             published: conditions()
-                .find(|condition| condition.type_ == CONDITION)
+                .find(|condition| condition.type_ == NETWORK_VERIFIED)
                 .map(|own| Box::new((own.status.clone(), own.reason.clone().unwrap_or_default()))),
         };
         view.set_record_annotation(

@@ -17,7 +17,8 @@ use nodekeeper_core::api::{GateTaint, NodeGate, NodeGateSpec, NodeGateStatus, Ve
 use nodekeeper_core::checks::WorkerIdentity;
 use nodekeeper_core::gate::{ConditionUpdate, Effect, EventSpec, GateView};
 use nodekeeper_core::lease::Candidate;
-use nodekeeper_core::node::{CONDITION, NodeView, VERIFY};
+use nodekeeper_core::node::{NodeView, VERIFY};
+use nodekeeper_core::reasons::NETWORK_VERIFIED;
 use nodekeeper_core::record::{self, Record};
 use nodekeeper_core::text::clean;
 use nodekeeper_core::worker::{self, Template, WorkerView};
@@ -224,7 +225,7 @@ impl Writer {
         let ConditionUpdate { status, reason, message } = update;
         let now = Time(self.clock.now());
         let condition = json!({
-            "type": CONDITION, "status": status, "reason": reason, "message": message,
+            "type": NETWORK_VERIFIED, "status": status, "reason": reason, "message": message,
             "lastTransitionTime": now, "lastHeartbeatTime": now,
         });
         // A patch with another uid than the object's is refused.

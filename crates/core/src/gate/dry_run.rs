@@ -10,6 +10,7 @@ use super::prerequisites::{Unmet, unmet};
 use super::{
     Decision, Effect, EventSpec, GateView, Observed, State, identity, remove_workers, scope, scope_of,
 };
+use crate::reasons;
 use crate::record::Record;
 use crate::report::Verdict;
 use crate::worker::{Progress, WorkerView};
@@ -55,7 +56,7 @@ fn ended(seen: &Observed<'_>, gate: &GateView, worker: &WorkerView) -> Decision 
     let note = format!("dry run of gate {}, worker {}: {what}", gate.name, worker.identity.number);
     let event = EventSpec {
         dedup_key: Some(worker.identity.number),
-        ..EventSpec::new(!passed, "NodeGateDryRun", "Check", note.clone())
+        ..EventSpec::new(!passed, reasons::NODE_GATE_DRY_RUN, "Check", note.clone())
     };
     let event = Effect::EmitEvent(event);
     if passed {

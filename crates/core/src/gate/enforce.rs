@@ -13,6 +13,7 @@ use super::{
 };
 use crate::api::FailureAction;
 use crate::jitter::stable_hash;
+use crate::reasons;
 use crate::record::{InconclusiveReason, MAX_WORKER_NUMBER, Record, WorkerResult};
 use crate::report::{CheckResult, Outcome, Report, Verdict, reason};
 use crate::worker::{Progress, WorkerView};
@@ -205,8 +206,12 @@ impl GatedNode<'_> {
         } else {
             format!("verified again: {}", report.summary())
         };
-        let event =
-            EventSpec::new(false, "NodeVerified", if self.gated { "RemoveTaint" } else { "Verify" }, &*note);
+        let event = EventSpec::new(
+            false,
+            reasons::NODE_VERIFIED,
+            if self.gated { "RemoveTaint" } else { "Verify" },
+            &*note,
+        );
         let record = record.opened(&self.gate.spec.verified_label.key);
         // What is looked at every few hours needs no Event each time.
         let asked =
@@ -226,7 +231,7 @@ impl GatedNode<'_> {
             format!("attempt {attempts} of {allowed}")
         };
         let note = format!("{which} failed: {}", report.summary());
-        let event = EventSpec::new(true, "NodeCheckFailed", &action(report), &*note);
+        let event = EventSpec::new(true, reasons::NODE_CHECK_FAILED, &action(report), &*note);
         let mut effects = vec![Effect::PatchRecord(record), Effect::EmitEvent(event)];
         if attempts == allowed {
             let pause = self.gate.spec.retry.recheck_seconds;
@@ -237,7 +242,12 @@ impl GatedNode<'_> {
             let note = format!(
                 "{allowed} attempts failed; the node stays tainted and is looked at every {pause} s{then}"
             );
-            effects.push(Effect::EmitEvent(EventSpec::new(true, "NodeVerificationFailed", "GiveUp", note)));
+            effects.push(Effect::EmitEvent(EventSpec::new(
+                true,
+                reasons::NODE_VERIFICATION_FAILED,
+                "KeepTaint",
+                note,
+            )));
         }
         let state = if attempts < allowed { State::Unverified } else { State::Failed };
         Decision::new(state, note).with(effects)
@@ -246,14 +256,14 @@ impl GatedNode<'_> {
     fn inconclusive(&self, worker: &WorkerView, cause: InconclusiveReason, why: &str) -> Decision {
         let record = self.record_after(worker, Verdict::Inconclusive, Some(cause), why);
         let note = format!("worker {} could not tell: {why}", worker.identity.number);
-        let event = EventSpec::new(true, "NodeVerificationInconclusive", "RunWorker", &*note);
+        let event = EventSpec::new(true, reasons::NODE_VERIFICATION_INCONCLUSIVE, "RunWorker", &*note);
         let deadline = self.gate.spec.deadlines.gate_seconds;
         let stuck = (self.is_stuck(&record) && !self.is_stuck(self.record)).then(|| {
             let pause = self.gate.spec.retry.recheck_seconds;
             let note = format!(
                 "no worker could tell within {deadline} s; the node stays tainted and is looked at every {pause} s; the last one: {why}"
             );
-            Effect::EmitEvent(EventSpec::new(true, "NodeVerificationStuck", "GiveUp", note))
+            Effect::EmitEvent(EventSpec::new(true, reasons::NODE_VERIFICATION_STUCK, "KeepTaint", note))
         });
         let state = if self.is_stuck(&record) { State::Stuck } else { State::Inconclusive };
         Decision::new(state, note).with([Effect::PatchRecord(record), Effect::EmitEvent(event)]).with(stuck)
@@ -299,8 +309,10 @@ impl GatedNode<'_> {
             Some(Unmet::OnNode(why)) => return waiting(why),
             Some(Unmet::OnPods(why)) => {
                 let note = format!("{why}; no worker is sent before, however long it takes");
-                let event =
-                    EventSpec { dedup_key: Some(0), ..EventSpec::new(false, "NodeWaiting", "Wait", note) };
+                let event = EventSpec {
+                    dedup_key: Some(0),
+                    ..EventSpec::new(false, reasons::NODE_WAITING, "Wait", note)
+                };
                 return Decision { wants_pods: true, ..waiting(why).with([Effect::EmitEvent(event)]) };
             }
             None => {}
@@ -334,7 +346,7 @@ impl GatedNode<'_> {
         }
         let event = (!self.gated && !periodic).then(|| {
             let note = format!("worker {number} looks at the verified node: {why}");
-            Effect::EmitEvent(EventSpec::new(false, "NodeVerificationStarted", "CreateWorker", note))
+            Effect::EmitEvent(EventSpec::new(false, reasons::NODE_VERIFICATION_STARTED, "CreateWorker", note))
         });
         let starts = Decision::new(State::Pending, format!("worker {number} starts"));
         // The last worker's logs could be read until now.

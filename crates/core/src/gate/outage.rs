@@ -5,6 +5,7 @@ use super::enforce::GatedNode;
 use super::{Decision, Effect, EventSpec, State};
 use crate::api::{CauseSource, CauseVerdict, FailedCheck, FailureAction, RemediationCause};
 use crate::outage::{brief, matches_outage};
+use crate::reasons;
 use crate::record::{InconclusiveReason, Record};
 use crate::report::{Report, Verdict};
 use crate::topology::zone;
@@ -46,7 +47,7 @@ impl GatedNode<'_> {
                 why: why.clone(),
                 ..self.record.clone()
             };
-            let event = EventSpec::new(true, "NodeVerificationInconclusive", "Compare", &*why);
+            let event = EventSpec::new(true, reasons::NODE_VERIFICATION_INCONCLUSIVE, "Compare", &*why);
             Decision::new(State::Inconclusive, why)
                 .with([Effect::PatchRecord(record), Effect::EmitEvent(event)])
         })

@@ -7,6 +7,7 @@ use super::enforce::{GatedNode, action};
 use super::{Decision, Effect, EventSpec, State, remove_workers, scope};
 use crate::api::{Mode, OnReboot};
 use crate::jitter::jitter;
+use crate::reasons;
 use crate::record::{InconclusiveReason, Record, WorkerResult};
 use crate::report::{Report, Verdict};
 use crate::worker::WorkerView;
@@ -47,7 +48,7 @@ impl GatedNode<'_> {
         let count = record.attempts;
         let failed = format!("failure {count} of {needed} of a verified node: {}", report.summary());
         if count < needed {
-            let event = EventSpec::new(true, "NodeCheckFailed", &action(report), &*failed);
+            let event = EventSpec::new(true, reasons::NODE_CHECK_FAILED, &action(report), &*failed);
             return Decision::new(State::Verified, failed)
                 .with([Effect::PatchRecord(record), Effect::EmitEvent(event)]);
         }
@@ -57,7 +58,7 @@ impl GatedNode<'_> {
                 "{failed}; it is not tainted: {retainted} nodes of gate {} are tainted again already, so it is hardly the node",
                 self.gate.name
             );
-            let event = EventSpec::new(true, "NodeRegateHeld", "Hold", &*note);
+            let event = EventSpec::new(true, reasons::NODE_RETAINT_SKIPPED, "SkipTaint", &*note);
             return Decision::new(State::Verified, note)
                 .with([Effect::PatchRecord(record), Effect::EmitEvent(event)]);
         }
@@ -65,7 +66,7 @@ impl GatedNode<'_> {
     }
 
     fn retaint(&self, record: Record, note: String) -> Decision {
-        let event = EventSpec::new(true, "NodeGated", "AddTaint", &*note);
+        let event = EventSpec::new(true, reasons::NODE_GATED, "AddTaint", &*note);
         Decision::new(State::Unverified, note).with([
             Effect::Retaint(Record { taint: self.taint(), ..record.retaint() }),
             Effect::EmitEvent(event),

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use nodekeeper_core::checks::WorkerIdentity;
-use nodekeeper_core::node::{CONDITION, CORDONED, VERIFY};
+use nodekeeper_core::node::{CORDONED, VERIFY};
+use nodekeeper_core::reasons::NETWORK_VERIFIED;
 use nodekeeper_core::record::{ANNOTATION, Record};
 use nodekeeper_core::report::{self, Verdict};
 use nodekeeper_sim::Cluster;
@@ -153,7 +154,8 @@ pub fn foreign(node: &Value) -> Value {
         metadata.remove("annotations");
     }
     let conditions = items(&node, "status.conditions").iter();
-    let conditions: Vec<Value> = conditions.filter(|one| text(one, "type") != CONDITION).cloned().collect();
+    let conditions: Vec<Value> =
+        conditions.filter(|one| text(one, "type") != NETWORK_VERIFIED).cloned().collect();
     node["status"]["conditions"] = json!(conditions);
     node
 }
