@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::condition::Finding;
+use crate::reasons;
 
 /// Keys that Cluster Autoscaler takes for startup taints without being told.
 const STARTUP_PREFIXES: [&str; 2] =
@@ -45,11 +46,17 @@ pub struct Autoscalers {
 /// Whether they know these taints.
 #[must_use]
 pub fn judge(autoscalers: &Autoscalers, taints: &[&str]) -> Finding {
-    let of = |status, reason, message: String| Finding::new("AutoscalerCompatible", status, reason, message);
+    let of = |status, reason, message: String| {
+        Finding::new(reasons::AUTOSCALER_COMPATIBLE, status, reason, message)
+    };
     let pools = match &autoscalers.pools {
         Ok(pools) => pools.as_slice(),
         Err(why) => {
-            return of("Unknown", "CannotRead", format!("the NodePools of Karpenter cannot be read: {why}"));
+            return of(
+                "Unknown",
+                reasons::CANNOT_READ,
+                format!("the NodePools of Karpenter cannot be read: {why}"),
+            );
         }
     };
     for pool in pools {
@@ -57,7 +64,7 @@ pub fn judge(autoscalers: &Autoscalers, taints: &[&str]) -> Finding {
             let name = &pool.name;
             return of(
                 "False",
-                "TaintIsPermanent",
+                reasons::TAINT_IS_PERMANENT,
                 format!(
                     "NodePool {name} has {taint} under `spec.template.spec.taints`: Karpenter expects pods to tolerate it and makes node after node; move it to `startupTaints`"
                 ),
@@ -70,7 +77,7 @@ pub fn judge(autoscalers: &Autoscalers, taints: &[&str]) -> Finding {
     {
         return of(
             "Unknown",
-            "StartupTaintNotConfirmed",
+            reasons::STARTUP_TAINT_NOT_CONFIRMED,
             format!(
                 "Cluster Autoscaler runs here, and whether it knows {taint} cannot be seen: start it with `--startup-taint={taint}`, or use a key that begins with {}",
                 STARTUP_PREFIXES[0]
@@ -84,12 +91,16 @@ pub fn judge(autoscalers: &Autoscalers, taints: &[&str]) -> Finding {
         .collect();
     match (pools.is_empty() && !autoscalers.cluster_autoscaler, with.is_empty()) {
         (true, _) => {
-            of("True", "NoAutoscaler", "no autoscaler was found that could mistake the taint".into())
+            of("True", reasons::NO_AUTOSCALER, "no autoscaler was found that could mistake the taint".into())
         }
-        (_, true) => of("True", "Compatible", "no autoscaler mistakes the taint for a permanent one".into()),
-        (_, false) => {
-            of("True", "Compatible", format!("NodePools with it as a startup taint: {}", with.join(", ")))
+        (_, true) => {
+            of("True", reasons::COMPATIBLE, "no autoscaler mistakes the taint for a permanent one".into())
         }
+        (_, false) => of(
+            "True",
+            reasons::COMPATIBLE,
+            format!("NodePools with it as a startup taint: {}", with.join(", ")),
+        ),
     }
 }
 

@@ -7,10 +7,11 @@ use crate::api::{Enforcement, NodeCounts, NodeGateStatus, NodeSelector};
 use crate::condition::{Finding, conditions};
 use crate::gate::{Fleet, GateView, State, ownership};
 use crate::node::NodeView;
+use crate::reasons;
 use crate::record::InconclusiveReason;
 
 /// So many nodes whose workers cannot run for the same reason are no coincidence, if they are most of those that try.
-const ALIKE: u32 = 3;
+const MIN_COMMON_FAILURES: u32 = 3;
 
 /// Where one node stands. Small: there is one for each node of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,8 +28,8 @@ pub struct NodeStatus {
     pub created_at: i64,
     /// Attempts after the first, in its round.
     pub retries: u32,
-    /// Milliseconds that the worker took which gave it its last verdict.
-    pub took: Option<u32>,
+    /// Milliseconds that the worker worker_ms which gave it its last verdict.
+    pub worker_ms: Option<u32>,
 }
 
 /// The nodes of one gate, counted.
@@ -50,11 +51,11 @@ impl GateCounts {
     #[must_use]
     pub fn cannot_run(&self) -> Option<(InconclusiveReason, u32)> {
         let (cause, count) =
-            self.causes.iter().filter(|(cause, _)| cause.is_about_running()).max_by_key(|all| all.1)?;
+            self.causes.iter().filter(|(cause, _)| cause.prevents_running()).max_by_key(|all| all.1)?;
         let trying =
             [State::Unverified, State::Pending, State::InProgress, State::Inconclusive, State::Stuck];
         let trying: u32 = trying.into_iter().map(|state| self.count(state)).sum();
-        (*count >= ALIKE && count * 2 > trying).then_some((*cause, *count))
+        (*count >= MIN_COMMON_FAILURES && count * 2 > trying).then_some((*cause, *count))
     }
 
     fn shift(&mut self, status: &NodeStatus, more: bool) {
@@ -116,7 +117,7 @@ impl FleetIndex {
     pub fn set(&mut self, node: &Arc<str>, mut now: Option<NodeStatus>) -> Vec<Arc<str>> {
         let before = self.nodes.get(node);
         if let (Some(now), Some(before)) = (&mut now, before) {
-            now.took = before.took;
+            now.worker_ms = before.worker_ms;
         }
         if before == now.as_ref() {
             return Vec::new();
@@ -140,10 +141,10 @@ impl FleetIndex {
         touched
     }
 
-    /// A worker gave this node its verdict, and took so long.
-    pub fn took(&mut self, node: &str, milliseconds: u32) {
+    /// A worker gave this node its verdict, and worker_ms so long.
+    pub fn set_worker_ms(&mut self, node: &str, milliseconds: u32) {
         if let Some(status) = self.nodes.get_mut(node) {
-            status.took = Some(milliseconds);
+            status.worker_ms = Some(milliseconds);
         }
     }
 
@@ -191,7 +192,7 @@ fn shift(count: &mut u32, more: bool) {
 
 /// All that a gate's status is made from.
 #[derive(Clone, Debug)]
-pub struct Seen<'a> {
+pub struct GateStatusInput<'a> {
     /// The gate.
     pub gate: &'a GateView,
     /// Its figures.
@@ -208,75 +209,89 @@ pub struct Seen<'a> {
 
 /// What a gate says about itself. Times are kept where nothing changed.
 #[must_use]
-pub fn status(seen: &Seen<'_>, before: &NodeGateStatus, now: &str) -> NodeGateStatus {
-    let generation = seen.gate.generation;
+pub fn status(input: &GateStatusInput<'_>, before: &NodeGateStatus, now: &str) -> NodeGateStatus {
+    let generation = input.gate.generation;
     let mut findings =
-        vec![workers(seen), cluster_dns(seen), shadowed(seen), unserved(seen), seen.autoscalers.clone()];
-    findings.insert(0, ready(seen, &findings));
+        vec![workers(input), cluster_dns(input), shadowed(input), unserved(input), input.autoscalers.clone()];
+    findings.insert(0, ready(input, &findings));
     NodeGateStatus {
         observed_generation: generation,
-        nodes: seen.counts.counts(),
+        nodes: input.counts.counts(),
         conditions: conditions(findings, &before.conditions, generation, now),
     }
 }
 
-fn ready(seen: &Seen<'_>, findings: &[Finding]) -> Finding {
-    let of = |status, reason, message: &str| Finding::new("Ready", status, reason, message);
+fn ready(input: &GateStatusInput<'_>, findings: &[Finding]) -> Finding {
+    let of = |status, reason, message: &str| Finding::new(reasons::READY, status, reason, message);
     let hindrance = |type_| findings.iter().find(|one| one.type_ == type_ && one.status == "True");
-    match seen.gate.spec.enforcement {
-        _ if seen.gate.deleting => of("False", "Deleting", "the gate is being deleted and serves no node"),
+    match input.gate.spec.enforcement {
+        _ if input.gate.deleting => {
+            of("False", reasons::DELETING, "the gate is being deleted and serves no node")
+        }
         Enforcement::Paused => of(
             "False",
-            "Paused",
+            reasons::PAUSED,
             "`spec.enforcement` is 'Paused': tainted nodes stay tainted until it is 'Enforce'",
         ),
         Enforcement::DryRun => of(
             "False",
-            "DryRun",
+            reasons::DRY_RUN,
             "`spec.enforcement` is 'DryRun': workers run, and no node is let in; see the Events of the nodes",
         ),
         Enforcement::Enforce => {
-            match ["WorkersCannotRun", "ClusterDNSNotRunning"].into_iter().find_map(hindrance) {
+            match [reasons::WORKERS_CANNOT_RUN, reasons::CLUSTER_DNS_NOT_RUNNING]
+                .into_iter()
+                .find_map(hindrance)
+            {
                 Some(finding) => of("False", finding.reason, &finding.message),
-                None => of("True", "Serving", "nodes that bear the taint are verified and let in"),
+                None => of("True", reasons::SERVING, "nodes that bear the taint are verified and let in"),
             }
         }
     }
 }
 
-fn workers(seen: &Seen<'_>) -> Finding {
-    let of = |status, reason, message: String| Finding::new("WorkersCannotRun", status, reason, message);
-    if let Some(why) = seen.refused {
+fn workers(input: &GateStatusInput<'_>) -> Finding {
+    let of =
+        |status, reason, message: String| Finding::new(reasons::WORKERS_CANNOT_RUN, status, reason, message);
+    if let Some(why) = input.refused {
         return of(
             "True",
-            "CreateRefused",
+            reasons::CREATE_REFUSED,
             format!("no worker pod can be made: {why}. No node is blamed, and it is tried again"),
         );
     }
-    match seen.counts.cannot_run() {
+    match input.counts.cannot_run() {
         Some((cause, count)) => {
             let why = cause.describe();
             of(
                 "True",
-                "FailingAlike",
+                reasons::COMMON_FAILURE,
                 format!(
                     "the workers of {count} nodes cannot run: {why}. No node is blamed; see their Events"
                 ),
             )
         }
-        None => of("False", "WorkersRun", "nothing is known that would keep workers from running".into()),
+        None => {
+            of("False", reasons::WORKERS_RUN, "nothing is known that would keep workers from running".into())
+        }
     }
 }
 
-fn cluster_dns(seen: &Seen<'_>) -> Finding {
-    let of = |status, reason, message: String| Finding::new("ClusterDNSNotRunning", status, reason, message);
-    match seen.counts.causes.get(&InconclusiveReason::ClusterDns).copied().unwrap_or_default() {
-        0 => of("False", "NotSeen", "no worker found the cluster's DNS without ready endpoints".into()),
+fn cluster_dns(input: &GateStatusInput<'_>) -> Finding {
+    let of = |status, reason, message: String| {
+        Finding::new(reasons::CLUSTER_DNS_NOT_RUNNING, status, reason, message)
+    };
+    match input.counts.causes.get(&InconclusiveReason::ClusterDns).copied().unwrap_or_default() {
+        0 => of(
+            "False",
+            reasons::NOT_OBSERVED,
+            "no worker found the cluster's DNS without ready endpoints".into(),
+        ),
         count => {
-            let taint = seen.gate.spec.taints.first().map(|taint| taint.key.as_str()).unwrap_or_default();
+            let taint = input.gate.spec.taints.first().map(|taint| taint.key.as_str()).unwrap_or_default();
             of(
                 "True",
-                "NoReadyEndpoints",
+                reasons::NO_READY_ENDPOINTS,
                 format!(
                     "{count} nodes wait for the cluster's DNS, which has no ready endpoints. If all nodes are gated, CoreDNS must tolerate the taint {taint}, or some nodes must not bear it"
                 ),
@@ -285,45 +300,50 @@ fn cluster_dns(seen: &Seen<'_>) -> Finding {
     }
 }
 
-fn shadowed(seen: &Seen<'_>) -> Finding {
-    match seen.shadowed_by {
+fn shadowed(input: &GateStatusInput<'_>) -> Finding {
+    match input.shadowed_by {
         Some((other, 0)) => Finding::new(
-            "Shadowed",
+            reasons::SHADOWED,
             "True",
-            "AnotherGateWins",
+            reasons::LOWER_PRECEDENCE,
             format!(
                 "gate {other} has the same taint, selects all nodes that this one does, and goes before it: this gate serves none; change `spec.priority`, `spec.taints` or `spec.nodeSelector`"
             ),
         ),
         Some((other, count)) => Finding::new(
-            "Shadowed",
+            reasons::SHADOWED,
             "True",
-            "AnotherGateWins",
+            reasons::LOWER_PRECEDENCE,
             format!(
                 "{count} nodes that this gate selects are served by gate {other}, which goes before it; change `spec.priority`, `spec.taints` or `spec.nodeSelector`"
             ),
         ),
-        None => Finding::new("Shadowed", "False", "NoOverlap", "no other gate goes before this one"),
+        None => Finding::new(
+            reasons::SHADOWED,
+            "False",
+            reasons::NO_OVERLAP,
+            "no other gate goes before this one",
+        ),
     }
 }
 
-fn unserved(seen: &Seen<'_>) -> Finding {
-    match seen.unserved {
+fn unserved(input: &GateStatusInput<'_>) -> Finding {
+    match input.unserved {
         Some((node, count)) => {
-            let taint = seen.gate.spec.taints.first().map(|taint| taint.key.as_str()).unwrap_or_default();
+            let taint = input.gate.spec.taints.first().map(|taint| taint.key.as_str()).unwrap_or_default();
             Finding::new(
-                "NodesUnserved",
+                reasons::NODES_UNSERVED,
                 "True",
-                "NotSelected",
+                reasons::NOT_SELECTED,
                 format!(
                     "{count} nodes bear a taint of this gate, and no gate selects them, {node} for example; change `spec.nodeSelector`, or free them: `kubectl taint node {node} {taint}-`"
                 ),
             )
         }
         None => Finding::new(
-            "NodesUnserved",
+            reasons::NODES_UNSERVED,
             "False",
-            "AllServed",
+            reasons::ALL_SERVED,
             "every node that bears the taint is served by a gate",
         ),
     }
@@ -331,7 +351,7 @@ fn unserved(seen: &Seen<'_>) -> Finding {
 
 /// The gate that serves nodes which this one would serve, and how many; none of them if there are no such nodes yet.
 #[must_use]
-pub fn shadow<'a>(
+pub fn shadowing_gate<'a>(
     gate: &GateView,
     gates: &[&GateView],
     nodes: impl Iterator<Item = &'a NodeView>,
@@ -353,7 +373,7 @@ pub fn shadow<'a>(
     }
     let covers = |other: &&&GateView| {
         let (theirs, ours) = (&other.spec.node_selector, &gate.spec.node_selector);
-        other.goes_before(gate)
+        other.precedes(gate)
             && gate.spec.taints.iter().all(|taint| other.spec.taints.contains(taint))
             && (*theirs == NodeSelector::default() || theirs == ours)
     };

@@ -17,6 +17,7 @@ use jiff::{SignedDuration, Timestamp};
 use crate::api::{Enforcement, RemediationCause, SharedOutage};
 use crate::checks::WorkerIdentity;
 use crate::node::NodeView;
+use crate::reasons;
 use crate::record::{Record, VerificationScope};
 use crate::worker::WorkerView;
 
@@ -44,6 +45,9 @@ pub struct Observed<'a> {
     pub fleet: Fleet,
     /// What does not work on nodes that work either.
     pub down: &'a [SharedOutage],
+    /// Whether the RemediationPolicy and the NodeRemediations were read. Until then no failure is counted and no
+    /// replacement is requested: an outage that all nodes share may be known there.
+    pub policy_known: bool,
     /// When what its gate last asked to be replaced for was seen; never if none.
     pub asked: Option<Timestamp>,
     /// The time of day.
@@ -72,7 +76,7 @@ pub struct Fleet {
     pub open: u32,
     /// How many of those that it had let in are tainted again.
     pub retainted: u32,
-    /// A worker of its told something about another node lately: its image can be run.
+    /// A worker of its event something about another node lately: its image can be run.
     pub ran_elsewhere: bool,
 }
 
@@ -149,12 +153,12 @@ pub struct EventSpec {
     pub action: String,
     /// For people.
     pub note: String,
-    /// It goes with no other write, so it is decided again and again: it is told once for this number.
+    /// It goes with no other write, so it is decided again and again: it is event once for this number.
     pub dedup_key: Option<u32>,
 }
 
 impl EventSpec {
-    /// One that is told each time.
+    /// One that is event each time.
     #[must_use]
     pub fn new(warning: bool, reason: &'static str, action: &str, note: impl Into<String>) -> Self {
         Self { warning, reason, action: action.to_owned(), note: note.into(), dedup_key: None }
@@ -198,7 +202,7 @@ impl Decision {
         self
     }
 
-    fn again_in(self, wait: SignedDuration) -> Self {
+    fn requeue_after(self, wait: SignedDuration) -> Self {
         Self { recheck_in: Some(Duration::try_from(wait).unwrap_or_default()), ..self }
     }
 }
@@ -206,30 +210,29 @@ impl Decision {
 /// Decides what happens to a node now.
 #[must_use]
 pub fn decide(seen: &Observed<'_>) -> Decision {
-    let record = || Record::read(seen.node.record.as_deref(), &seen.node.uid);
+    let no_record = Record::default();
+    let record = seen.node.record.as_deref().unwrap_or(&no_record);
     if seen.node.terminating {
-        return Decision::new(State::Terminating, "the node is being deleted").with(remove(seen.workers));
+        return Decision::new(State::Terminating, "the node is being deleted")
+            .with(remove_workers(seen.workers));
     }
     match seen.served {
         Ownership::Gated(gate) => match gate.spec.enforcement {
             Enforcement::Paused => paused(gate),
-            Enforcement::DryRun => dry_run::decide(seen, gate, &record().unwrap_or_default()),
+            Enforcement::DryRun => dry_run::decide(seen, gate, record),
             Enforcement::Enforce => {
-                let record = record().unwrap_or_default();
-                node_condition::with(GatedNode { seen, gate, record, held: true }.decide(), seen, gate)
+                node_condition::with(GatedNode { seen, gate, record, gated: true }.decide(), seen, gate)
             }
         },
         Ownership::Verified(gate) if gate.spec.enforcement == Enforcement::Enforce => {
-            let record = record().unwrap_or_default();
-            node_condition::with(GatedNode { seen, gate, record, held: false }.decide(), seen, gate)
+            node_condition::with(GatedNode { seen, gate, record, gated: false }.decide(), seen, gate)
         }
         Ownership::Verified(_) | Ownership::Released => {
-            Decision::new(State::Verified, "the node was verified").with(remove(seen.workers))
+            Decision::new(State::Verified, "the node was verified").with(remove_workers(seen.workers))
         }
         Ownership::Unserved(taint, why) => unserved(seen, taint, why),
-        Ownership::Unmanaged => {
-            Decision::new(State::Ungated, "the node bears no taint of a gate").with(remove(seen.workers))
-        }
+        Ownership::Unmanaged => Decision::new(State::Ungated, "the node bears no taint of a gate")
+            .with(remove_workers(seen.workers)),
     }
 }
 
@@ -238,10 +241,11 @@ fn paused(gate: &GateView) -> Decision {
         "gate {0} is paused: the node stays tainted until somebody sets `spec.enforcement: Enforce` (kubectl edit nodegate {0})",
         gate.name
     );
-    // Each pause is told.
+    // Each pause is event.
     let dedup_key = u32::try_from(gate.generation).ok().or(Some(0));
-    let told = EventSpec { dedup_key, ..EventSpec::new(true, "NodeGatePaused", "Hold", note.clone()) };
-    Decision::new(State::Waiting, note).with([Effect::EmitEvent(told)])
+    let event =
+        EventSpec { dedup_key, ..EventSpec::new(true, reasons::NODE_GATE_PAUSED, "KeepTaint", note.clone()) };
+    Decision::new(State::Waiting, note).with([Effect::EmitEvent(event)])
 }
 
 /// A taint that nobody will ever take: said dedup_key, with what frees the node.
@@ -250,19 +254,21 @@ fn unserved(seen: &Observed<'_>, taint: &str, why: &str) -> Decision {
     let note = format!(
         "the node bears the taint {taint}, and {why}: make or change a gate, or free the node with `kubectl taint node {node} {taint}-`"
     );
-    let told =
-        EventSpec { dedup_key: Some(0), ..EventSpec::new(true, "NodeNotServed", "SelectGate", note.clone()) };
-    Decision::new(State::Unserved, note).with(remove(seen.workers)).with([Effect::EmitEvent(told)])
+    let event = EventSpec {
+        dedup_key: Some(0),
+        ..EventSpec::new(true, reasons::NODE_UNSERVED, "SelectGate", note.clone())
+    };
+    Decision::new(State::Unserved, note).with(remove_workers(seen.workers)).with([Effect::EmitEvent(event)])
 }
 
 /// Deletes these workers, but for those that somebody deleted already.
-fn remove<'a>(workers: impl IntoIterator<Item = &'a WorkerView>) -> Vec<Effect> {
+fn remove_workers<'a>(workers: impl IntoIterator<Item = &'a WorkerView>) -> Vec<Effect> {
     let doomed = workers.into_iter().filter(|worker| !worker.deleting);
     doomed.map(|worker| Effect::RemoveWorker { name: worker.name.clone(), uid: worker.uid.clone() }).collect()
 }
 
 /// What a verdict about this node has to be about to count now.
-fn round(node: &NodeView, gate: &GateView) -> VerificationScope {
+fn scope(node: &NodeView, gate: &GateView) -> VerificationScope {
     VerificationScope {
         boot_id: node.boot_id.to_string(),
         gate_uid: gate.uid.clone(),
@@ -270,7 +276,7 @@ fn round(node: &NodeView, gate: &GateView) -> VerificationScope {
     }
 }
 
-fn round_of(identity: &WorkerIdentity) -> VerificationScope {
+fn scope_of(identity: &WorkerIdentity) -> VerificationScope {
     VerificationScope {
         boot_id: identity.boot_id.clone(),
         gate_uid: identity.gate_uid.clone(),
@@ -279,7 +285,7 @@ fn round_of(identity: &WorkerIdentity) -> VerificationScope {
 }
 
 fn identity(node: &NodeView, gate: &GateView, number: u32) -> WorkerIdentity {
-    let VerificationScope { boot_id, gate_uid, gate_generation } = round(node, gate);
+    let VerificationScope { boot_id, gate_uid, gate_generation } = scope(node, gate);
     WorkerIdentity { node_uid: node.uid.to_string(), boot_id, gate_uid, gate_generation, number }
 }
 

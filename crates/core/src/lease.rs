@@ -3,49 +3,49 @@
 use std::time::Duration;
 
 /// Nobody is waited for longer, whatever the lease says.
-const LONGEST: Duration = Duration::from_mins(2);
+const MAX_LEASE_DURATION: Duration = Duration::from_mins(2);
 
 /// How long a lease lasts, and how it is renewed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
     /// Others wait so long after they saw the last renewal.
-    pub lease: Duration,
+    pub lease_duration: Duration,
     /// The leader stops writing so long after it *sent* the last renewal that succeeded. The difference to `lease` is
     /// for writes under way and for clocks that run at different speeds.
     pub renew_deadline: Duration,
     /// The pause between tries.
-    pub retry: Duration,
+    pub retry_period: Duration,
 }
 
 impl Default for Timing {
     fn default() -> Self {
         let seconds = Duration::from_secs;
-        Self { lease: seconds(15), renew_deadline: seconds(10), retry: seconds(2) }
+        Self { lease_duration: seconds(15), renew_deadline: seconds(10), retry_period: seconds(2) }
     }
 }
 
 /// A Lease object, as far as anything here is decided by it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct LeaseState {
     /// Who holds it; nobody if empty.
-    pub holder: String,
+    pub holder_identity: String,
     /// As it stands there. Only whether it changes matters.
-    pub renewed: String,
+    pub renew_time: String,
     /// How long the holder asks others to wait.
-    pub lasts: Duration,
+    pub lease_duration: Duration,
 }
 
 /// What to do about the lease now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum LeaseAction {
     /// Make it: there is none.
     Create,
     /// Take it: it is nobody's, or its holder is silent for too long.
-    Take,
+    Acquire,
     /// Renew it: it is ours.
     Renew,
-    /// Leave it to its holder.
-    Leave,
+    /// Leave it to its holder_identity.
+    Wait,
 }
 
 /// One candidate.
@@ -54,7 +54,7 @@ pub struct Candidate {
     identity: String,
     timing: Timing,
     /// What was seen last, and when it was first seen so.
-    seen: Option<(Held, Duration)>,
+    seen: Option<(LeaseState, Duration)>,
     /// When the last renewal that succeeded was sent.
     renewed: Option<Duration>,
 }
@@ -79,34 +79,34 @@ impl Candidate {
     }
 
     /// Says what to do about the lease as it was just read.
-    pub fn observe(&mut self, lease: Option<&Held>, now: Duration) -> Step {
-        let Some(lease) = lease else { return self.observe_none(now) };
+    pub fn observe(&mut self, lease: Option<&LeaseState>, now: Duration) -> LeaseAction {
+        let Some(lease) = lease else { return self.observe_missing(now) };
         if self.seen.as_ref().is_none_or(|(seen, _)| seen != lease) {
             self.seen = Some((lease.clone(), now));
         }
-        if lease.holder == self.identity {
-            return Step::Renew;
+        if lease.holder_identity == self.identity {
+            return LeaseAction::Renew;
         }
         let since = self.seen.as_ref().map_or(now, |(_, since)| *since);
-        let patience = self.patience(lease);
-        if lease.holder.is_empty() || now.saturating_sub(since) >= patience {
-            Step::Take
+        let expiry = self.expiry(lease);
+        if lease.holder_identity.is_empty() || now.saturating_sub(since) >= expiry {
+            LeaseAction::Acquire
         } else {
-            Step::Leave
+            LeaseAction::Wait
         }
     }
 
     /// Somebody deleted the lease, or there never was one. Its holder may not know yet, and still write.
-    fn observe_none(&self, now: Duration) -> Step {
+    fn observe_missing(&self, now: Duration) -> LeaseAction {
         match &self.seen {
             Some((held, since))
-                if !held.holder.is_empty()
-                    && held.holder != self.identity
-                    && now.saturating_sub(*since) < self.patience(held) =>
+                if !held.holder_identity.is_empty()
+                    && held.holder_identity != self.identity
+                    && now.saturating_sub(*since) < self.expiry(held) =>
             {
-                Step::Leave
+                LeaseAction::Wait
             }
-            _ => Step::Create,
+            _ => LeaseAction::Create,
         }
     }
 
@@ -114,36 +114,38 @@ impl Candidate {
     #[must_use]
     pub fn expires_at(&self) -> Option<Duration> {
         let (lease, since) = self.seen.as_ref()?;
-        let is_foreign = !lease.holder.is_empty() && lease.holder != self.identity;
-        is_foreign.then(|| *since + self.patience(lease))
+        let is_foreign = !lease.holder_identity.is_empty() && lease.holder_identity != self.identity;
+        is_foreign.then(|| *since + self.expiry(lease))
     }
 
     /// As long as its holder asked for, or as long as ours: a holder that asks for nothing is not ended at once, and one
     /// that asks for a year is not waited for.
-    fn patience(&self, lease: &Held) -> Duration {
-        lease.lasts.clamp(self.timing.lease, self.timing.lease.max(LONGEST))
+    fn expiry(&self, lease: &LeaseState) -> Duration {
+        lease
+            .lease_duration
+            .clamp(self.timing.lease_duration, self.timing.lease_duration.max(MAX_LEASE_DURATION))
     }
 
     /// A write of the lease that was sent at this time succeeded.
-    pub fn renewed(&mut self, sent: Duration) {
+    pub fn record_renewal(&mut self, sent: Duration) {
         self.renewed = Some(sent);
     }
 
     /// Somebody else has it, or we gave it back.
-    pub fn lost(&mut self) {
+    pub fn record_loss(&mut self) {
         self.renewed = None;
     }
 
     /// Until when this candidate may begin to write.
     #[must_use]
-    pub fn until(&self) -> Option<Duration> {
+    pub fn write_deadline(&self) -> Option<Duration> {
         self.renewed.map(|sent| sent + self.timing.renew_deadline)
     }
 
     /// Whether this candidate may begin a write now.
     #[must_use]
     pub fn may_write(&self, now: Duration) -> bool {
-        self.until().is_some_and(|until| now < until)
+        self.write_deadline().is_some_and(|until| now < until)
     }
 }
 
@@ -157,8 +159,12 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    fn held(holder: &str, renewed: &str) -> Held {
-        Held { holder: holder.into(), renewed: renewed.into(), lasts: at(15) }
+    fn held(holder_identity: &str, renewed: &str) -> LeaseState {
+        LeaseState {
+            holder_identity: holder_identity.into(),
+            renew_time: renewed.into(),
+            lease_duration: at(15),
+        }
     }
 
     fn candidate() -> Candidate {
@@ -168,45 +174,45 @@ mod tests {
     #[test]
     fn a_lease_is_made_taken_renewed_or_left() {
         let mut us = candidate();
-        assert_eq!(us.observe(None, at(0)), Step::Create);
-        assert_eq!(us.observe(Some(&held("", "1")), at(0)), Step::Take);
-        assert_eq!(us.observe(Some(&held("us", "2")), at(0)), Step::Renew);
-        assert_eq!(us.observe(Some(&held("them", "3")), at(0)), Step::Leave);
+        assert_eq!(us.observe(None, at(0)), LeaseAction::Create);
+        assert_eq!(us.observe(Some(&held("", "1")), at(0)), LeaseAction::Acquire);
+        assert_eq!(us.observe(Some(&held("us", "2")), at(0)), LeaseAction::Renew);
+        assert_eq!(us.observe(Some(&held("them", "3")), at(0)), LeaseAction::Wait);
     }
 
     #[test]
     fn a_silent_holder_is_waited_for_from_when_we_saw_it_last_alive() {
         let mut us = candidate();
-        assert_eq!(us.observe(Some(&held("them", "1")), at(100)), Step::Leave);
-        assert_eq!(us.observe(Some(&held("them", "2")), at(114)), Step::Leave);
-        assert_eq!(us.observe(Some(&held("them", "2")), at(128)), Step::Leave);
+        assert_eq!(us.observe(Some(&held("them", "1")), at(100)), LeaseAction::Wait);
+        assert_eq!(us.observe(Some(&held("them", "2")), at(114)), LeaseAction::Wait);
+        assert_eq!(us.observe(Some(&held("them", "2")), at(128)), LeaseAction::Wait);
         assert_eq!(us.expires_at(), Some(at(129)));
-        assert_eq!(us.observe(Some(&held("them", "2")), at(129)), Step::Take);
+        assert_eq!(us.observe(Some(&held("them", "2")), at(129)), LeaseAction::Acquire);
     }
 
     #[test]
     fn a_lease_that_vanished_is_not_made_again_while_its_holder_may_write() {
         let mut us = candidate();
-        assert_eq!(us.observe(Some(&held("them", "1")), at(100)), Step::Leave);
-        assert_eq!(us.observe(None, at(110)), Step::Leave);
-        assert_eq!(us.observe(None, at(116)), Step::Create);
+        assert_eq!(us.observe(Some(&held("them", "1")), at(100)), LeaseAction::Wait);
+        assert_eq!(us.observe(None, at(110)), LeaseAction::Wait);
+        assert_eq!(us.observe(None, at(116)), LeaseAction::Create);
     }
 
     #[test]
     fn a_lease_for_a_year_is_not_waited_for() {
         let mut us = candidate();
-        let year = Held { lasts: at(31_536_000), ..held("them", "1") };
-        assert_eq!(us.observe(Some(&year), at(0)), Step::Leave);
-        assert_eq!(us.observe(Some(&year), at(121)), Step::Take);
+        let year = LeaseState { lease_duration: at(31_536_000), ..held("them", "1") };
+        assert_eq!(us.observe(Some(&year), at(0)), LeaseAction::Wait);
+        assert_eq!(us.observe(Some(&year), at(121)), LeaseAction::Acquire);
     }
 
     #[test]
     fn nobody_writes_without_a_renewal_that_is_young_enough() {
         let mut us = candidate();
         assert!(!us.may_write(at(0)));
-        us.renewed(at(5));
+        us.record_renewal(at(5));
         assert!(us.may_write(at(14)) && !us.may_write(at(15)));
-        us.lost();
+        us.record_loss();
         assert!(!us.may_write(at(6)));
     }
 
@@ -222,16 +228,16 @@ mod tests {
             speed in 0.95_f64..1.05,
         ) {
             let mut first = Candidate::new("first".into(), Timing::default());
-            first.renewed(Duration::from_millis(sent));
+            first.record_renewal(Duration::from_millis(sent));
             // In real time, with the first's clock as its measure.
-            let last_begin = first.until().expect("it leads").as_secs_f64();
+            let last_begin = first.write_deadline().expect("it leads").as_secs_f64();
             let last_end = last_begin + 4.0;
             let seen = Duration::from_millis(sent + reached_after + seen_after).as_secs_f64();
             let mut other = Candidate::new("other".into(), Timing::default());
             let lease = held("first", "1");
             let local = |real: f64| Duration::from_secs_f64(real * speed);
-            prop_assert_eq!(other.observe(Some(&lease), local(seen)), Step::Leave);
-            prop_assert_eq!(other.observe(Some(&lease), local(last_end)), Step::Leave);
+            prop_assert_eq!(other.observe(Some(&lease), local(seen)), LeaseAction::Wait);
+            prop_assert_eq!(other.observe(Some(&lease), local(last_end)), LeaseAction::Wait);
         }
 
         /// Whatever three candidates do and whatever becomes of their writes: none may write later than the lease lasts
@@ -321,7 +327,7 @@ mod tests {
             match one {
                 Move::Try { who, lands_after, answered } => self.attempt(who, lands_after, answered),
                 Move::Lose(who) => {
-                    self.candidates[who].lost();
+                    self.candidates[who].record_loss();
                     self.renewed[who] = None;
                 }
                 Move::Advance(seconds) => return self.advance(self.now + seconds),
@@ -333,8 +339,8 @@ mod tests {
             let now = self.local(who);
             let held =
                 self.lease.last().map(|holder| held(&holder.to_string(), &self.lease.len().to_string()));
-            if self.candidates[who].observe(held.as_ref(), now) == Step::Leave {
-                self.candidates[who].lost();
+            if self.candidates[who].observe(held.as_ref(), now) == LeaseAction::Wait {
+                self.candidates[who].record_loss();
                 self.renewed[who] = None;
                 return;
             }
@@ -353,7 +359,7 @@ mod tests {
                 if over == self.lease.len() {
                     self.lease.push(who);
                     if let Some(sent) = answered {
-                        self.candidates[who].renewed(sent);
+                        self.candidates[who].record_renewal(sent);
                         self.renewed[who] = Some(sent);
                     }
                 }
@@ -365,16 +371,16 @@ mod tests {
 
         fn check(&mut self) -> Result<(), TestCaseError> {
             for (who, (offset, speed)) in self.clocks.into_iter().enumerate() {
-                if let Some(until) = self.candidates[who].until() {
+                if let Some(until) = self.candidates[who].write_deadline() {
                     let until = (until.as_secs_f64() - offset) / speed;
                     self.began[who] = Some(until.min(self.now).max(self.began[who].unwrap_or_default()));
                 }
             }
-            let Timing { lease, renew_deadline, .. } = Timing::default();
-            let skew = lease.saturating_sub(renew_deadline);
+            let Timing { lease_duration, renew_deadline, .. } = Timing::default();
+            let skew = lease_duration.saturating_sub(renew_deadline);
             for who in (0..3).filter(|who| self.candidates[*who].may_write(self.local(*who))) {
                 let (now, sent) = (self.local(who), self.renewed[who]);
-                let in_time = sent.is_some_and(|sent| now < (sent + lease).saturating_sub(skew));
+                let in_time = sent.is_some_and(|sent| now < (sent + lease_duration).saturating_sub(skew));
                 prop_assert!(in_time, "{who} may write at {now:?}, and sent its last renewal at {sent:?}");
                 for other in (0..3).filter(|other| *other != who) {
                     let over = self.began[other].is_none_or(|began| began + 4.0 <= self.now);

@@ -25,6 +25,7 @@ pub mod limits;
 pub mod node;
 #[cfg(feature = "api")]
 pub mod outage;
+pub mod reasons;
 #[cfg(feature = "api")]
 pub mod record;
 #[cfg(feature = "api")]

@@ -1,5 +1,6 @@
 //! The few fields of a Node that we keep.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +9,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 
 use crate::api::GateTaint;
+use crate::reasons::NETWORK_VERIFIED;
 use crate::record::{self, Record, VerificationScope};
 use crate::report::Verdict;
 
@@ -19,8 +21,6 @@ const TERMINATING: [&str; 3] =
 pub const VERIFY: &str = "nodekeeper.dev/verify";
 /// The mark of a cordon of ours: the name of the `NodeRemediation` that it is for.
 pub const CORDONED: &str = "nodekeeper.dev/cordoned-for";
-/// The type of the condition that a gate may write on its nodes.
-pub const CONDITION: &str = "NetworkVerified";
 
 /// A taint as a node bears it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,8 +101,11 @@ pub struct NodeView {
     pub has_labels: bool,
     /// Whether it has any annotation at all; JSON Patch must know.
     pub has_annotations: bool,
-    /// Our annotation, as it stands there.
-    pub record: Option<Box<str>>,
+    /// The record annotation, parsed and validated: its uid is this node's, and its number is plausible.
+    pub record: Option<Box<Record>>,
+    /// The text of the record annotation, kept only where `record` does not serialise to exactly this text. JSON patches
+    /// test the text.
+    pub record_text: Option<Box<str>>,
     /// When we first saw it so, on our own clock.
     pub record_seen_at: Duration,
     /// Since when its record has blamed it in the same round, on our own clock. Of one that does not: as above.
@@ -118,9 +121,24 @@ pub struct NodeView {
 impl NodeView {
     /// The round of its last verdict, if that blames the node.
     #[must_use]
-    pub fn failing_scope(&self) -> Option<VerificationScope> {
-        let record = Record::read(self.record.as_deref(), &self.uid)?;
-        (record.verdict == Some(Verdict::Failed) && !record.is_open()).then_some(record.round)
+    pub fn failing_scope(&self) -> Option<&VerificationScope> {
+        let record = self.record.as_deref()?;
+        (record.verdict == Some(Verdict::Failed) && !record.is_open()).then_some(&record.scope)
+    }
+
+    /// The text of the record annotation as it stands in the cluster.
+    #[must_use]
+    pub fn record_annotation(&self) -> Option<Cow<'_, str>> {
+        let serialised = || self.record.as_ref().map(|record| Cow::Owned(record.to_annotation()));
+        self.record_text.as_deref().map(Cow::Borrowed).or_else(serialised)
+    }
+
+    /// Parses the record annotation. An annotation that is no valid record of this node is kept as text only.
+    pub fn set_record_annotation(&mut self, text: Option<&str>) {
+        self.record = Record::read(text, &self.uid).map(Box::new);
+        let is_kept =
+            |text: &&str| self.record.as_ref().is_none_or(|record| record.to_annotation() != **text);
+        self.record_text = text.filter(is_kept).map(Into::into);
     }
 
     /// Keeps what is needed of a Node.
@@ -138,7 +156,7 @@ impl NodeView {
         let conditions = || status.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
         let annotations = metadata.annotations.as_ref();
         let annotation = |key: &str| annotations?.get(key).map(|value| value.as_str().into());
-        Self {
+        let mut view = Self {
             name: metadata.name.as_deref().unwrap_or_default().into(),
             uid: metadata.uid.as_deref().unwrap_or_default().into(),
             boot_id: status
@@ -163,15 +181,20 @@ impl NodeView {
                 .collect(),
             has_labels: metadata.labels.as_ref().is_some_and(|labels| !labels.is_empty()),
             has_annotations: annotations.is_some(),
-            record: annotation(record::ANNOTATION),
+            record: None,
+            record_text: None,
             record_seen_at: Duration::ZERO,
             failing_since: Duration::ZERO,
             marked: annotations.is_some_and(|all| all.contains_key(CORDONED)),
             verify: annotation(VERIFY),
             published: conditions()
-                .find(|condition| condition.type_ == CONDITION)
+                .find(|condition| condition.type_ == NETWORK_VERIFIED)
                 .map(|own| Box::new((own.status.clone(), own.reason.clone().unwrap_or_default()))),
-        }
+        };
+        view.set_record_annotation(
+            annotations.and_then(|all| all.get(record::ANNOTATION)).map(String::as_str),
+        );
+        view
     }
 
     /// The same without the labels that nobody looks at.
@@ -193,5 +216,41 @@ impl NodeView {
             taints.iter().any(|own| *own.key == *taint.key && own.effect.as_str() == &*taint.effect)
         };
         (0..self.taints.len()).filter(|i| is_one(&self.taints[*i])).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RECORD: &str = r#"{"uid":"u","number":3,"round":{"bootId":"b","gateUid":"g","gateGeneration":2},"workers":2,"attempts":1,"verdict":"Failed","why":"dns","at":"2026-11-15T12:00:00Z"}"#;
+
+    fn view(text: Option<&str>) -> NodeView {
+        let mut view = NodeView { uid: "u".into(), ..NodeView::default() };
+        view.set_record_annotation(text);
+        assert_eq!(view.record_annotation().as_deref(), text, "a patch must test what stands in the cluster");
+        view
+    }
+
+    #[test]
+    fn text_is_kept_only_where_serialising_differs() {
+        let plain = view(Some(RECORD));
+        assert_eq!(plain.record_text, None);
+        let unknown_key = RECORD.replace("\"why\"", "\"newer\":1,\"why\"");
+        let other_order = RECORD.replace("\"uid\":\"u\",\"number\":3", "\"number\":3,\"uid\":\"u\"");
+        for text in [unknown_key, other_order] {
+            let kept = view(Some(&text));
+            assert_eq!((kept.record_text.as_deref(), &kept.record), (Some(&*text), &plain.record));
+        }
+        assert_eq!(view(None), NodeView { uid: "u".into(), ..NodeView::default() });
+    }
+
+    #[test]
+    fn an_invalid_record_is_kept_as_text_only() {
+        let other_node = RECORD.replace("\"uid\":\"u\"", "\"uid\":\"v\"");
+        for text in ["", "[]", r#"{"uid":"u","number":4294967295}"#, &other_node] {
+            let kept = view(Some(text));
+            assert_eq!((kept.record_text.as_deref(), kept.record), (Some(text), None));
+        }
     }
 }

@@ -13,7 +13,7 @@ pub const ANNOTATION: &str = "nodekeeper.dev/record";
 /// Longer texts say no more.
 const WHY_LIMIT: usize = 512;
 /// No node has so many in its life.
-pub(crate) const MOST_WORKERS: u32 = 1 << 30;
+pub(crate) const MAX_WORKER_NUMBER: u32 = 1 << 30;
 
 /// Counts and the last verdict. Whoever leads next goes on from here.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,7 +25,8 @@ pub struct Record {
     /// The highest number of a worker whose end is recorded here.
     pub number: u32,
     /// What this round is about. Another boot or another gate begins another.
-    pub round: VerificationScope,
+    #[serde(rename = "round")]
+    pub scope: VerificationScope,
     /// Workers that ended in this round.
     pub workers: u32,
     /// Those of them that ended with a verdict: Passed or Failed.
@@ -45,7 +46,7 @@ pub struct Record {
     /// Why the last worker could not tell, in one word.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<InconclusiveReason>,
-    /// Seconds that workers took in this round, with the pauses before them: what the gate's deadline is about.
+    /// Seconds that workers took in this scope, with the pauses before them: what the gate's deadline is about.
     #[serde(rename = "spent", skip_serializing_if = "is_zero")]
     pub elapsed_seconds: u32,
     /// We let the node in, and have not tainted it since.
@@ -96,7 +97,7 @@ pub enum InconclusiveReason {
 impl InconclusiveReason {
     /// Whether it means that a worker cannot run, whatever its node is like.
     #[must_use]
-    pub fn is_about_running(self) -> bool {
+    pub fn prevents_running(self) -> bool {
         !matches!(self, Self::ClusterDns | Self::SharedDependency | Self::Other)
     }
 
@@ -124,7 +125,7 @@ pub struct WorkerResult<'a> {
     /// uid of the Node.
     pub uid: &'a str,
     /// What it looked at.
-    pub round: VerificationScope,
+    pub scope: VerificationScope,
     /// Its number.
     pub number: u32,
     /// What it found.
@@ -138,7 +139,7 @@ pub struct WorkerResult<'a> {
     /// Seconds that it took, with the pause before it.
     pub elapsed_seconds: u32,
     /// Somebody asked for a round of its own.
-    pub anew: bool,
+    pub restart: bool,
     /// When.
     pub at: Timestamp,
 }
@@ -161,7 +162,7 @@ impl Record {
     pub fn read(annotation: Option<&str>, uid: &str) -> Option<Self> {
         let record: Self = serde_json::from_str(annotation?).ok()?;
         // A kubelet may annotate its own node: a number that we would not reach in a lifetime is not ours.
-        (record.uid == uid && record.number < MOST_WORKERS).then_some(record)
+        (record.uid == uid && record.number < MAX_WORKER_NUMBER).then_some(record)
     }
 
     /// The annotation's text.
@@ -174,14 +175,14 @@ impl Record {
     /// [`Record::number`].
     #[must_use]
     pub fn after(&self, ending: WorkerResult<'_>) -> Self {
-        let WorkerResult { uid, round, number, verdict, why, failed, cause, elapsed_seconds, anew, at } =
+        let WorkerResult { uid, scope, number, verdict, why, failed, cause, elapsed_seconds, restart, at } =
             ending;
-        let before = if self.goes_on(&round) && !anew { self.clone() } else { Self::default() };
+        let before = if self.continues(&scope) && !restart { self.clone() } else { Self::default() };
         let tells = verdict != Verdict::Inconclusive;
         Self {
             uid: uid.to_owned(),
             number,
-            round,
+            scope,
             workers: before.workers.saturating_add(1),
             attempts: before.attempts.saturating_add(tells.into()),
             inconclusive_streak: if tells { 0 } else { before.inconclusive_streak.saturating_add(1) },
@@ -213,7 +214,7 @@ impl Record {
 
     /// The node was tainted again.
     #[must_use]
-    pub fn held_again(self) -> Self {
+    pub fn retaint(self) -> Self {
         Self { open: false, retainted: true, ..self }
     }
 
@@ -225,8 +226,8 @@ impl Record {
 
     /// Whether a worker of this round goes on where the record ends. A verdict that opened the gate ended its round.
     #[must_use]
-    pub fn goes_on(&self, round: &VerificationScope) -> bool {
-        self.round == *round && self.verdict != Some(Verdict::Passed)
+    pub fn continues(&self, scope: &VerificationScope) -> bool {
+        self.scope == *scope && self.verdict != Some(Verdict::Passed)
     }
 }
 
@@ -247,6 +248,24 @@ mod tests {
         let older =
             Record::read(Some(r#"{"uid":"u","number":7}"#), "u").expect("what is missing has a default");
         assert_eq!(older.number, 7);
+    }
+
+    /// Records with every key, exactly as commit 6b13452 writes them.
+    const WRITTEN_BY_6B13452: [&str; 3] = [
+        r#"{"uid":"u","number":0,"round":{"bootId":"","gateUid":"","gateGeneration":0},"workers":0,"attempts":0,"verdict":null,"why":"","at":null}"#,
+        r#"{"uid":"u","number":7,"round":{"bootId":"b","gateUid":"g","gateGeneration":2},"workers":5,"attempts":2,"silent":3,"verdict":"Inconclusive","why":"nodes that work fail alike: dns kubernetes.: Timeout (no answer)","failed":[{"name":"dns","target":"kubernetes.","reason":"Timeout"},{"name":"exec"}],"at":"2026-11-15T12:00:00.123456789Z","cause":"SharedDependency","spent":61,"regated":true,"taint":"node-ready/unverified"}"#,
+        r#"{"uid":"u","number":8,"round":{"bootId":"b","gateUid":"g","gateGeneration":2},"workers":6,"attempts":3,"verdict":"Passed","why":"5 checks passed in 120 ms","at":"2026-11-15T12:00:00Z","open":true,"label":"node-ready/verified"}"#,
+    ];
+
+    #[test]
+    fn records_of_6b13452_round_trip_byte_for_byte() {
+        for text in WRITTEN_BY_6B13452 {
+            assert_eq!(Record::read(Some(text), "u").expect("it is a record").to_annotation(), text);
+        }
+        let full = Record::read(Some(WRITTEN_BY_6B13452[1]), "u").expect("it is a record");
+        assert_eq!((full.inconclusive_streak, full.elapsed_seconds, full.retainted), (3, 61, true));
+        assert_eq!((full.scope.gate_generation, full.failed.len()), (2, 2));
+        assert_eq!(full.cause, Some(InconclusiveReason::SharedDependency));
     }
 
     #[test]

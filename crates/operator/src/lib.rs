@@ -20,4 +20,4 @@ pub mod runtime;
 pub mod telemetry;
 
 pub use client::{client, counted_client};
-pub use run::{Settings, run};
+pub use run::{Settings, run, run_with};

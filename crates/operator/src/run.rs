@@ -15,6 +15,7 @@ use crate::controllers::{self, Caches, Shared};
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::runtime::leader::LeaderElector;
+use crate::runtime::reconciler::Controller;
 use crate::runtime::{Manager, Stop};
 
 /// The settings of one replica.
@@ -75,10 +76,24 @@ pub async fn run(
     clock: Clock,
     stop: impl Future<Output = ()> + Send + 'static,
 ) {
+    run_with(client, settings, clock, stop, |_| Vec::new).await;
+}
+
+/// Like [`run`], with more controllers. `extend` watches what they need, and returns a function that makes them at the
+/// beginning of each term.
+pub async fn run_with<M>(
+    client: Client,
+    settings: Settings,
+    clock: Clock,
+    stop: impl Future<Output = ()> + Send + 'static,
+    extend: impl FnOnce(&mut Manager) -> M,
+) where
+    M: Fn() -> Vec<Arc<dyn Controller>> + Send,
+{
     let stop: Stop = stop.boxed().shared();
     let namespace = settings.lease_namespace.as_ref().unwrap_or(&settings.template.namespace);
     let Settings { metrics, health, lease, .. } = &settings;
-    metrics.process_started(clock.now(), lease, settings.timing.lease);
+    metrics.process_started(clock.now(), lease, settings.timing.lease_duration);
     let elector = LeaderElector::new(
         client.clone(),
         namespace,
@@ -92,5 +107,7 @@ pub async fn run(
     let caches = Caches::watch(&mut manager, &client, &settings.template.namespace);
     let permit = WritePermit::Lease(elector.candidate());
     let shared = Arc::new(Shared::new(&client, &settings, caches, &manager, permit));
-    manager.run(elector, move || controllers::build(&shared), stop).await;
+    let more = extend(&mut manager);
+    let build = move || controllers::build(&shared).into_iter().chain(more()).collect();
+    manager.run(elector, build, stop).await;
 }

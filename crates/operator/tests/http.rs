@@ -109,9 +109,10 @@ async fn f21_probes_say_what_is_missing() {
         answer.starts_with("HTTP/1.1 503") && answer.ends_with("the lease was not read yet\n"),
         "{answer}"
     );
-    served.pages.health.leads(vec!["nodes"]);
-    assert!(served.get("/readyz?verbose", "").await.ends_with("not listed yet: nodes\n"));
-    served.pages.health.leads(Vec::new());
+    served.pages.health.leads();
+    served.pages.health.caches(vec!["nodes"]);
+    assert!(served.get("/readyz?verbose", "").await.ends_with("these caches are not synced: nodes\n"));
+    served.pages.health.caches(Vec::new());
     let answer = served.get("/readyz", "").await;
     assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("leading\n"), "{answer}");
 }

@@ -109,15 +109,15 @@ pub async fn of_two_gates_the_one_with_priority_serves(world: impl World) -> Res
     world.join(machine("wanted-1")).await?;
     let record = opens(&world, "wanted-1").await?;
     let uid = async |gate: &str| Ok::<_, anyhow::Error>(gates(&world).get(gate).await?.uid());
-    ensure!(Some(&record.round.gate_uid) == uid("winner").await?.as_ref(), "{record:?}");
-    let why = gate_says(&world, "loser", ("Shadowed", "True", "AnotherGateWins")).await?;
+    ensure!(Some(&record.scope.gate_uid) == uid("winner").await?.as_ref(), "{record:?}");
+    let why = gate_says(&world, "loser", ("Shadowed", "True", "LowerPrecedence")).await?;
     ensure!(why.contains("gate winner") && why.contains("spec.priority"), "{why}");
     gate_says(&world, "winner", ("Shadowed", "False", "NoOverlap")).await?;
     gates(&world).delete("winner", &DeleteParams::default()).await?;
     gate_says(&world, "loser", ("Shadowed", "False", "NoOverlap")).await?;
     world.join(machine("wanted-2")).await?;
     let record = opens(&world, "wanted-2").await?;
-    ensure!(Some(&record.round.gate_uid) == uid("loser").await?.as_ref(), "{record:?}");
+    ensure!(Some(&record.scope.gate_uid) == uid("loser").await?.as_ref(), "{record:?}");
     no_workers_left(&world).await
 }
 
@@ -128,7 +128,7 @@ pub async fn a_node_that_no_gate_selects_is_told(world: impl World) -> Result<()
     gate(&world, "default", json!({"nodeSelector": {"matchLabels": {"pool": "a"}}})).await?;
     let _controller = controller(&world, "a");
     world.join(machine("stray")).await?;
-    tells(&world, "stray", "NodeNotServed", "no gate with this taint selects the node").await?;
+    tells(&world, "stray", "NodeUnserved", "no gate with this taint selects the node").await?;
     let why = gate_says(&world, "default", ("NodesUnserved", "True", "NotSelected")).await?;
     ensure!(why.contains("stray") && why.contains("spec.nodeSelector"), "{why}");
     world.join(machine("chosen").labelled("pool", "a")).await?;

@@ -237,7 +237,7 @@ pub fn reboot(world: &Real, node: &str) -> Result<()> {
         world.show(&format!("uncordon {node}")).map(drop)
     })?;
     let record = boot.record().context("no record")?;
-    ensure!(record.round.boot_id == boot.boot_id(), "it is about another boot: {record:?}");
+    ensure!(record.scope.boot_id == boot.boot_id(), "it is about another boot: {record:?}");
     println!("boot {} is verified", boot.boot_id());
     Ok(())
 }

@@ -5,7 +5,7 @@ use crate::api::Condition;
 use crate::api::NodeGateSpec;
 
 fn node_status(state: State, cause: Option<InconclusiveReason>) -> NodeStatus {
-    NodeStatus { at: "g".into(), state, cause, retainted: false, created_at: 0, retries: 0, took: None }
+    NodeStatus { at: "g".into(), state, cause, retainted: false, created_at: 0, retries: 0, worker_ms: None }
 }
 
 fn gate() -> GateView {
@@ -21,9 +21,9 @@ fn gate() -> GateView {
     }
 }
 
-fn seen<'a>(gate: &'a GateView, counts: &'a GateCounts) -> Seen<'a> {
+fn input<'a>(gate: &'a GateView, counts: &'a GateCounts) -> GateStatusInput<'a> {
     let autoscalers = Finding::new("AutoscalerCompatible", "True", "NoAutoscaler", "");
-    Seen { gate, counts, refused: None, shadowed_by: None, unserved: None, autoscalers }
+    GateStatusInput { gate, counts, refused: None, shadowed_by: None, unserved: None, autoscalers }
 }
 
 fn condition<'a>(status: &'a NodeGateStatus, type_: &str) -> &'a Condition {
@@ -57,7 +57,7 @@ fn three_nodes_that_cannot_run_alike_blame_nobody() {
     assert!(!fleet.fleet("g", false).cannot_run, "two and one are no three alike");
     fleet.set(&"c".into(), Some(node_status(State::Inconclusive, Some(InconclusiveReason::ImagePull))));
     assert!(fleet.fleet("g", false).cannot_run);
-    let status = status(&seen(&gate(), &fleet.counts("g")), &NodeGateStatus::default(), "now");
+    let status = status(&input(&gate(), &fleet.counts("g")), &NodeGateStatus::default(), "now");
     let found = condition(&status, "WorkersCannotRun");
     assert!(found.status == "True" && found.message.contains("image"), "{found:?}");
     assert_eq!(condition(&status, "Ready").status, "False");
@@ -67,7 +67,7 @@ fn three_nodes_that_cannot_run_alike_blame_nobody() {
 fn a_dns_that_does_not_run_is_named_with_the_fix() {
     let mut fleet = FleetIndex::default();
     fleet.set(&"a".into(), Some(node_status(State::Inconclusive, Some(InconclusiveReason::ClusterDns))));
-    let status = status(&seen(&gate(), &fleet.counts("g")), &NodeGateStatus::default(), "now");
+    let status = status(&input(&gate(), &fleet.counts("g")), &NodeGateStatus::default(), "now");
     let found = condition(&status, "ClusterDNSNotRunning");
     assert!(
         found.status == "True" && found.message.contains("must tolerate the taint node-ready/unverified")
@@ -77,10 +77,10 @@ fn a_dns_that_does_not_run_is_named_with_the_fix() {
 #[test]
 fn a_condition_keeps_its_time_until_its_status_changes() {
     let (gate, counts) = (gate(), GateCounts::default());
-    let first = status(&seen(&gate, &counts), &NodeGateStatus::default(), "t1");
-    let again = status(&seen(&gate, &counts), &first, "t2");
+    let first = status(&input(&gate, &counts), &NodeGateStatus::default(), "t1");
+    let again = status(&input(&gate, &counts), &first, "t2");
     assert_eq!(again, first);
-    let refused = Seen { refused: Some("quota"), ..seen(&gate, &counts) };
+    let refused = GateStatusInput { refused: Some("quota"), ..input(&gate, &counts) };
     let then = status(&refused, &first, "t3");
     assert_eq!(condition(&then, "WorkersCannotRun").last_transition_time, "t3");
     assert_eq!(condition(&then, "Shadowed").last_transition_time, "t1");
@@ -90,7 +90,7 @@ fn a_condition_keeps_its_time_until_its_status_changes() {
 #[test]
 fn a_gate_that_another_shadows_says_which() {
     let (gate, counts) = (gate(), GateCounts::default());
-    let shadowed = Seen { shadowed_by: Some(("first", 2)), ..seen(&gate, &counts) };
+    let shadowed = GateStatusInput { shadowed_by: Some(("first", 2)), ..input(&gate, &counts) };
     let found = status(&shadowed, &NodeGateStatus::default(), "now");
     let found = condition(&found, "Shadowed");
     assert!(found.status == "True" && found.message.contains("gate first"), "{found:?}");
@@ -104,22 +104,26 @@ fn at_most_a_tenth_is_tainted_again_and_always_one() {
 }
 
 #[test]
-fn a_gate_is_shadowed_by_one_that_goes_before_it() {
+fn a_gate_is_shadowed_by_one_that_precedes_it() {
     let (low, mut high) = (gate(), gate());
     high.name = "high".into();
     high.uid = "v".into();
     high.spec.priority = 1;
     let all = [&low, &high];
-    assert_eq!(shadow(&low, &all, [].iter()), Some(("high".into(), 0)), "even before there is a node");
-    assert_eq!(shadow(&high, &all, [].iter()), None);
+    assert_eq!(
+        shadowing_gate(&low, &all, [].iter()),
+        Some(("high".into(), 0)),
+        "even before there is a node"
+    );
+    assert_eq!(shadowing_gate(&high, &all, [].iter()), None);
     let held = NodeView {
         taints: vec![crate::node::Taint { key: "node-ready/unverified".into(), effect: "NoSchedule".into() }],
         ..NodeView::default()
     };
-    assert_eq!(shadow(&low, &all, [held.clone()].iter()), Some(("high".into(), 1)));
+    assert_eq!(shadowing_gate(&low, &all, [held.clone()].iter()), Some(("high".into(), 1)));
     let mut picky = high;
     picky.spec.node_selector.match_labels.insert("pool".into(), "gpu".into());
-    assert_eq!(shadow(&low, &[&low, &picky], [held].iter()), None);
+    assert_eq!(shadowing_gate(&low, &[&low, &picky], [held].iter()), None);
 }
 
 #[test]

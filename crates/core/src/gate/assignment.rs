@@ -8,7 +8,6 @@ use jiff::Timestamp;
 
 use crate::api::{Enforcement, GateTaint, NodeGate, NodeGateSpec, NodeGateStatus};
 use crate::node::NodeView;
-use crate::record::Record;
 use crate::topology::TOPOLOGY_LABELS;
 
 /// A gate, as far as anything here is decided by it.
@@ -58,7 +57,7 @@ impl GateView {
 
     /// Whether this one is ahead of another.
     #[must_use]
-    pub fn goes_before(&self, other: &Self) -> bool {
+    pub fn precedes(&self, other: &Self) -> bool {
         self.precedence() < other.precedence()
     }
 
@@ -136,7 +135,7 @@ pub fn ownership<'a>(gates: impl IntoIterator<Item = &'a GateView>, node: &'a No
         };
         return Ownership::Unserved(&taint.key, why);
     }
-    let Some(record) = Record::read(node.record.as_deref(), &node.uid) else { return Ownership::Unmanaged };
+    let Some(record) = node.record.as_deref() else { return Ownership::Unmanaged };
     if !record.is_open() {
         // Of a gate that is no more.
         let held_by = node.taints.iter().find(|taint| *taint.key == *record.taint);
@@ -144,7 +143,7 @@ pub fn ownership<'a>(gates: impl IntoIterator<Item = &'a GateView>, node: &'a No
             .map_or(Ownership::Unmanaged, |taint| Ownership::Unserved(&taint.key, "its gate is gone"));
     }
     // The gate that let it in, if it still is for it.
-    let same = first(&|gate| gate.selects(node) && gate.uid == record.round.gate_uid);
+    let same = first(&|gate| gate.selects(node) && gate.uid == record.scope.gate_uid);
     // Or its successor, which gives the same label: one with other taints and labels has nothing to do with it.
     let heir = |gate: &GateView| gate.selects(node) && gate.spec.verified_label.key == record.label;
     same.or_else(|| first(&heir)).map_or(Ownership::Released, Ownership::Verified)

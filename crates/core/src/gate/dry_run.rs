@@ -7,7 +7,10 @@ use std::time::Duration;
 use jiff::SignedDuration;
 
 use super::prerequisites::{Unmet, unmet};
-use super::{Decision, Effect, EventSpec, GateView, Observed, State, identity, remove, round, round_of};
+use super::{
+    Decision, Effect, EventSpec, GateView, Observed, State, identity, remove_workers, scope, scope_of,
+};
+use crate::reasons;
 use crate::record::Record;
 use crate::report::Verdict;
 use crate::worker::{Progress, WorkerView};
@@ -25,13 +28,13 @@ pub(super) fn decide(seen: &Observed<'_>, gate: &GateView, record: &Record) -> D
                     ..Decision::new(State::InProgress, "dry run: a worker looks at the node")
                 },
                 _ => Decision::new(State::Pending, "dry run: an overdue worker is removed")
-                    .with(remove(seen.workers))
-                    .again_in(SignedDuration::from_mins(1)),
+                    .with(remove_workers(seen.workers))
+                    .requeue_after(SignedDuration::from_mins(1)),
             }
         }
         // A newer one may have been recorded and be gone: no number is used twice.
         Some(worker) if record.number > worker.identity.number => start(seen, gate, record.number),
-        Some(worker) if round_of(&worker.identity) != round(seen.node, gate) => {
+        Some(worker) if scope_of(&worker.identity) != scope(seen.node, gate) => {
             start(seen, gate, worker.identity.number)
         }
         Some(worker) => ended(seen, gate, worker),
@@ -51,17 +54,17 @@ fn ended(seen: &Observed<'_>, gate: &GateView, worker: &WorkerView) -> Decision 
         _ => (State::InProgress, false, "looks".to_owned()),
     };
     let note = format!("dry run of gate {}, worker {}: {what}", gate.name, worker.identity.number);
-    let told = EventSpec {
+    let event = EventSpec {
         dedup_key: Some(worker.identity.number),
-        ..EventSpec::new(!passed, "NodeGateDryRun", "Check", note.clone())
+        ..EventSpec::new(!passed, reasons::NODE_GATE_DRY_RUN, "Check", note.clone())
     };
-    let told = Effect::EmitEvent(told);
+    let event = Effect::EmitEvent(event);
     if passed {
-        return Decision::new(state, note).with([told]);
+        return Decision::new(state, note).with([event]);
     }
     let pause = Duration::from_secs(gate.spec.retry.recheck_seconds.unsigned_abs().into());
     match pause.checked_sub(seen.elapsed.saturating_sub(worker.first_seen)).filter(|left| !left.is_zero()) {
-        Some(left) => Decision { recheck_in: Some(left), ..Decision::new(state, note).with([told]) },
+        Some(left) => Decision { recheck_in: Some(left), ..Decision::new(state, note).with([event]) },
         None => start(seen, gate, worker.identity.number),
     }
 }
@@ -87,5 +90,5 @@ fn start(seen: &Observed<'_>, gate: &GateView, last: u32) -> Decision {
     let number = last.saturating_add(1);
     Decision::new(State::Pending, format!("dry run: worker {number} starts"))
         .with([Effect::StartWorker(identity(node, gate, number))])
-        .with(remove(seen.workers))
+        .with(remove_workers(seen.workers))
 }

@@ -7,60 +7,63 @@ use jiff::SignedDuration;
 use super::backoff::pause;
 use super::outage::failed;
 use super::prerequisites::{Unmet, unmet};
-use super::verified::PERIODIC;
-use super::{Decision, Effect, EventSpec, GateView, Observed, State, identity, remove, round, round_of};
+use super::verified::RecheckReason;
+use super::{
+    Decision, Effect, EventSpec, GateView, Observed, State, identity, remove_workers, scope, scope_of,
+};
 use crate::api::FailureAction;
 use crate::jitter::stable_hash;
-use crate::record::{InconclusiveReason, MOST_WORKERS, Record, WorkerResult};
+use crate::reasons;
+use crate::record::{InconclusiveReason, MAX_WORKER_NUMBER, Record, WorkerResult};
 use crate::report::{CheckResult, Outcome, Report, Verdict, reason};
 use crate::worker::{Progress, WorkerView};
 
 /// So many workers in a row without a verdict, and the next comes as rarely as to a node that failed.
-const TOO_MANY_SILENT: u32 = 20;
+const MAX_INCONCLUSIVE_STREAK: u32 = 20;
 /// The same of a node that works.
-const FEW_SILENT: u32 = 3;
+const MAX_INCONCLUSIVE_STREAK_VERIFIED: u32 = 3;
 /// How long a worker may wait for a kubelet to start it, and for its end to be seen.
 const WAITING_GRACE: Duration = Duration::from_mins(1);
 /// How long the scheduler may refuse a worker. The next one tolerates what the node bears then.
 const UNSCHEDULED_GRACE: Duration = Duration::from_secs(20);
 /// How often a worker that does not go away is looked at.
-const GOING: SignedDuration = SignedDuration::from_mins(1);
+const REMOVAL_RECHECK: SignedDuration = SignedDuration::from_mins(1);
 
 pub(super) struct GatedNode<'a> {
     pub seen: &'a Observed<'a>,
     pub gate: &'a GateView,
-    pub record: Record,
+    pub record: &'a Record,
     /// The node bears the gate's taint. Else it was let in, and works.
-    pub held: bool,
+    pub gated: bool,
 }
 
 impl GatedNode<'_> {
     pub fn decide(&self) -> Decision {
         let newest = self.seen.workers.iter().max_by_key(|worker| worker.identity.number);
         let mut decision = match newest {
-            Some(worker) if worker.identity.number > self.record.number => self.look_at(worker),
-            _ if self.held => self.next("it is held"),
-            _ => self.tend(),
+            Some(worker) if worker.identity.number > self.record.number => self.evaluate_worker(worker),
+            _ if self.gated => self.next(),
+            _ => self.reconcile_verified(),
         };
         // A node that works is verified, whatever is looked at on it; only what is written about it can change that.
         let retainted = decision.effects.iter().any(|effect| matches!(effect, Effect::Retaint(_)));
-        if !self.held && !retainted {
+        if !self.gated && !retainted {
             decision.state = State::Verified;
         }
         decision
     }
 
     /// A worker whose end is not recorded yet.
-    fn look_at(&self, worker: &WorkerView) -> Decision {
+    fn evaluate_worker(&self, worker: &WorkerView) -> Decision {
         let node = self.seen.node;
         let other = |why| self.inconclusive(worker, InconclusiveReason::Other, why);
         if *worker.node_name != *node.name {
             return other("the worker was made for a node of another name");
         }
-        let (looked_at, now) = (round_of(&worker.identity), round(node, self.gate));
+        let (looked_at, now) = (scope_of(&worker.identity), scope(node, self.gate));
         if looked_at.boot_id != now.boot_id {
-            if self.is_held_for_boot() {
-                return self.hold_for_boot(worker.identity.number);
+            if self.must_retaint_after_reboot() {
+                return self.retaint_after_reboot(worker.identity.number);
             }
             return other("the node was booted again since the worker was made");
         }
@@ -68,7 +71,7 @@ impl GatedNode<'_> {
             return other("the gate was changed since the worker was made");
         }
         match &worker.progress {
-            // A container that is told to end may well end with 0.
+            // A container that is event to end may well end with 0.
             Progress::Reported(_) if worker.deleting && !self.gate.spec.checks.exec.is_empty() => {
                 other("the worker was deleted before all of its checks were read")
             }
@@ -139,12 +142,16 @@ impl GatedNode<'_> {
                 self.inconclusive(worker, InconclusiveReason::Other, why)
             }
             Verdict::Passed => self.passed(worker, report),
-            Verdict::Failed if self.shares(&failed(report)) => {
+            Verdict::Failed if !self.seen.policy_known => {
+                let why = "checks failed; this counts once the RemediationPolicy was read";
+                Decision::new(State::InProgress, why)
+            }
+            Verdict::Failed if self.is_shared_outage(&failed(report)) => {
                 let why = format!("nodes that work fail alike: {}", report.summary());
                 self.inconclusive(worker, InconclusiveReason::SharedDependency, &why)
             }
-            Verdict::Failed if self.held => self.failed(worker, report),
-            Verdict::Failed => self.failed_in_place(worker, report),
+            Verdict::Failed if self.gated => self.failed(worker, report),
+            Verdict::Failed => self.verified_node_failed(worker, report),
         }
     }
 
@@ -160,18 +167,18 @@ impl GatedNode<'_> {
             _ => Vec::new(),
         };
         let mut cause = cause;
-        // A worker that cannot tell does not thaw what is frozen: the node is to begin anew, when it is time.
-        if verdict == Verdict::Inconclusive && self.is_frozen() && !self.shares(&failed_now) {
+        // A worker that cannot tell does not thaw what is frozen: the node is to begin restart, when it is time.
+        if verdict == Verdict::Inconclusive && self.is_suspended() && !self.is_shared_outage(&failed_now) {
             (cause, failed_now) = (Some(InconclusiveReason::SharedDependency), self.record.failed.clone());
         }
         // Where nothing can run, or what all nodes need does not work, the node's clock stands still.
         let shared =
             matches!(cause, Some(InconclusiveReason::ClusterDns | InconclusiveReason::SharedDependency));
-        let stands = self.seen.fleet.cannot_run || shared || !self.held;
+        let stands = self.seen.fleet.cannot_run || shared || !self.gated;
         let elapsed_seconds = self.age(worker) + Duration::try_from(self.pause()).unwrap_or_default();
         let record = self.record.after(WorkerResult {
             uid: &self.seen.node.uid,
-            round: round(self.seen.node, self.gate),
+            scope: scope(self.seen.node, self.gate),
             number: worker.identity.number,
             verdict,
             why,
@@ -182,12 +189,12 @@ impl GatedNode<'_> {
             } else {
                 u32::try_from(elapsed_seconds.as_secs()).unwrap_or(u32::MAX)
             },
-            anew: self.seen.node.verify.is_some() || self.has_thawed(),
+            restart: self.seen.node.verify.is_some() || self.has_resumed(),
             at: self.seen.now,
         });
         // One that somebody tainted is not open any more, whatever let it in.
-        let taint = if self.held { self.taint() } else { String::new() };
-        Record { open: record.open && !self.held, taint, ..record }
+        let taint = if self.gated { self.taint() } else { String::new() };
+        Record { open: record.open && !self.gated, taint, ..record }
     }
 
     /// The taint by which the gate holds a node.
@@ -198,20 +205,25 @@ impl GatedNode<'_> {
     fn passed(&self, worker: &WorkerView, report: &Report) -> Decision {
         let record = self.record_after(worker, Verdict::Passed, None, &report.summary());
         let (attempt, gate) = (record.attempts, &self.gate.name);
-        let note = if self.held {
+        let note = if self.gated {
             format!("attempt {attempt} passed: {}; gate {gate} is open", report.summary())
         } else {
             format!("verified again: {}", report.summary())
         };
-        let told =
-            EventSpec::new(false, "NodeVerified", if self.held { "RemoveTaint" } else { "Verify" }, &*note);
+        let event = EventSpec::new(
+            false,
+            reasons::NODE_VERIFIED,
+            if self.gated { "RemoveTaint" } else { "Verify" },
+            &*note,
+        );
         let record = record.opened(&self.gate.spec.verified_label.key);
         // What is looked at every few hours needs no Event each time.
-        let asked = self.held || self.wish().is_some_and(|wish| wish != PERIODIC);
+        let asked =
+            self.gated || self.recheck_reason().is_some_and(|reason| reason != RecheckReason::Periodic);
         Decision::new(State::Verified, note)
             .with([Effect::RemoveTaint(record)])
-            .with(asked.then_some(Effect::EmitEvent(told)))
-            .with(remove(self.seen.workers))
+            .with(asked.then_some(Effect::EmitEvent(event)))
+            .with(remove_workers(self.seen.workers))
     }
 
     fn failed(&self, worker: &WorkerView, report: &Report) -> Decision {
@@ -223,8 +235,8 @@ impl GatedNode<'_> {
             format!("attempt {attempts} of {allowed}")
         };
         let note = format!("{which} failed: {}", report.summary());
-        let told = EventSpec::new(true, "NodeCheckFailed", &action(report), &*note);
-        let mut effects = vec![Effect::PatchRecord(record), Effect::EmitEvent(told)];
+        let event = EventSpec::new(true, reasons::NODE_CHECK_FAILED, &action(report), &*note);
+        let mut effects = vec![Effect::PatchRecord(record), Effect::EmitEvent(event)];
         if attempts == allowed {
             let pause = self.gate.spec.retry.recheck_seconds;
             let then = match self.gate.spec.on_failure {
@@ -234,7 +246,12 @@ impl GatedNode<'_> {
             let note = format!(
                 "{allowed} attempts failed; the node stays tainted and is looked at every {pause} s{then}"
             );
-            effects.push(Effect::EmitEvent(EventSpec::new(true, "NodeVerificationFailed", "GiveUp", note)));
+            effects.push(Effect::EmitEvent(EventSpec::new(
+                true,
+                reasons::NODE_VERIFICATION_FAILED,
+                "KeepTaint",
+                note,
+            )));
         }
         let state = if attempts < allowed { State::Unverified } else { State::Failed };
         Decision::new(state, note).with(effects)
@@ -243,60 +260,64 @@ impl GatedNode<'_> {
     fn inconclusive(&self, worker: &WorkerView, cause: InconclusiveReason, why: &str) -> Decision {
         let record = self.record_after(worker, Verdict::Inconclusive, Some(cause), why);
         let note = format!("worker {} could not tell: {why}", worker.identity.number);
-        let told = EventSpec::new(true, "NodeVerificationInconclusive", "RunWorker", &*note);
+        let event = EventSpec::new(true, reasons::NODE_VERIFICATION_INCONCLUSIVE, "RunWorker", &*note);
         let deadline = self.gate.spec.deadlines.gate_seconds;
-        let stuck = (self.is_stuck(&record) && !self.is_stuck(&self.record)).then(|| {
+        let stuck = (self.is_stuck(&record) && !self.is_stuck(self.record)).then(|| {
             let pause = self.gate.spec.retry.recheck_seconds;
             let note = format!(
                 "no worker could tell within {deadline} s; the node stays tainted and is looked at every {pause} s; the last one: {why}"
             );
-            Effect::EmitEvent(EventSpec::new(true, "NodeVerificationStuck", "GiveUp", note))
+            Effect::EmitEvent(EventSpec::new(true, reasons::NODE_VERIFICATION_STUCK, "KeepTaint", note))
         });
         let state = if self.is_stuck(&record) { State::Stuck } else { State::Inconclusive };
-        Decision::new(state, note).with([Effect::PatchRecord(record), Effect::EmitEvent(told)]).with(stuck)
+        Decision::new(state, note).with([Effect::PatchRecord(record), Effect::EmitEvent(event)]).with(stuck)
     }
 
     /// All that ended is recorded. Is it time for the next worker?
-    pub(super) fn next(&self, wish: &str) -> Decision {
+    pub(super) fn next(&self) -> Decision {
         let node = self.seen.node;
-        let waiting = |why: String| Decision::new(State::Waiting, why).with(remove(self.unended()));
+        let waiting =
+            |why: String| Decision::new(State::Waiting, why).with(remove_workers(self.unfinished_workers()));
         if !node.ready || node.boot_id.is_empty() {
             return waiting("the node is not Ready".into());
         }
         if node.unschedulable {
             return waiting("the node is cordoned".into());
         }
-        if let Some(decision) = self.freeze() {
+        if let Some(decision) = self.suspend() {
             return decision;
         }
-        let decision = self.next_worker(wish);
-        let Some(cause) = self.ask() else { return decision };
+        let decision = self.next_worker();
+        let Some(cause) = self.remediation_cause() else { return decision };
         // Last: where nobody can be asked, the node is looked at all the same, and let in if it heals.
         let why = format!("{}; its replacement is asked for", decision.why);
         Decision { why, ..decision.with([Effect::RequestRemediation(cause)]) }
     }
 
-    fn next_worker(&self, wish: &str) -> Decision {
-        let waiting = |why: String| Decision::new(State::Waiting, why).with(remove(self.unended()));
+    fn next_worker(&self) -> Decision {
+        let waiting =
+            |why: String| Decision::new(State::Waiting, why).with(remove_workers(self.unfinished_workers()));
         // Never two at dedup_key: one that was given up has to be gone before the next starts.
-        if self.unended().next().is_some() {
+        if self.unfinished_workers().next().is_some() {
             return Decision::new(State::Unverified, "an earlier worker is being removed")
-                .with(remove(self.unended()))
-                .again_in(GOING);
+                .with(remove_workers(self.unfinished_workers()))
+                .requeue_after(REMOVAL_RECHECK);
         }
-        let (state, why) = self.standing(wish);
+        let (state, why) = self.status();
         let wait = self.pause() - self.since_recorded();
         if wait.is_positive() {
             let seconds = wait.as_secs() + i64::from(wait.subsec_nanos() > 0);
-            return Decision::new(state, format!("{why}; next worker in {seconds} s")).again_in(wait);
+            return Decision::new(state, format!("{why}; next worker in {seconds} s")).requeue_after(wait);
         }
-        match unmet(self.seen, &self.gate.spec.wait_for).filter(|_| self.held) {
+        match unmet(self.seen, &self.gate.spec.wait_for).filter(|_| self.gated) {
             Some(Unmet::OnNode(why)) => return waiting(why),
             Some(Unmet::OnPods(why)) => {
                 let note = format!("{why}; no worker is sent before, however long it takes");
-                let told =
-                    EventSpec { dedup_key: Some(0), ..EventSpec::new(false, "NodeWaiting", "Wait", note) };
-                return Decision { wants_pods: true, ..waiting(why).with([Effect::EmitEvent(told)]) };
+                let event = EventSpec {
+                    dedup_key: Some(0),
+                    ..EventSpec::new(false, reasons::NODE_WAITING, "Wait", note)
+                };
+                return Decision { wants_pods: true, ..waiting(why).with([Effect::EmitEvent(event)]) };
             }
             None => {}
         }
@@ -312,32 +333,34 @@ impl GatedNode<'_> {
             };
         }
         let number = self.record.number.saturating_add(1);
-        if number >= MOST_WORKERS {
+        if number >= MAX_WORKER_NUMBER {
             let why = "its record counts more workers than it can have had: remove the annotation nodekeeper.dev/record";
             return Decision::new(State::Stuck, why);
         }
-        let periodic = !self.held && self.wish() == Some(PERIODIC);
+        let periodic = !self.gated && self.recheck_reason() == Some(RecheckReason::Periodic);
         if periodic && !slots.periodic {
             // One a second, wherever the clock stands: those that are due together share the time that all of them need.
             let now = u32::try_from(self.seen.elapsed.as_secs()).unwrap_or_default();
             let share = stable_hash(&self.record.uid, now) % u64::from(self.seen.fleet.open.max(1)) + 1;
             let wait = SignedDuration::from_secs(i64::try_from(share).unwrap_or(i64::MAX));
             let why = format!("{why}; others are looked at first");
-            return Decision::new(State::Verified, why).with(remove(self.seen.workers)).again_in(wait);
+            return Decision::new(State::Verified, why)
+                .with(remove_workers(self.seen.workers))
+                .requeue_after(wait);
         }
-        let told = (!self.held && !periodic).then(|| {
+        let event = (!self.gated && !periodic).then(|| {
             let note = format!("worker {number} looks at the verified node: {why}");
-            Effect::EmitEvent(EventSpec::new(false, "NodeVerificationStarted", "CreateWorker", note))
+            Effect::EmitEvent(EventSpec::new(false, reasons::NODE_VERIFICATION_STARTED, "CreateWorker", note))
         });
         let starts = Decision::new(State::Pending, format!("worker {number} starts"));
         // The last worker's logs could be read until now.
         Decision { periodic, ..starts }
             .with([Effect::StartWorker(identity(self.seen.node, self.gate, number))])
-            .with(told)
-            .with(remove(self.seen.workers))
+            .with(event)
+            .with(remove_workers(self.seen.workers))
     }
 
-    fn unended(&self) -> impl Iterator<Item = &WorkerView> {
+    fn unfinished_workers(&self) -> impl Iterator<Item = &WorkerView> {
         self.seen.workers.iter().filter(|worker| !worker.has_ended())
     }
 
@@ -345,45 +368,46 @@ impl GatedNode<'_> {
         self.gate.spec.retry.max_retries.unsigned_abs().saturating_add(1)
     }
 
-    pub(super) fn same_round(&self) -> bool {
-        self.record.goes_on(&round(self.seen.node, self.gate))
+    pub(super) fn continues_scope(&self) -> bool {
+        self.record.continues(&scope(self.seen.node, self.gate))
             && self.seen.node.verify.is_none()
-            && !self.has_thawed()
+            && !self.has_resumed()
     }
 
     /// The gate's deadline is past, and the last worker could not tell either.
     pub(super) fn is_stuck(&self, record: &Record) -> bool {
-        self.held
+        self.gated
             && record.attempts < self.attempts_allowed()
             && record.verdict == Some(Verdict::Inconclusive)
             && record.cause != Some(InconclusiveReason::SharedDependency)
             && record.elapsed_seconds >= self.gate.spec.deadlines.gate_seconds.unsigned_abs()
     }
 
-    fn is_slow(&self) -> bool {
+    fn is_backed_off(&self) -> bool {
         self.record.attempts >= self.attempts_allowed()
-            || self.record.inconclusive_streak >= TOO_MANY_SILENT
-            || self.is_stuck(&self.record)
-            || self.is_frozen()
+            || self.record.inconclusive_streak >= MAX_INCONCLUSIVE_STREAK
+            || self.is_stuck(self.record)
+            || self.is_suspended()
             // A node that works is not looked at more often than it needs.
-            || (!self.held && (self.record.verdict == Some(Verdict::Failed) || self.record.inconclusive_streak >= FEW_SILENT))
+            || (!self.gated && (self.record.verdict == Some(Verdict::Failed) || self.record.inconclusive_streak >= MAX_INCONCLUSIVE_STREAK_VERIFIED))
     }
 
-    pub(super) fn standing(&self, wish: &str) -> (State, String) {
-        if !self.held {
-            return (State::Verified, wish.to_owned());
+    pub(super) fn status(&self) -> (State, String) {
+        if !self.gated {
+            let reason = self.recheck_reason().map(RecheckReason::describe).unwrap_or_default();
+            return (State::Verified, reason.to_owned());
         }
-        if !self.same_round() {
+        if !self.continues_scope() {
             return (State::Unverified, "no worker has looked at it yet".to_owned());
         }
         let (attempts, allowed, last) = (self.record.attempts, self.attempts_allowed(), &self.record.why);
         match self.record.verdict {
-            _ if self.is_frozen() => (State::Inconclusive, last.clone()),
+            _ if self.is_suspended() => (State::Inconclusive, last.clone()),
             _ if attempts >= allowed => (State::Failed, format!("all {allowed} attempts failed: {last}")),
             Some(Verdict::Failed) => {
                 (State::Unverified, format!("attempt {attempts} of {allowed} failed: {last}"))
             }
-            _ if self.is_stuck(&self.record) => {
+            _ if self.is_stuck(self.record) => {
                 (State::Stuck, format!("no worker could tell in time; worker {}: {last}", self.record.number))
             }
             _ => (State::Inconclusive, format!("worker {} could not tell: {last}", self.record.number)),
@@ -392,12 +416,12 @@ impl GatedNode<'_> {
 
     /// How long after the last worker's end the next one comes.
     fn pause(&self) -> SignedDuration {
-        if !self.same_round() || self.record.workers == 0 {
+        if !self.continues_scope() || self.record.workers == 0 {
             SignedDuration::ZERO
-        } else if self.is_slow() {
+        } else if self.is_backed_off() {
             SignedDuration::from_secs(self.gate.spec.retry.recheck_seconds.into())
         } else {
-            pause(&self.gate.spec.retry, &self.record)
+            pause(&self.gate.spec.retry, self.record)
         }
     }
 
@@ -410,7 +434,7 @@ impl GatedNode<'_> {
     }
 }
 
-/// Which check failed first: an Event is told from another by its action.
+/// Which check failed first: an Event is event from another by its action.
 pub(super) fn action(report: &Report) -> String {
     let failed = report.checks.iter().find(|check| check.outcome == Outcome::Failed);
     failed.map_or_else(|| "Check".to_owned(), |check| format!("Check-{}", check.name))

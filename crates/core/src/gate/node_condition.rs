@@ -2,7 +2,7 @@
 
 use super::{Decision, Effect, GateView, Observed, State};
 use crate::api::NodeCondition;
-use crate::record::Record;
+use crate::reasons;
 use crate::report::Verdict;
 use crate::text::clean;
 
@@ -25,11 +25,11 @@ pub(super) fn with(decision: Decision, seen: &Observed<'_>, gate: &GateView) -> 
         return decision;
     }
     // Before anything is known there is nothing worth a write.
-    let Some(record) = Record::read(seen.node.record.as_deref(), &seen.node.uid) else { return decision };
+    let Some(record) = seen.node.record.as_deref() else { return decision };
     let (status, reason) = match record.verdict {
-        _ if decision.state == State::Verified => ("True", "Verified"),
-        Some(Verdict::Failed) => ("False", "ChecksFailed"),
-        _ => ("Unknown", "NotVerified"),
+        _ if decision.state == State::Verified => ("True", reasons::VERIFIED),
+        Some(Verdict::Failed) => ("False", reasons::CHECKS_FAILED),
+        _ => ("Unknown", reasons::NOT_VERIFIED),
     };
     let there = seen.node.published.as_ref().map(|there| (there.0.as_str(), there.1.as_str()));
     if there == Some((status, reason)) {

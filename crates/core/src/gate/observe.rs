@@ -53,6 +53,7 @@ pub fn observe<'a>(
         slots: around.slots(name),
         fleet: gate.map_or_else(Fleet::default, |gate| around.fleet(gate, node, gated)),
         down: outages.unwrap_or_default(),
+        policy_known: outages.is_some(),
         asked: around.requested_at(name, node),
         now,
         elapsed,

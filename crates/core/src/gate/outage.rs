@@ -5,37 +5,39 @@ use super::enforce::GatedNode;
 use super::{Decision, Effect, EventSpec, State};
 use crate::api::{CauseSource, CauseVerdict, FailedCheck, FailureAction, RemediationCause};
 use crate::outage::{brief, matches_outage};
+use crate::reasons;
 use crate::record::{InconclusiveReason, Record};
 use crate::report::{Report, Verdict};
 use crate::topology::zone;
 
 /// So many checks that failed are remembered.
-const MOST_FAILED: usize = 8;
+const MAX_FAILED_CHECKS: usize = 8;
 
 impl GatedNode<'_> {
     /// Whether nodes that work fail one of these as well.
-    pub(super) fn shares(&self, failed: &[FailedCheck]) -> bool {
+    pub(super) fn is_shared_outage(&self, failed: &[FailedCheck]) -> bool {
         let place = zone(self.seen.node);
         let here = || self.seen.down.iter().filter(|down| down.zone == place);
         failed.iter().any(|check| here().any(|down| matches_outage(down, &check.name, &check.target)))
     }
 
     /// What it failed is still down for all.
-    pub(super) fn is_frozen(&self) -> bool {
-        self.record.cause == Some(InconclusiveReason::SharedDependency) && self.shares(&self.record.failed)
+    pub(super) fn is_suspended(&self) -> bool {
+        self.record.cause == Some(InconclusiveReason::SharedDependency)
+            && (!self.seen.policy_known || self.is_shared_outage(&self.record.failed))
     }
 
-    /// What it failed was down for all, and works again: it begins anew.
-    pub(super) fn has_thawed(&self) -> bool {
-        self.record.cause == Some(InconclusiveReason::SharedDependency) && !self.shares(&self.record.failed)
+    /// What it failed was down for all, and works again: it begins restart.
+    pub(super) fn has_resumed(&self) -> bool {
+        self.record.cause == Some(InconclusiveReason::SharedDependency) && !self.is_suspended()
     }
 
     /// A verdict that was recorded before it was known that nodes that work fail alike blames nobody any more.
-    pub(super) fn freeze(&self) -> Option<Decision> {
-        let is_blamed = self.held
-            && self.same_round()
+    pub(super) fn suspend(&self) -> Option<Decision> {
+        let is_blamed = self.gated
+            && self.continues_scope()
             && self.record.verdict == Some(Verdict::Failed)
-            && self.shares(&self.record.failed);
+            && self.is_shared_outage(&self.record.failed);
         is_blamed.then(|| {
             let why = format!("nodes that work fail alike: {}", self.record.why);
             let record = Record {
@@ -44,16 +46,16 @@ impl GatedNode<'_> {
                 why: why.clone(),
                 ..self.record.clone()
             };
-            let told = EventSpec::new(true, "NodeVerificationInconclusive", "Compare", &*why);
+            let event = EventSpec::new(true, reasons::NODE_VERIFICATION_INCONCLUSIVE, "Compare", &*why);
             Decision::new(State::Inconclusive, why)
-                .with([Effect::PatchRecord(record), Effect::EmitEvent(told)])
+                .with([Effect::PatchRecord(record), Effect::EmitEvent(event)])
         })
     }
 
     /// The node is hopeless, and its gate wants it replaced: asked once for each verdict.
-    pub(super) fn ask(&self) -> Option<RemediationCause> {
-        let (record, spec) = (&self.record, &self.gate.spec);
-        if !self.held || !self.same_round() || record.at <= self.seen.asked {
+    pub(super) fn remediation_cause(&self) -> Option<RemediationCause> {
+        let (record, spec) = (self.record, &self.gate.spec);
+        if !self.seen.policy_known || !self.gated || !self.continues_scope() || record.at <= self.seen.asked {
             return None;
         }
         let has_failed =
@@ -73,7 +75,7 @@ impl GatedNode<'_> {
             name: self.gate.name.clone(),
             verdict,
             checks: record.failed.clone(),
-            message: self.standing("").1,
+            message: self.status().1,
             observed_at: record.at,
         })
     }
@@ -81,5 +83,5 @@ impl GatedNode<'_> {
 
 /// The checks that failed, as they are remembered: few, and short.
 pub(super) fn failed(report: &Report) -> Vec<FailedCheck> {
-    report.failed().take(MOST_FAILED).map(brief).collect()
+    report.failed().take(MAX_FAILED_CHECKS).map(brief).collect()
 }

@@ -70,8 +70,8 @@ fn reported(number: u32, outcome: Outcome) -> WorkerView {
     worker(number, Progress::Reported(Report::judge(identity(number), vec![result], 5)))
 }
 
-fn remembered(node: &mut NodeView, record: &Record) {
-    node.record = Some(record.to_annotation().into());
+fn set_record(node: &mut NodeView, record: &Record) {
+    node.set_record_annotation(Some(&record.to_annotation()));
 }
 
 fn record(number: u32, verdict: Verdict, at: Timestamp) -> Record {
@@ -83,18 +83,18 @@ fn record(number: u32, verdict: Verdict, at: Timestamp) -> Record {
     record
 }
 
-fn ending(number: u32, round: VerificationScope, verdict: Verdict, at: Timestamp) -> WorkerResult<'static> {
+fn ending(number: u32, scope: VerificationScope, verdict: Verdict, at: Timestamp) -> WorkerResult<'static> {
     let why = "dns: Timeout";
     WorkerResult {
         uid: "uid-1",
-        round,
+        scope,
         number,
         verdict,
         why,
         failed: Vec::new(),
         cause: None,
         elapsed_seconds: 0,
-        anew: false,
+        restart: false,
         at,
     }
 }
@@ -108,6 +108,7 @@ fn observed<'a>(node: &'a NodeView, served: Ownership<'a>, workers: &'a [WorkerV
         slots: Slots { first: true, another: true, periodic: true },
         fleet: Fleet::default(),
         down: &[],
+        policy_known: true,
         asked: None,
         now: now(),
         elapsed: Duration::ZERO,
@@ -124,7 +125,7 @@ fn decided_at(node: &NodeView, workers: &[WorkerView], now: Timestamp) -> Decisi
     decide(&Observed { now, elapsed, ..observed(node, ownership([&gate], node), workers) })
 }
 
-fn opens(decision: &Decision) -> bool {
+fn removes_taint(decision: &Decision) -> bool {
     decision.effects.iter().any(|effect| matches!(effect, Effect::RemoveTaint(_)))
 }
 
@@ -135,7 +136,7 @@ fn starts(decision: &Decision) -> Option<u32> {
     })
 }
 
-fn remembers(decision: &Decision) -> Option<&Record> {
+fn recorded(decision: &Decision) -> Option<&Record> {
     decision.effects.iter().find_map(|effect| match effect {
         Effect::PatchRecord(record) | Effect::RemoveTaint(record) => Some(record),
         _ => None,
@@ -177,7 +178,7 @@ fn a_label_opens_nothing() {
     let mut node = node();
     node.labels.insert("node-ready/verified", "true");
     let decision = decided(&node, &[]);
-    assert_eq!((opens(&decision), starts(&decision)), (false, Some(1)));
+    assert_eq!((removes_taint(&decision), starts(&decision)), (false, Some(1)));
 }
 
 #[test]
@@ -217,9 +218,9 @@ fn a_worker_at_work_is_left_to_it() {
 #[test]
 fn a_passed_worker_opens_the_gate_and_goes() {
     let decision = decided(&node(), &[reported(1, Outcome::Passed)]);
-    assert!(opens(&decision));
+    assert!(removes_taint(&decision));
     assert_eq!(removed(&decision), ["pod-1"]);
-    let record = remembers(&decision).expect("it is recorded");
+    let record = recorded(&decision).expect("it is recorded");
     assert_eq!((record.number, record.attempts, record.verdict), (1, 1, Some(Verdict::Passed)));
     assert!(
         matches!(decision.effects[0], Effect::RemoveTaint(_)),
@@ -237,8 +238,8 @@ fn a_verdict_about_something_else_opens_nothing() {
         let mut passed = reported(1, Outcome::Passed);
         change(&mut passed.identity);
         let decision = decided(&node(), &[passed]);
-        let record = remembers(&decision).expect("it is recorded");
-        assert_eq!((opens(&decision), record.verdict), (false, Some(Verdict::Inconclusive)));
+        let record = recorded(&decision).expect("it is recorded");
+        assert_eq!((removes_taint(&decision), record.verdict), (false, Some(Verdict::Inconclusive)));
         assert_eq!(record.attempts, 0, "it blames nobody");
     }
 }
@@ -248,31 +249,37 @@ fn a_passed_worker_of_a_node_that_is_no_longer_ready_opens_nothing() {
     let mut node = node();
     node.ready = false;
     let decision = decided(&node, &[reported(1, Outcome::Passed)]);
-    assert_eq!((opens(&decision), decision.state), (false, State::Inconclusive));
+    assert_eq!((removes_taint(&decision), decision.state), (false, State::Inconclusive));
 }
 
 #[test]
 fn a_worker_that_was_recorded_opens_nothing_again() {
     let mut node = node();
-    remembered(&mut node, &record(1, Verdict::Passed, now()));
+    set_record(&mut node, &record(1, Verdict::Passed, now()));
     let decision = decided(&node, &[reported(1, Outcome::Passed)]);
-    assert_eq!((opens(&decision), starts(&decision)), (false, Some(2)), "tainted again: verified again");
+    assert_eq!(
+        (removes_taint(&decision), starts(&decision)),
+        (false, Some(2)),
+        "tainted again: verified again"
+    );
 }
 
 #[test]
 fn a_failure_is_recorded_and_its_worker_kept_for_its_logs() {
     let decision = decided(&node(), &[reported(1, Outcome::Failed)]);
-    let record = remembers(&decision).expect("it is recorded");
+    let record = recorded(&decision).expect("it is recorded");
     assert_eq!((record.attempts, record.verdict), (1, Some(Verdict::Failed)));
     assert!(record.why.contains("dns") && record.why.contains("Timeout"), "{}", record.why);
     assert!(removed(&decision).is_empty());
-    assert!(decision.effects.iter().any(|effect| matches!(effect, Effect::EmitEvent(told) if told.warning)));
+    assert!(
+        decision.effects.iter().any(|effect| matches!(effect, Effect::EmitEvent(event) if event.warning))
+    );
 }
 
 #[test]
 fn the_next_worker_waits_its_pause_and_replaces_the_last() {
     let mut node = node();
-    remembered(&mut node, &record(1, Verdict::Failed, now()));
+    set_record(&mut node, &record(1, Verdict::Failed, now()));
     let last = reported(1, Outcome::Failed);
     let decision = decided(&node, std::slice::from_ref(&last));
     let wait = decision.recheck_in.expect("it waits");
@@ -305,25 +312,25 @@ fn pauses_grow_as_documented() {
 fn a_node_that_used_up_its_attempts_is_looked_at_rarely_but_for_ever() {
     let mut node = node();
     let decision = {
-        remembered(&mut node, &record(5, Verdict::Failed, now()));
+        set_record(&mut node, &record(5, Verdict::Failed, now()));
         decided(&node, &[reported(6, Outcome::Failed)])
     };
-    let told: Vec<&str> = decision
+    let event: Vec<&str> = decision
         .effects
         .iter()
         .filter_map(|effect| match effect {
-            Effect::EmitEvent(told) => Some(told.reason),
+            Effect::EmitEvent(event) => Some(event.reason),
             _ => None,
         })
         .collect();
-    assert_eq!(told, ["NodeCheckFailed", "NodeVerificationFailed"]);
-    remembered(&mut node, remembers(&decision).expect("it is recorded"));
+    assert_eq!(event, ["NodeCheckFailed", "NodeVerificationFailed"]);
+    set_record(&mut node, recorded(&decision).expect("it is recorded"));
     let decision = decided(&node, &[]);
     assert_eq!((decision.state, decision.recheck_in), (State::Failed, Some(Duration::from_mins(5))));
     let decision = decided_at(&node, &[], now() + SignedDuration::from_mins(5));
     assert_eq!(starts(&decision), Some(7));
     let decision = decided_at(&node, &[reported(7, Outcome::Passed)], now());
-    assert!(opens(&decision), "a node that heals is let in");
+    assert!(removes_taint(&decision), "a node that heals is let in");
 }
 
 #[test]
@@ -333,7 +340,7 @@ fn a_worker_that_cannot_tell_costs_no_attempt() {
     let silent = worker(1, Progress::Inconclusive(InconclusiveReason::OutOfMemory, "OOMKilled".into()));
     for one in [deleted, silent, reported(1, Outcome::Inconclusive)] {
         let decision = decided(&node(), &[one]);
-        let record = remembers(&decision).expect("its number is used up");
+        let record = recorded(&decision).expect("its number is used up");
         assert_eq!((record.number, record.workers, record.attempts), (1, 1, 0));
         assert_eq!(record.verdict, Some(Verdict::Inconclusive));
     }
@@ -344,10 +351,10 @@ fn an_overdue_worker_is_given_up_and_gone_before_the_next() {
     let late = now() + SignedDuration::from_mins(4);
     let stuck = worker(1, Progress::Waiting(InconclusiveReason::ImagePull, "ErrImagePull".into()));
     let decision = decided_at(&node(), std::slice::from_ref(&stuck), late);
-    let record = remembers(&decision).expect("its number is used up").clone();
+    let record = recorded(&decision).expect("its number is used up").clone();
     assert!(record.why.contains("ErrImagePull"), "{}", record.why);
     let mut node = node();
-    remembered(&mut node, &record);
+    set_record(&mut node, &record);
     let later = late + SignedDuration::from_mins(1);
     let decision = decided_at(&node, std::slice::from_ref(&stuck), later);
     assert_eq!((starts(&decision), removed(&decision)), (None, vec!["pod-1"]));
@@ -363,7 +370,7 @@ fn a_worker_that_cannot_be_scheduled_is_given_up_soon() {
     assert_eq!((decision.state, decision.recheck_in), (State::Pending, Some(Duration::from_secs(20))));
     let decision = decided_at(&node(), &[refused], now() + SignedDuration::from_secs(21));
     assert!(
-        remembers(&decision).is_some_and(|record| record.why.contains("untolerated taint")),
+        recorded(&decision).is_some_and(|record| record.why.contains("untolerated taint")),
         "{decision:?}"
     );
 }
@@ -380,7 +387,7 @@ fn a_wrong_time_of_day_makes_no_worker_overdue() {
 #[test]
 fn a_record_from_a_clock_that_is_ahead_delays_by_no_more_than_the_pause() {
     let (mut node, gate) = (node(), gate());
-    remembered(&mut node, &record(1, Verdict::Failed, now() + SignedDuration::from_mins(10)));
+    set_record(&mut node, &record(1, Verdict::Failed, now() + SignedDuration::from_mins(10)));
     node.record_seen_at = Duration::from_secs(100);
     let at = |elapsed| {
         let elapsed = Duration::from_secs(elapsed);
@@ -394,10 +401,10 @@ fn a_record_from_a_clock_that_is_ahead_delays_by_no_more_than_the_pause() {
 fn workers_that_cannot_tell_do_not_make_failures_rarer() {
     let mut silent = record(25, Verdict::Inconclusive, now());
     let mut node = node();
-    remembered(&mut node, &silent);
+    set_record(&mut node, &silent);
     assert_eq!(decided(&node, &[]).recheck_in, Some(Duration::from_mins(5)), "so many, and they come rarely");
-    silent = silent.after(ending(26, silent.round.clone(), Verdict::Failed, now()));
-    remembered(&mut node, &silent);
+    silent = silent.after(ending(26, silent.scope.clone(), Verdict::Failed, now()));
+    set_record(&mut node, &silent);
     let decision = decided(&node, &[]);
     assert!(decision.recheck_in.is_some_and(|wait| wait <= Duration::from_secs(36)), "{decision:?}");
     assert!(decision.why.contains("attempt 1 of 6"), "{}", decision.why);
@@ -406,18 +413,18 @@ fn workers_that_cannot_tell_do_not_make_failures_rarer() {
 #[test]
 fn a_node_whose_gate_is_gone_says_so() {
     let mut node = node();
-    remembered(&mut node, &record(1, Verdict::Failed, now()));
+    set_record(&mut node, &record(1, Verdict::Failed, now()));
     let decision = decide(&observed(&node, ownership([], &node), &[]));
     assert_eq!(decision.state, State::Unserved);
-    let Some(Effect::EmitEvent(told)) = decision.effects.first() else { panic!("{decision:?}") };
-    assert!(told.note.contains("kubectl taint node n1 node-ready/unverified-"), "{}", told.note);
-    assert_eq!(told.dedup_key, Some(0), "it would be told for ever");
+    let Some(Effect::EmitEvent(event)) = decision.effects.first() else { panic!("{decision:?}") };
+    assert!(event.note.contains("kubectl taint node n1 node-ready/unverified-"), "{}", event.note);
+    assert_eq!(event.dedup_key, Some(0), "it would be event for ever");
 }
 
 #[test]
 fn a_forged_record_starts_no_storm() {
     let mut node = node();
-    node.record = Some(r#"{"uid":"uid-1","number":4294967295}"#.into());
+    node.set_record_annotation(Some(r#"{"uid":"uid-1","number":4294967295}"#));
     assert_eq!(starts(&decided(&node, &[])), Some(1));
     assert_eq!(decided(&node, &[worker(1, Progress::Running)]).effects, vec![]);
 }
@@ -425,22 +432,22 @@ fn a_forged_record_starts_no_storm() {
 #[test]
 fn another_boot_begins_another_round() {
     let mut node = node();
-    remembered(&mut node, &record(6, Verdict::Failed, now()));
+    set_record(&mut node, &record(6, Verdict::Failed, now()));
     node.boot_id = "boot-2".into();
     let decision = decided(&node, &[]);
     assert_eq!(starts(&decision), Some(7), "at dedup_key, and numbers go on");
     let mut passed = reported(7, Outcome::Failed);
     passed.identity.boot_id = "boot-2".into();
     let decision = decided(&node, &[passed]);
-    assert_eq!(remembers(&decision).map(|record| record.attempts), Some(1));
+    assert_eq!(recorded(&decision).map(|record| record.attempts), Some(1));
 }
 
 #[test]
 fn a_record_of_another_node_counts_for_nothing() {
     let mut node = node();
-    remembered(&mut node, &Record { uid: "uid-0".into(), number: 9, ..Record::default() });
+    set_record(&mut node, &Record { uid: "uid-0".into(), number: 9, ..Record::default() });
     assert_eq!(starts(&decided(&node, &[])), Some(1));
-    node.record = Some("{\"uid\": 7}".into());
+    node.set_record_annotation(Some("{\"uid\": 7}"));
     assert_eq!(starts(&decided(&node, &[])), Some(1));
 }
 
@@ -457,7 +464,7 @@ fn a_node_that_leaves_takes_its_workers_along() {
 fn an_open_node_has_no_workers_left() {
     let mut node = node();
     node.taints.clear();
-    remembered(&mut node, &record(1, Verdict::Passed, now()));
+    set_record(&mut node, &record(1, Verdict::Passed, now()));
     let decision = decided(&node, &[reported(1, Outcome::Passed)]);
     assert_eq!((decision.state, removed(&decision)), (State::Verified, vec!["pod-1"]));
 }
@@ -499,7 +506,7 @@ proptest! {
     /// workers at once; numbers only rise.
     #[test]
     fn nothing_seen_leads_to_harm(
-        recorded in 0_u32..4,
+        last_number in 0_u32..4,
         workers in prop::collection::vec((1_u32..6, any_progress(), any::<bool>(), any::<bool>()), 0..4),
         ready: bool,
         slot_free: bool,
@@ -507,8 +514,8 @@ proptest! {
     ) {
         let mut node = node();
         node.ready = ready;
-        if recorded > 0 {
-            remembered(&mut node, &record(recorded, Verdict::Failed, now()));
+        if last_number > 0 {
+            set_record(&mut node, &record(last_number, Verdict::Failed, now()));
         }
         let workers: Vec<WorkerView> = workers
             .into_iter()
@@ -525,18 +532,18 @@ proptest! {
         let now = now() + SignedDuration::from_secs(later);
         let slots = Slots { first: slot_free, another: slot_free, periodic: slot_free };
         let decision = decide(&Observed { slots, now, ..observed(&node, Ownership::Gated(&gate), &workers) });
-        if opens(&decision) {
+        if removes_taint(&decision) {
             let newest = workers.iter().max_by_key(|worker| worker.identity.number).expect("somebody passed");
-            prop_assert!(newest.identity.number > recorded && newest.identity.boot_id == BOOT && ready);
+            prop_assert!(newest.identity.number > last_number && newest.identity.boot_id == BOOT && ready);
             let passed = matches!(&newest.progress, Progress::Reported(report) if report.verdict == Verdict::Passed);
             prop_assert!(passed);
         }
         if let Some(number) = starts(&decision) {
-            prop_assert!(number > recorded && workers.iter().all(|worker| worker.identity.number < number));
+            prop_assert!(number > last_number && workers.iter().all(|worker| worker.identity.number < number));
             prop_assert!(workers.iter().all(WorkerView::has_ended) && slot_free && ready);
         }
-        if let Some(record) = remembers(&decision) {
-            prop_assert!(record.number > recorded && record.attempts <= record.workers);
+        if let Some(record) = recorded(&decision) {
+            prop_assert!(record.number > last_number && record.attempts <= record.workers);
         }
     }
 }

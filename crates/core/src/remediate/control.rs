@@ -9,7 +9,6 @@ use crate::gate::GateView;
 use crate::jitter::stable_hash;
 use crate::node::NodeView;
 use crate::outage::{brief, matches_outage};
-use crate::record::Record;
 use crate::report::{CheckResult, Outcome, Report, Verdict};
 use crate::topology::zone;
 use crate::worker::{Progress, WorkerView};
@@ -180,8 +179,10 @@ pub fn candidates<'a>(
             && !node.unschedulable
             && !node.terminating
             && node.positions(&gate.spec.taints).is_empty()
-            && Record::read(node.record.as_deref(), &node.uid)
-                .is_some_and(|record| record.is_open() && record.round.gate_uid == gate.uid)
+            && node
+                .record
+                .as_deref()
+                .is_some_and(|record| record.is_open() && record.scope.gate_uid == gate.uid)
     };
     let mut fitting: Vec<&NodeView> = nodes.into_iter().filter(fits).collect();
     fitting.sort_by_cached_key(|node| stable_hash(&node.uid, number));

@@ -102,7 +102,7 @@ fn gate_says(cause: &RemediationCause, target: &Target, ran_elsewhere: bool) -> 
     if record.is_open() {
         return Err(Blocked::new(BlockReason::NodeRecovered, "the node passed since, and was let in"));
     }
-    if record.round.boot_id != target.identity.boot_id {
+    if record.scope.boot_id != target.identity.boot_id {
         return Err(Blocked::new(BlockReason::OtherBoot, "the node was booted since its last verdict"));
     }
     let at = record.at.ok_or_else(|| expired("the node's record has no time"))?;

@@ -6,7 +6,6 @@ use jiff::Timestamp;
 
 use crate::gate::{GateView, Ownership, ownership};
 use crate::node::NodeView;
-use crate::record::Record;
 use crate::report::Verdict;
 use crate::topology::group;
 
@@ -60,7 +59,7 @@ impl GroupStats {
         let group = self.groups.entry(group(node).to_owned()).or_default();
         group.size += 1;
         group.open += u32::from(node.ready && !node.unschedulable && !is_held);
-        let Some(record) = Record::read(node.record.as_deref(), &node.uid) else { return };
+        let Some(record) = node.record.as_deref() else { return };
         let passed = match record.verdict {
             Some(Verdict::Passed) => true,
             Some(Verdict::Failed) => false,

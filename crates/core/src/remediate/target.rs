@@ -103,7 +103,7 @@ impl Target {
             group: topology::group(&view).to_owned(),
             template: TEMPLATES.into_iter().find_map(either).unwrap_or_default(),
             attributes: known.filter(|(_, value)| !value.is_empty()).collect(),
-            record: Record::read(view.record.as_deref(), &view.uid),
+            record: view.record.as_deref().cloned(),
             record_text: annotation(record::ANNOTATION).cloned(),
             owner: owner.map(|owner| (owner.name.clone(), owner.uid.clone())),
             is_karpenters,

@@ -63,7 +63,7 @@ fn failed_record(uid: &str, recorded: Timestamp) -> Record {
     Record {
         uid: uid.into(),
         number: 6,
-        round: VerificationScope { boot_id: "boot-1".into(), gate_uid: "gate-1".into(), gate_generation: 1 },
+        scope: VerificationScope { boot_id: "boot-1".into(), gate_uid: "gate-1".into(), gate_generation: 1 },
         attempts: 6,
         verdict: Some(Verdict::Failed),
         failed: vec![check("dns", "kubernetes.")],

@@ -10,7 +10,6 @@ use super::{BlockReason, GroupStats, Policy, Remediation, evidence_lasts};
 use crate::api::{CauseSource, CauseVerdict, RemediationPolicySpec};
 use crate::gate::GateView;
 use crate::node::NodeView;
-use crate::record::Record;
 use crate::report::Verdict;
 use crate::topology::zone;
 use crate::worker::WorkerView;
@@ -108,9 +107,9 @@ pub fn reported_elsewhere<'a>(
     now: Timestamp,
 ) -> bool {
     nodes.into_iter().filter(|node| *node.uid != *uid).any(|node| {
-        Record::read(node.record.as_deref(), &node.uid).is_some_and(|record| {
-            record.round.gate_uid == gate.uid
-                && record.round.gate_generation == gate.generation
+        node.record.as_ref().is_some_and(|record| {
+            record.scope.gate_uid == gate.uid
+                && record.scope.gate_generation == gate.generation
                 && matches!(record.verdict, Some(Verdict::Passed | Verdict::Failed))
                 && record.at.is_some_and(|at| now.duration_since(at) < within)
         })

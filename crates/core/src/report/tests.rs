@@ -299,3 +299,18 @@ proptest! {
         }
     }
 }
+
+/// Reports with every key, exactly as commit 6b13452 writes them.
+const WRITTEN_BY_6B13452: [&str; 2] = [
+    r#"{"v":1,"s":{"nodeUid":"u","bootId":"b","gateUid":"g","gateGeneration":2,"number":7},"verdict":"Failed","ms":5012,"checks":[{"n":"dns","t":"kubernetes.","o":"Failed","ms":5000,"r":"Timeout","m":"no answer"},{"n":"api","o":"Passed","ms":12},{"n":"tcp","t":"example.com:443","o":"Warned","ms":0,"r":"Refused"},{"n":"clock","o":"Skipped","ms":0},{"n":"mtu","o":"Inconclusive","ms":3,"m":"no peer"}],"left":2}"#,
+    r#"{"v":1,"s":{"nodeUid":"","bootId":"","gateUid":"","gateGeneration":0,"number":0},"verdict":"Inconclusive","ms":0,"checks":[]}"#,
+];
+
+#[test]
+fn reports_of_6b13452_round_trip_byte_for_byte() {
+    for text in WRITTEN_BY_6B13452 {
+        assert_eq!(parse(text).expect("it is a report").to_message(MESSAGE_LIMIT), text);
+    }
+    let full = parse(WRITTEN_BY_6B13452[0]).expect("it is a report");
+    assert_eq!((full.identity.number, full.left_out, full.checks.len()), (7, 2, 5));
+}

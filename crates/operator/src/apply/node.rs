@@ -6,7 +6,8 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use nodekeeper_core::api::{GateTaint, NodeIdentity};
 use nodekeeper_core::gate::{ConditionUpdate, GateView};
-use nodekeeper_core::node::{CONDITION, CORDONED, NodeView, VERIFY};
+use nodekeeper_core::node::{CORDONED, NodeView, VERIFY};
+use nodekeeper_core::reasons::NETWORK_VERIFIED;
 use nodekeeper_core::record::{self, Record};
 use nodekeeper_core::remediate::Target;
 use serde_json::{Value, json};
@@ -47,7 +48,7 @@ impl Writer {
         let ConditionUpdate { status, reason, message } = update;
         let now = Time(self.clock.now());
         let condition = json!({
-            "type": CONDITION, "status": status, "reason": reason, "message": message,
+            "type": NETWORK_VERIFIED, "status": status, "reason": reason, "message": message,
             "lastTransitionTime": now, "lastHeartbeatTime": now,
         });
         // The server refuses a patch with another uid than the object's.
@@ -137,7 +138,7 @@ fn record_operations(node: &NodeView, record: &Record) -> Vec<Value> {
     }
     let path = format!("/metadata/annotations/{}", escaped(record::ANNOTATION));
     let text = record.to_annotation();
-    if let Some(known) = &node.record {
+    if let Some(known) = node.record_annotation() {
         patch.push(json!({"op": "test", "path": path, "value": known}));
         patch.push(json!({"op": "replace", "path": path, "value": text}));
         return patch;

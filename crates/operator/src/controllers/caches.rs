@@ -279,7 +279,7 @@ mod tests {
         let mut version = 0;
         let mut since = |record: Record, at: u64| {
             version += 1;
-            let record = Some(Record { uid: "a".into(), ..record }.to_annotation().into());
+            let record = Some(Box::new(Record { uid: "a".into(), ..record }));
             let node = NodeView {
                 name: "n".into(),
                 uid: "a".into(),
@@ -297,7 +297,7 @@ mod tests {
         let inconclusive = Record { verdict: Some(Verdict::Inconclusive), ..failed(3) };
         assert_eq!((since(inconclusive, 30), since(failed(4), 40)), (Some((30, 30)), Some((40, 40))));
         let mut rebooted = failed(5);
-        rebooted.round.boot_id = "other".into();
+        rebooted.scope.boot_id = "other".into();
         assert_eq!(since(rebooted, 50), Some((50, 50)));
     }
 }

@@ -147,7 +147,7 @@ impl Board {
     /// A worker gave this node its verdict.
     pub fn took(&self, node: &str, time: Duration) {
         if let Ok(milliseconds) = u32::try_from(time.as_millis()) {
-            self.nodes().took(node, milliseconds);
+            self.nodes().set_worker_ms(node, milliseconds);
         }
     }
 
@@ -237,8 +237,9 @@ fn encode_seed(nodes: &FleetIndex, encoder: &mut DescriptorEncoder) -> fmt::Resu
     let rows =
         gated(nodes).map(|(name, seen)| (vec![("node", name), ("status", seed_word(seen.state))], 1.0));
     gauges(encoder, &STATUS, rows)?;
-    let rows = gated(nodes)
-        .filter_map(|(name, seen)| seen.took.map(|took| (vec![("node", name)], f64::from(took) / 1000.0)));
+    let rows = gated(nodes).filter_map(|(name, seen)| {
+        seen.worker_ms.map(|took| (vec![("node", name)], f64::from(took) / 1000.0))
+    });
     gauges(encoder, &DURATION, rows)?;
     let rows =
         |of: fn(&NodeStatus) -> f64| gated(nodes).map(move |(name, seen)| (vec![("node", name)], of(seen)));

@@ -93,7 +93,8 @@ fn node_is(metrics: &Metrics, node: &str, gate: &str, state: State, created_at: 
     let fleet = metrics.fleet();
     let mut fleet = fleet.lock().unwrap();
     let (at, created_at, retries) = (fleet.name(gate), created_at.as_second(), attempts.saturating_sub(1));
-    let status = NodeStatus { at, state, cause: None, retainted: false, created_at, retries, took: None };
+    let status =
+        NodeStatus { at, state, cause: None, retainted: false, created_at, retries, worker_ms: None };
     fleet.set(&node.into(), Some(status));
 }
 
@@ -125,7 +126,7 @@ fn everything(metrics: &Metrics, node: &str) {
     metrics.taint_removed(node, true, second);
     metrics.opened("default", second);
     metrics.gave_up(node, "default", second);
-    metrics.taken(second);
+    metrics.key_taken("gate", second);
     metrics.reconciled("gate", node, None, second);
 }
 

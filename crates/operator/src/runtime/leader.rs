@@ -8,7 +8,7 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{PostParams, WatchEvent, WatchParams};
 use kube::{Api, Client};
-use nodekeeper_core::lease::{Candidate, Held, Step};
+use nodekeeper_core::lease::{Candidate, LeaseAction, LeaseState};
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
@@ -74,7 +74,7 @@ impl LeaderElector {
 
     /// Returns when the Lease is ours.
     pub async fn acquire(&self) {
-        let retry = self.state().timing().retry;
+        let retry = self.state().timing().retry_period;
         *self.known() = None;
         loop {
             if self.attempt().await {
@@ -83,8 +83,10 @@ impl LeaderElector {
             }
             let until = self.state().expires_at().unwrap_or_else(|| self.clock.elapsed() + retry);
             if !self.follow(until).await {
-                // Without a watch the Lease is read now and then.
-                self.clock.reach(until.min(self.clock.elapsed() + retry)).await;
+                // Without a watch the Lease is read again after a while.
+                let now = self.clock.elapsed();
+                let next = Some(until).filter(|until| *until > now).unwrap_or(Duration::MAX);
+                self.clock.reach(next.min(now + retry)).await;
                 *self.known() = None;
             }
         }
@@ -118,7 +120,7 @@ impl LeaderElector {
             let step = self.state().observe(lease.as_ref().map(held).as_ref(), self.clock.elapsed());
             *self.known() = lease;
             match (step, self.state().expires_at()) {
-                (Step::Leave, Some(expires)) => until = expires,
+                (LeaseAction::Wait, Some(expires)) => until = expires,
                 _ => return true,
             }
             if self.known().is_none() {
@@ -129,14 +131,14 @@ impl LeaderElector {
 
     /// Renews the Lease, and returns when it is lost.
     pub async fn renew(&self) {
-        let retry = self.state().timing().retry;
+        let retry = self.state().timing().retry_period;
         loop {
-            let Some(until) = self.state().until() else { return };
+            let Some(until) = self.state().write_deadline() else { return };
             let next = (self.clock.elapsed() + retry).min(until);
             self.clock.reach(next).await;
             if next == until {
                 warn!("lease not renewed in time");
-                self.state().lost();
+                self.state().record_loss();
                 return;
             }
             let deadline = until.saturating_sub(self.clock.elapsed());
@@ -147,10 +149,10 @@ impl LeaderElector {
     /// Releases the Lease, so that the next leader need not wait. It is read first: a renewal may have been under way.
     pub async fn release(&self) {
         let identity = self.state().identity().to_owned();
-        self.state().lost();
+        self.state().record_loss();
         let release = async {
             let Some(mut lease) = self.api.get_opt(&self.name).await? else { return Ok(()) };
-            if held(&lease).holder != identity {
+            if held(&lease).holder_identity != identity {
                 return Ok(());
             }
             let spec = lease.spec.get_or_insert_default();
@@ -182,7 +184,7 @@ impl LeaderElector {
     }
 
     async fn try_once(&self) -> Result<bool, CallError> {
-        let ours = self.state().until().is_some();
+        let ours = self.state().write_deadline().is_some();
         let known = self.known().clone();
         if ours && known.is_none() {
             self.metrics.lease_read_again(&self.name);
@@ -196,27 +198,30 @@ impl LeaderElector {
         let step = self.state().observe(held.as_ref(), self.clock.elapsed());
         let sent = self.clock.elapsed();
         let written = match (step, lease) {
-            (Step::Leave, _) => {
+            (LeaseAction::Wait, _) => {
                 if ours {
-                    warn!(holder = held.unwrap_or_default().holder, "another replica holds the lease");
-                    self.state().lost();
+                    warn!(
+                        holder = held.unwrap_or_default().holder_identity,
+                        "another replica holds the lease"
+                    );
+                    self.state().record_loss();
                 }
                 self.health.follows();
                 return Ok(false);
             }
-            (Step::Create, _) | (_, None) => {
+            (LeaseAction::Create, _) | (_, None) => {
                 let lease = self.claim(Lease::default(), true);
                 call(WRITE_TIMEOUT, self.api.create(&PostParams::default(), &lease)).await
             }
             (step, Some(lease)) => {
-                let lease = self.claim(lease, step == Step::Take);
+                let lease = self.claim(lease, step == LeaseAction::Acquire);
                 call(WRITE_TIMEOUT, self.api.replace(&self.name, &PostParams::default(), &lease)).await
             }
         };
         match written {
             Ok(lease) => {
                 *self.known() = Some(lease);
-                self.state().renewed(sent);
+                self.state().record_renewal(sent);
                 Ok(true)
             }
             Err(error) if error.code() == Some(409) => {
@@ -239,7 +244,7 @@ impl LeaderElector {
             let transitions = spec.lease_transitions.unwrap_or(-1).saturating_add(1);
             spec = LeaseSpec { acquire_time: now.clone(), lease_transitions: Some(transitions), ..spec };
         }
-        let seconds = i32::try_from(timing.lease.as_secs()).unwrap_or(i32::MAX);
+        let seconds = i32::try_from(timing.lease_duration.as_secs()).unwrap_or(i32::MAX);
         let metadata = ObjectMeta { name: Some(self.name.clone()), ..lease.metadata };
         Lease {
             metadata,
@@ -253,13 +258,13 @@ impl LeaderElector {
     }
 }
 
-fn held(lease: &Lease) -> Held {
+fn held(lease: &Lease) -> LeaseState {
     let spec = lease.spec.clone().unwrap_or_default();
     let seconds = spec.lease_duration_seconds.unwrap_or_default();
-    Held {
-        holder: spec.holder_identity.unwrap_or_default(),
+    LeaseState {
+        holder_identity: spec.holder_identity.unwrap_or_default(),
         // Any write of the object shows that its holder is alive, or that another replica holds it.
-        renewed: lease.metadata.resource_version.clone().unwrap_or_default(),
-        lasts: Duration::from_secs(u64::try_from(seconds).unwrap_or_default()),
+        renew_time: lease.metadata.resource_version.clone().unwrap_or_default(),
+        lease_duration: Duration::from_secs(u64::try_from(seconds).unwrap_or_default()),
     }
 }

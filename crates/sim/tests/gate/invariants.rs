@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use nodekeeper_core::checks::WorkerIdentity;
-use nodekeeper_core::node::{CONDITION, CORDONED, VERIFY};
+use nodekeeper_core::node::{CORDONED, VERIFY};
+use nodekeeper_core::reasons::NETWORK_VERIFIED;
 use nodekeeper_core::record::{ANNOTATION, Record};
 use nodekeeper_core::report::{self, Verdict};
 use nodekeeper_sim::Cluster;
@@ -157,7 +158,8 @@ pub fn foreign(node: &Value) -> Value {
         metadata.remove("annotations");
     }
     let conditions = items(&node, "status.conditions").iter();
-    let conditions: Vec<Value> = conditions.filter(|one| text(one, "type") != CONDITION).cloned().collect();
+    let conditions: Vec<Value> =
+        conditions.filter(|one| text(one, "type") != NETWORK_VERIFIED).cloned().collect();
     node["status"]["conditions"] = json!(conditions);
     node
 }
@@ -237,7 +239,7 @@ impl Invariant for TaintedForCause {
             return Err(format!("{was:?} became {is:?}"));
         }
         let boot = text(after, "status.nodeInfo.bootID").to_owned();
-        let booted = was.round.boot_id != boot && is.verdict == Some(Verdict::Inconclusive);
+        let booted = was.scope.boot_id != boot && is.verdict == Some(Verdict::Inconclusive);
         if booted || self.failed.contains(&(uid(after).to_owned(), is.number, boot)) {
             return Ok(());
         }
@@ -306,7 +308,7 @@ impl Invariant for CountedOnce {
         let asked = at(before, "metadata.annotations").is_some_and(|all| all.get(VERIFY).is_some());
         // A request during a running verification is served by the next worker, so the current round may go on.
         let goes_on = is.workers > 1 && is.attempts > was.attempts;
-        let new_round = is.round != was.round || was.verdict == Some(Verdict::Passed) || (asked && !goes_on);
+        let new_round = is.scope != was.scope || was.verdict == Some(Verdict::Passed) || (asked && !goes_on);
         let counted = is.attempts - if new_round { 0 } else { was.attempts };
         let ending = self.endings.get(&(uid(after).to_owned(), is.number));
         let earned =

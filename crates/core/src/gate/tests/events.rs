@@ -1,4 +1,4 @@
-//! What a gate can be told: enforcement, what to wait for, deadlines, conditions.
+//! What a gate can be event: enforcement, what to wait for, deadlines, conditions.
 
 use super::*;
 use crate::api::{Awaited, DaemonSetRef, NodeCondition};
@@ -14,8 +14,11 @@ fn a_paused_gate_touches_nothing_and_says_so_once() {
     for workers in [vec![], vec![worker(1, Progress::Running)], vec![reported(1, Outcome::Passed)]] {
         let decision = before(&gate, &node(), &workers);
         assert_eq!(decision.state, State::Waiting);
-        let [Effect::EmitEvent(told)] = decision.effects.as_slice() else { panic!("{decision:?}") };
-        assert!(told.dedup_key.is_some() && told.note.contains("kubectl edit nodegate default"), "{told:?}");
+        let [Effect::EmitEvent(event)] = decision.effects.as_slice() else { panic!("{decision:?}") };
+        assert!(
+            event.dedup_key.is_some() && event.note.contains("kubectl edit nodegate default"),
+            "{event:?}"
+        );
     }
 }
 
@@ -27,8 +30,8 @@ fn a_dry_run_looks_and_writes_no_node() {
     assert_eq!(before(&gate, &node(), &[worker(1, Progress::Running)]).effects, vec![]);
     for (outcome, words) in [(Outcome::Passed, "would be let in"), (Outcome::Failed, "would stay tainted")] {
         let decision = before(&gate, &node(), &[reported(1, outcome)]);
-        let [Effect::EmitEvent(told)] = decision.effects.as_slice() else { panic!("{decision:?}") };
-        assert!(told.note.contains(words) && told.dedup_key == Some(1), "{told:?}");
+        let [Effect::EmitEvent(event)] = decision.effects.as_slice() else { panic!("{decision:?}") };
+        assert!(event.note.contains(words) && event.dedup_key == Some(1), "{event:?}");
     }
     let (node, failed) = (node(), [reported(1, Outcome::Failed)]);
     let later = Duration::from_mins(5);
@@ -50,7 +53,7 @@ fn a_dry_run_gives_an_overdue_worker_up_at_the_very_moment() {
 fn a_dry_run_uses_no_number_twice() {
     let (mut node, mut gate) = (node(), gate());
     gate.spec.enforcement = Enforcement::DryRun;
-    remembered(&mut node, &record(2, Verdict::Failed, now()));
+    set_record(&mut node, &record(2, Verdict::Failed, now()));
     assert_eq!(
         starts(&before(&gate, &node, &[reported(1, Outcome::Passed)])),
         Some(3),
@@ -107,7 +110,7 @@ fn silent_for(minutes: i64, cause: InconclusiveReason, fleet: Fleet) -> (Decisio
     let elapsed = Duration::from_secs(minutes.unsigned_abs() * 60);
     let seen = Observed { fleet, elapsed, ..observed(&node, Ownership::Gated(&gate), &workers) };
     let decision = decide(&seen);
-    let record = remembers(&decision).expect("it is recorded").clone();
+    let record = recorded(&decision).expect("it is recorded").clone();
     (decision, record)
 }
 
@@ -121,13 +124,13 @@ fn a_node_that_nobody_can_tell_anything_about_is_stuck_after_its_deadline() {
         decision
             .effects
             .iter()
-            .any(|one| matches!(one, Effect::EmitEvent(told) if told.reason == "NodeVerificationStuck"))
+            .any(|one| matches!(one, Effect::EmitEvent(event) if event.reason == "NodeVerificationStuck"))
     );
     let mut node = node();
-    remembered(&mut node, &record);
+    set_record(&mut node, &record);
     let decision = decided(&node, &[]);
     assert_eq!((decision.state, decision.recheck_in), (State::Stuck, Some(Duration::from_mins(5))));
-    assert!(opens(&decided(&node, &[reported(2, Outcome::Passed)])), "and let in if it heals");
+    assert!(removes_taint(&decided(&node, &[reported(2, Outcome::Passed)])), "and let in if it heals");
 }
 
 #[test]
@@ -138,14 +141,14 @@ fn no_clock_runs_where_it_is_not_the_node() {
     let (decision, record) = silent_for(20, InconclusiveReason::ImagePull, fleet);
     assert_eq!((decision.state, record.elapsed_seconds), (State::Inconclusive, 0));
     let mut failed = node();
-    remembered(&mut failed, &Record { elapsed_seconds: 9_999, ..self::record(1, Verdict::Failed, now()) });
+    set_record(&mut failed, &Record { elapsed_seconds: 9_999, ..self::record(1, Verdict::Failed, now()) });
     assert_eq!(decided(&failed, &[]).state, State::Unverified, "one that failed is not stuck");
 }
 
 #[test]
 fn the_verdict_is_written_as_a_condition_where_the_gate_wants_it_and_once() {
     let (mut node, mut gate) = (node(), gate());
-    remembered(&mut node, &record(1, Verdict::Failed, now()));
+    set_record(&mut node, &record(1, Verdict::Failed, now()));
     assert_eq!(before(&gate, &node, &[]).effects, vec![]);
     gate.spec.node_condition = NodeCondition::NetworkVerified;
     let decision = before(&gate, &node, &[]);
@@ -153,7 +156,7 @@ fn the_verdict_is_written_as_a_condition_where_the_gate_wants_it_and_once() {
     assert_eq!((said.status, said.reason), ("False", "ChecksFailed"));
     node.published = Some(Box::new(("False".into(), "ChecksFailed".into())));
     assert_eq!(before(&gate, &node, &[]).effects, vec![]);
-    remembered(&mut node, &record(2, Verdict::Passed, now()).opened("node-ready/verified"));
+    set_record(&mut node, &record(2, Verdict::Passed, now()).opened("node-ready/verified"));
     node.labels.insert("node-ready/verified", "true");
     node.taints.clear();
     let decision = decide(&observed(&node, Ownership::Verified(&gate), &[]));
@@ -165,8 +168,8 @@ fn the_verdict_is_written_as_a_condition_where_the_gate_wants_it_and_once() {
 fn f09_a_node_that_used_up_its_attempts_stays_failed_whatever_a_later_worker_cannot_tell() {
     let mut node = node();
     let failed = record(6, Verdict::Failed, now());
-    let silent = failed.after(ending(7, failed.round.clone(), Verdict::Inconclusive, now()));
-    remembered(&mut node, &silent);
+    let silent = failed.after(ending(7, failed.scope.clone(), Verdict::Inconclusive, now()));
+    set_record(&mut node, &silent);
     let decision = decided(&node, &[]);
     assert_eq!((decision.state, decision.recheck_in), (State::Failed, Some(Duration::from_mins(5))));
 }
@@ -177,7 +180,7 @@ fn an_image_that_cannot_be_had_is_given_up_before_the_pod_ends_itself() {
     let decision = decided(&node(), std::slice::from_ref(&stuck));
     assert_eq!(decision.recheck_in, Some(Duration::from_mins(1)));
     let decision = decided_at(&node(), &[stuck], now() + SignedDuration::from_secs(61));
-    assert_eq!(remembers(&decision).and_then(|record| record.cause), Some(InconclusiveReason::ImagePull));
+    assert_eq!(recorded(&decision).and_then(|record| record.cause), Some(InconclusiveReason::ImagePull));
 }
 
 #[test]
@@ -187,7 +190,7 @@ fn a_node_whose_gate_with_a_taint_of_its_own_is_gone_is_told_about() {
     let mut node = node();
     node.taints = vec![taint("foreign")];
     let decision = before(&gate, &node, &[reported(1, Outcome::Failed)]);
-    remembered(&mut node, remembers(&decision).expect("it is recorded"));
+    set_record(&mut node, recorded(&decision).expect("it is recorded"));
     assert_eq!(decide(&observed(&node, ownership([], &node), &[])).state, State::Unserved);
     node.taints.clear();
     assert_eq!(decide(&observed(&node, ownership([], &node), &[])).state, State::Ungated, "freed by hand");
@@ -196,8 +199,9 @@ fn a_node_whose_gate_with_a_taint_of_its_own_is_gone_is_told_about() {
 #[test]
 fn a_record_that_counts_too_far_starts_nothing() {
     let mut node = node();
-    let forged = Record { uid: "uid-1".into(), number: crate::record::MOST_WORKERS - 1, ..Record::default() };
-    remembered(&mut node, &forged);
+    let forged =
+        Record { uid: "uid-1".into(), number: crate::record::MAX_WORKER_NUMBER - 1, ..Record::default() };
+    set_record(&mut node, &forged);
     let decision = decided(&node, &[]);
     assert_eq!((starts(&decision), decision.effects.len()), (None, 0));
     assert!(decision.why.contains("nodekeeper.dev/record"), "{}", decision.why);

@@ -43,7 +43,7 @@ impl Life {
     }
 
     fn record(&self) -> Record {
-        Record::read(self.node.record.as_deref(), "uid-1").unwrap_or_default()
+        self.node.record.as_deref().cloned().unwrap_or_default()
     }
 
     /// One decision, done.
@@ -58,7 +58,7 @@ impl Life {
                 }
                 Effect::RemoveWorker { uid, .. } => self.workers.retain(|worker| worker.uid != uid),
                 Effect::PatchRecord(record) => {
-                    remembered(&mut self.node, &record);
+                    set_record(&mut self.node, &record);
                     self.node.record_seen_at = self.at;
                 }
                 Effect::RequestRemediation(cause) => self.asked = cause.observed_at,
@@ -86,7 +86,7 @@ impl Life {
     }
 }
 
-fn asks(decision: &Decision) -> Option<&RemediationCause> {
+fn requests_remediation(decision: &Decision) -> Option<&RemediationCause> {
     decision.effects.iter().find_map(|effect| match effect {
         Effect::RequestRemediation(cause) => Some(cause),
         _ => None,
@@ -97,10 +97,10 @@ fn asks(decision: &Decision) -> Option<&RemediationCause> {
 fn hopeless() -> Life {
     let mut life = Life::new();
     for _ in 0..6 {
-        assert_eq!(asks(&life.fail()), None);
+        assert_eq!(requests_remediation(&life.fail()), None);
     }
     let decision = life.step();
-    let cause = asks(&decision).expect("it asks");
+    let cause = requests_remediation(&decision).expect("it asks");
     assert_eq!((cause.verdict, cause.observed_at), (CauseVerdict::Failed, life.record().at));
     assert_eq!(
         (&*cause.name, &*cause.checks[0].name, &*cause.checks[0].target),
@@ -112,13 +112,13 @@ fn hopeless() -> Life {
 #[test]
 fn a_hopeless_node_is_asked_for_once_for_each_verdict() {
     let mut life = hopeless();
-    assert_eq!(asks(&life.step()), None);
+    assert_eq!(requests_remediation(&life.step()), None);
     life.fail();
     let again = life.step();
-    assert_eq!(asks(&again).expect("a new verdict").observed_at, life.record().at);
+    assert_eq!(requests_remediation(&again).expect("a new verdict").observed_at, life.record().at);
     life.gate.spec.on_failure = FailureAction::KeepTainted;
     life.fail();
-    assert_eq!(asks(&life.step()), None);
+    assert_eq!(requests_remediation(&life.step()), None);
 }
 
 #[test]
@@ -127,12 +127,12 @@ fn a_node_that_nobody_can_be_asked_about_is_looked_at_all_the_same() {
     for _ in 0..3 {
         life.asked = None;
         let decision = life.look();
-        assert!(asks(&decision).is_some() && decision.recheck_in.is_some(), "{decision:?}");
+        assert!(requests_remediation(&decision).is_some() && decision.recheck_in.is_some(), "{decision:?}");
         life.fail();
     }
     life.asked = None;
     let healed = life.attempt(|number| reported(number, Outcome::Passed).progress);
-    assert!(opens(&healed));
+    assert!(removes_taint(&healed));
 }
 
 #[test]
@@ -147,8 +147,8 @@ fn who_is_stuck_is_asked_for_only_where_workers_told_elsewhere() {
         life.fleet.ran_elsewhere = ran_elsewhere;
         life.attempt(|_| Progress::Inconclusive(InconclusiveReason::NotStarted, "no sandbox".into()));
         let stuck = Record { elapsed_seconds: 600, ..life.record() };
-        remembered(&mut life.node, &stuck);
-        assert_eq!(asks(&life.look()).map(|cause| cause.verdict), expected);
+        set_record(&mut life.node, &stuck);
+        assert_eq!(requests_remediation(&life.look()).map(|cause| cause.verdict), expected);
     }
 }
 
@@ -181,18 +181,18 @@ fn what_is_down_freezes_the_blamed_and_each_begins_anew_when_it_is_back() {
             (6, before.elapsed_seconds),
             "attempts and deadline stand still"
         );
-        assert_eq!(asks(&life.step()), None);
+        assert_eq!(requests_remediation(&life.step()), None);
     }
     life.down.clear();
     assert_eq!(life.look().state, State::Pending, "it is looked at at once");
     life.fail();
     let record = life.record();
     assert_eq!((record.attempts, record.verdict), (1, Some(Verdict::Failed)), "a round of its own");
-    assert_eq!(asks(&life.step()), None, "one failure is not six");
+    assert_eq!(requests_remediation(&life.step()), None, "one failure is not six");
     for _ in 0..5 {
         life.fail();
     }
-    assert_eq!(asks(&life.step()).expect("now it is").observed_at, life.record().at);
+    assert_eq!(requests_remediation(&life.step()).expect("now it is").observed_at, life.record().at);
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn a_worker_that_cannot_tell_does_not_thaw_what_is_frozen() {
     assert_eq!(life.record().cause, Some(InconclusiveReason::SharedDependency));
     life.down.clear();
     life.fail();
-    assert_eq!(life.record().attempts, 1, "it begins anew all the same");
+    assert_eq!(life.record().attempts, 1, "it begins restart all the same");
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn a_verdict_about_what_is_down_is_none_and_another_is_one() {
     let mut life = Life::new();
     life.down = vec![dns_down()];
     let passed = life.attempt(|number| reported(number, Outcome::Passed).progress);
-    assert!(opens(&passed), "who passes is let in, whatever is down");
+    assert!(removes_taint(&passed), "who passes is let in, whatever is down");
 }
 
 #[test]
@@ -273,11 +273,11 @@ fn a_deadline_that_is_past_does_not_make_a_frozen_node_stuck() {
     let mut life = Life::new();
     life.fail();
     let late = Record { elapsed_seconds: 9_999, ..life.record() };
-    remembered(&mut life.node, &late);
+    set_record(&mut life.node, &late);
     life.down = vec![dns_down()];
     life.step();
     let decision = life.look();
-    assert_eq!((decision.state, asks(&decision)), (State::Inconclusive, None));
+    assert_eq!((decision.state, requests_remediation(&decision)), (State::Inconclusive, None));
 }
 
 #[test]
@@ -289,4 +289,20 @@ fn a_record_remembers_few_checks_and_short_ones() {
     life.attempt(|number| Progress::Reported(Report::judge(identity(number), results.clone(), 5)));
     let failed = life.record().failed;
     assert_eq!((failed.len(), failed[0].target.len(), failed[0].reason.len()), (8, 128, 64));
+}
+
+#[test]
+fn without_the_policy_nodes_pass_and_no_failure_counts() {
+    let mut life = Life::new();
+    life.step();
+    let (gate, failed, passed) =
+        (life.gate.clone(), reported(1, Outcome::Failed), reported(1, Outcome::Passed));
+    let unknown = |node: &NodeView, workers: &[WorkerView]| {
+        decide(&Observed { policy_known: false, ..observed(node, Ownership::Gated(&gate), workers) })
+    };
+    assert!(removes_taint(&unknown(&life.node, &[passed])));
+    assert_eq!(unknown(&life.node, &[failed]).effects, [], "an outage may be known in the policy");
+    let hopeless = hopeless();
+    let asked = unknown(&hopeless.node, &[]);
+    assert_eq!(requests_remediation(&asked), None);
 }

@@ -8,7 +8,7 @@ fn verified() -> (NodeView, GateView) {
     let mut node = node();
     node.taints = vec![taint("foreign")];
     node.labels.insert("node-ready/verified", "true");
-    remembered(&mut node, &record(1, Verdict::Passed, now()).opened("node-ready/verified"));
+    set_record(&mut node, &record(1, Verdict::Passed, now()).opened("node-ready/verified"));
     (node, gate())
 }
 
@@ -40,7 +40,7 @@ fn f07_whoever_removes_the_label_gets_a_worker_in_place_and_the_label_back() {
     assert_eq!((decision.state, starts(&decision)), (State::Verified, Some(2)));
     assert_eq!(regates(&decision), None, "it goes on working");
     let decision = look(&node, &gate, &[reported(2, Outcome::Passed)], Fleet::default(), 60);
-    assert!(opens(&decision) && regates(&decision).is_none(), "{decision:?}");
+    assert!(removes_taint(&decision) && regates(&decision).is_none(), "{decision:?}");
     assert_eq!(removed(&decision), ["pod-2"]);
 }
 
@@ -58,12 +58,12 @@ fn whoever_asks_gets_a_worker_and_a_round_of_its_own() {
     assert_eq!(starts(&look(&node, &gate, &[], Fleet::default(), 60)), Some(2));
     // One that used up its attempts need not wait for the next rare look.
     let mut failed = self::node();
-    remembered(&mut failed, &record(6, Verdict::Failed, now()));
+    set_record(&mut failed, &record(6, Verdict::Failed, now()));
     assert_eq!(starts(&decided(&failed, &[])), None);
     failed.verify = Some("now".into());
     assert_eq!(starts(&decided(&failed, &[])), Some(7));
     let decision = decided(&failed, &[reported(7, Outcome::Failed)]);
-    assert_eq!(remembers(&decision).map(|record| record.attempts), Some(1), "and has them all again");
+    assert_eq!(recorded(&decision).map(|record| record.attempts), Some(1), "and has them all again");
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn a_node_that_is_held_for_its_boot_gets_its_worker_at_once() {
     let decision = look(&node, &gate, &[], Fleet::default(), 60);
     let record = regates(&decision).expect("it is tainted").clone();
     assert!(!record.is_open() && record.number == 1);
-    remembered(&mut node, &record);
+    set_record(&mut node, &record);
     node.taints.push(taint("node-ready/unverified"));
     assert_eq!(starts(&look(&node, &gate, &[], Fleet::default(), 60)), Some(2));
 }
@@ -99,9 +99,9 @@ fn only_a_failure_taints_it_again() {
     let silent = worker(2, Progress::Inconclusive(InconclusiveReason::OutOfMemory, "OOMKilled".into()));
     let decision = look(&node, &gate, &[silent], Fleet::default(), 60);
     assert_eq!((regates(&decision), decision.state), (None, State::Verified));
-    let record = remembers(&decision).expect("it is recorded").clone();
+    let record = recorded(&decision).expect("it is recorded").clone();
     assert!(record.is_open(), "it still works");
-    remembered(&mut node, &record);
+    set_record(&mut node, &record);
     assert_eq!(
         starts(&look(&node, &gate, &[], Fleet::default(), 90)),
         Some(3),
@@ -111,7 +111,7 @@ fn only_a_failure_taints_it_again() {
     let decision = look(&node, &gate, &[reported(3, Outcome::Failed)], Fleet::default(), 60);
     let record = regates(&decision).expect("it is tainted").clone();
     assert!(!record.is_open() && record.retainted && record.attempts == 1, "{record:?}");
-    remembered(&mut node, &record);
+    set_record(&mut node, &record);
     node.taints.push(taint("node-ready/unverified"));
     let decision = look(&node, &gate, &[reported(4, Outcome::Passed)], Fleet::default(), 60);
     let Some(Effect::RemoveTaint(record)) = decision.effects.first() else { panic!("{decision:?}") };
@@ -126,7 +126,7 @@ fn where_many_fail_at_once_no_more_are_tainted() {
     let decision = look(&node, &gate, &[reported(2, Outcome::Failed)], many, 60);
     assert_eq!((regates(&decision), decision.state), (None, State::Verified));
     assert!(decision.why.contains("hardly the node"), "{}", decision.why);
-    remembered(&mut node, remembers(&decision).expect("it is recorded"));
+    set_record(&mut node, recorded(&decision).expect("it is recorded"));
     let decision = look(&node, &gate, &[], many, 61);
     let wait = decision.recheck_in.expect("it is looked at again");
     assert!(wait > Duration::from_mins(3), "it works, and is looked at rarely: {wait:?}");
@@ -145,7 +145,7 @@ fn a_continuous_gate_looks_again_and_taints_after_failures_in_a_row() {
     for failure in 2..4 {
         let decision = look(&node, &gate, &[reported(failure, Outcome::Failed)], Fleet::default(), 0);
         assert_eq!(regates(&decision), None, "{failure}");
-        remembered(&mut node, remembers(&decision).expect("it is recorded"));
+        set_record(&mut node, recorded(&decision).expect("it is recorded"));
     }
     let decision = look(&node, &gate, &[reported(4, Outcome::Failed)], Fleet::default(), 0);
     assert!(regates(&decision).is_some(), "{decision:?}");
@@ -167,9 +167,9 @@ fn a_node_that_a_person_tainted_is_open_no_more() {
     let (mut node, gate) = verified();
     node.taints.push(taint("node-ready/unverified"));
     let decision = look(&node, &gate, &[reported(2, Outcome::Failed)], Fleet::default(), 60);
-    let record = remembers(&decision).expect("it is recorded");
+    let record = recorded(&decision).expect("it is recorded");
     assert!(!record.is_open(), "whoever frees it by hand then is obeyed: {record:?}");
-    remembered(&mut node, record);
+    set_record(&mut node, record);
     node.taints.pop();
     assert_eq!(look(&node, &gate, &[], Fleet::default(), 600).state, State::Ungated);
 }

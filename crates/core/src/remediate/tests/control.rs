@@ -246,7 +246,7 @@ fn verified(name: &str) -> NodeView {
         uid: uid.into(),
         ready: true,
         labels,
-        record: Some(record.opened("label").to_annotation().into()),
+        record: Some(record.opened("label").into()),
         ..NodeView::default()
     }
 }
@@ -267,7 +267,7 @@ fn controls_are_verified_nodes_of_the_zone_that_work() {
     assert!(!fits(|node| {
         node.taints = vec![Taint { key: "node-ready/unverified".into(), effect: "NoSchedule".into() }];
     }));
-    assert!(!fits(|node| node.record = Some(failed_record("uid-n", at(0)).to_annotation().into())));
+    assert!(!fits(|node| node.record = Some(failed_record("uid-n", at(0)).into())));
     let of_other = GateView { uid: "gate-2".into(), ..gate() };
     assert_eq!(candidates([&verified("n")], &of_other, "a", 1).len(), 0);
     let nodes: Vec<NodeView> = (0..20).map(|i| verified(&format!("n{i}"))).collect();

@@ -51,7 +51,7 @@ fn a_gate_is_believed_only_by_what_the_node_bears_now() {
         Some(BlockReason::EvidenceExpired)
     );
     assert_eq!(gate(|record| record.at = None), Some(BlockReason::EvidenceExpired));
-    assert_eq!(gate(|record| record.round.boot_id = "boot-0".into()), Some(BlockReason::OtherBoot));
+    assert_eq!(gate(|record| record.scope.boot_id = "boot-0".into()), Some(BlockReason::OtherBoot));
     assert_eq!(gate(|record| record.open = true), Some(BlockReason::NodeRecovered));
     assert_eq!(gate(|record| record.verdict = Some(Verdict::Passed)), Some(BlockReason::NodeRecovered));
     assert_eq!(World::with(|world| world.target().record = None).hold(), Some(BlockReason::EvidenceExpired));

@@ -51,18 +51,18 @@ fn is_tainted(node: &NodeView) -> bool {
 }
 
 fn record(node: &NodeView) -> Record {
-    Record::read(node.record.as_deref(), &node.uid).unwrap_or_default()
+    node.record.as_deref().cloned().unwrap_or_default()
 }
 
 fn properly_open(node: &NodeView, workers_left: usize) -> Option<String> {
-    let Record { verdict, why, round, .. } = record(node);
+    let Record { verdict, why, scope, .. } = record(node);
     if is_tainted(node) {
         Some(format!("it should be open, and is tainted {TAINT}: {why}"))
     } else if node.labels.get(LABEL).is_none_or(|value| value != "true") {
         Some(format!("it is open, and has no label {LABEL}=true"))
     } else if verdict != Some(Verdict::Passed) {
         Some(format!("it is open, and its record does not say Passed: {why}"))
-    } else if *round.boot_id != *node.boot_id {
+    } else if *scope.boot_id != *node.boot_id {
         Some("it was opened by a verdict about another boot".into())
     } else if workers_left > 0 {
         Some(format!("it is open, and {workers_left} of its workers are still there"))

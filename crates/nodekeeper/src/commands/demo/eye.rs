@@ -155,13 +155,14 @@ impl Eye {
             fleet: Fleet::default(),
             down: &[],
             // That a replacement is asked for is told by the second act.
+            policy_known: true,
             asked: Some(Timestamp::MAX),
             now,
             // No worker of the demo is ever overdue.
             elapsed: Duration::ZERO,
         });
         let record = record_of(node);
-        let same_boot = *record.round.boot_id == *node.boot_id;
+        let same_boot = *record.scope.boot_id == *node.boot_id;
         let newest = workers.iter().map(|worker| worker.identity.number).max().unwrap_or_default();
         let before = match record.verdict {
             Some(Verdict::Failed | Verdict::Inconclusive) => Some(&record),
@@ -273,7 +274,7 @@ fn replace<T>(all: &mut BTreeMap<String, T>, key: &str, new: Option<T>) -> Optio
 }
 
 fn record_of(node: &NodeView) -> Record {
-    Record::read(node.record.as_deref(), &node.uid).unwrap_or_default()
+    node.record.as_deref().cloned().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use nodekeeper_core::fleet::FleetIndex;
 use nodekeeper_core::gate::Effect;
 use nodekeeper_core::node::NodeView;
+use nodekeeper_core::reasons::NODE_VERIFICATION_FAILED;
 use nodekeeper_core::record::Record;
 use nodekeeper_core::report::Verdict;
 use nodekeeper_core::worker::{Progress, WorkerView};
@@ -71,7 +72,7 @@ impl EffectMetrics<'_> {
             (Effect::PatchRecord(_) | Effect::SetNodeCondition(_), Err(_)) => {
                 metrics.failed(node, Failure::WriteNode);
             }
-            (Effect::EmitEvent(event), _) if event.reason == "NodeVerificationFailed" => {
+            (Effect::EmitEvent(event), _) if event.reason == NODE_VERIFICATION_FAILED => {
                 metrics.gave_up(node, self.gate, self.age());
             }
             _ => {}
@@ -79,7 +80,7 @@ impl EffectMetrics<'_> {
     }
 
     fn record_before(&self) -> Record {
-        Record::read(self.node.record.as_deref(), &self.node.uid).unwrap_or_default()
+        self.node.record.as_deref().cloned().unwrap_or_default()
     }
 
     /// The result of the previous worker; none if this is the first.
@@ -100,7 +101,7 @@ impl EffectMetrics<'_> {
         if record.number <= before.number {
             return;
         }
-        let counted = record.attempts > if record.round == before.round { before.attempts } else { 0 };
+        let counted = record.attempts > if record.scope == before.scope { before.attempts } else { 0 };
         let verdict = record.verdict.filter(|_| counted).unwrap_or(Verdict::Inconclusive);
         let worker = self.workers.iter().find(|worker| worker.identity.number == record.number);
         let took = worker.map_or(Duration::ZERO, |worker| self.elapsed.saturating_sub(worker.first_seen));

@@ -214,11 +214,12 @@ impl Reconciler for GateReconciler {
                 // What a gate's status says concerns no node.
                 if before.map(identity) == after.map(identity) { Vec::new() } else { self.all_nodes() }
             }
+            kinds::POLICIES | kinds::REMEDIATIONS if change.is_whole_kind() => self.all_nodes(),
             kinds::POLICIES => {
                 let (before, after) = change.states::<Policy>();
                 let outages = |policy: Option<&Policy>| policy.map(|policy| policy.status.down.clone());
                 let changed = outages(before).unwrap_or_default() != outages(after).unwrap_or_default();
-                if changed || change.is_whole_kind() { self.all_nodes() } else { Vec::new() }
+                if changed { self.all_nodes() } else { Vec::new() }
             }
             _ => Vec::new(),
         }

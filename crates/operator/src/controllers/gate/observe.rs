@@ -7,7 +7,6 @@ use nodekeeper_core::gate::{
     Decision, Effect, Fleet, GateView, NodeInputs, Ownership, Slots, State, Surroundings, decide, observe,
 };
 use nodekeeper_core::node::NodeView;
-use nodekeeper_core::record::Record;
 use nodekeeper_core::remediate::{evidence_lasts, reported_elsewhere};
 use nodekeeper_core::worker::WorkerView;
 use std::sync::Arc;
@@ -63,7 +62,7 @@ impl GateReconciler {
         let daemons = caches.daemon_pods.of(name);
         let (now, elapsed) = (self.shared.clock.now(), self.shared.clock.elapsed());
         let policy = caches.policy();
-        let is_known = caches.policies.lock().is_current();
+        let is_known = caches.policies.lock().is_current() && caches.remediations.lock().is_current();
         let outages = policy.as_ref().map_or(&[][..], |policy| &policy.status.down);
         let gates = caches.gates.lock();
         let inputs = NodeInputs {
@@ -108,7 +107,7 @@ impl GateReconciler {
         decision: &Decision,
         gates: Vec<Arc<str>>,
     ) {
-        let record = Record::read(node.record.as_deref(), &node.uid).unwrap_or_default();
+        let record = node.record.as_deref().cloned().unwrap_or_default();
         let mut fleet = lock(&self.term.fleet);
         let status = NodeStatus {
             at: fleet.name(index),
@@ -120,7 +119,7 @@ impl GateReconciler {
                 || decision.effects.iter().any(|one| matches!(one, Effect::Retaint(_))),
             created_at: node.created.as_second(),
             retries: record.attempts.saturating_sub(1),
-            took: None,
+            worker_ms: None,
         };
         if gated && is_new(fleet.get(&node.name)) {
             info!(node = &*node.name, state = state_word(decision.state), "Node added to queue");
@@ -159,7 +158,7 @@ mod tests {
             retainted: false,
             created_at: 0,
             retries: 0,
-            took: None,
+            worker_ms: None,
         };
         assert!(is_new(None));
         for state in [State::Ungated, State::Unserved] {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nodekeeper_core::api::NodeGateStatus;
 use nodekeeper_core::autoscaler::{Autoscalers, judge};
-use nodekeeper_core::fleet::{Seen, shadow, status};
+use nodekeeper_core::fleet::{GateStatusInput, shadowing_gate, status};
 use nodekeeper_core::gate::{GateView, State};
 use tracing::info;
 
@@ -65,7 +65,7 @@ impl GateStatusReconciler {
         let fleet = lock(&self.term.fleet);
         let refused = lock(&self.term.limiter).refusal(name, clock.elapsed());
         let all: Vec<&GateView> = gates.iter().collect();
-        let shadowed_by = shadow(&gate, &all, nodes.iter());
+        let shadowed_by = shadowing_gate(&gate, &all, nodes.iter());
         let unserved = gate.spec.taints.iter().find_map(|taint| {
             let count = fleet.counts(&taint.key).count(State::Unserved);
             let example = fleet.example(&taint.key, State::Unserved)?;
@@ -82,7 +82,7 @@ impl GateStatusReconciler {
         if there.cluster_autoscaler {
             metrics.autoscaler("cluster-autoscaler", found.status == "True");
         }
-        let seen = Seen {
+        let input = GateStatusInput {
             gate: &gate,
             counts: &fleet.counts(name),
             refused: refused.as_deref(),
@@ -91,7 +91,7 @@ impl GateStatusReconciler {
             autoscalers: found,
         };
         let now = clock.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        let next = status(&seen, &gate.status, &now);
+        let next = status(&input, &gate.status, &now);
         Some((gate, next))
     }
 }
