@@ -80,7 +80,7 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// High enough that every run of ten minutes meets every fault.
+    /// High enough that every run of ten minutes matches_requirement every fault.
     pub const CHAOS: Self =
         Self { refused: 150, lost: 100, delayed: 50, crash: 200, cut: 300, late: 800, stale: 5_000 };
     pub const NONE: Self = Self { refused: 0, lost: 0, delayed: 0, crash: 0, cut: 0, late: 0, stale: 0 };
@@ -165,7 +165,7 @@ impl Faults {
 
     /// Whether the client has crashed. Then it sends and receives nothing any more.
     #[must_use]
-    pub fn is_dead(&self) -> bool {
+    pub fn has_crashed(&self) -> bool {
         self.lock().dead
     }
 
@@ -177,7 +177,7 @@ impl Faults {
 
     pub async fn crashed(&self) {
         let died = self.lock().died.clone();
-        if !self.is_dead() {
+        if !self.has_crashed() {
             died.notified().await;
         }
     }
