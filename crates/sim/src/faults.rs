@@ -80,7 +80,7 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// High enough that every run of ten minutes matches_requirement every fault.
+    /// High enough that every run of ten minutes meets every fault.
     pub const CHAOS: Self =
         Self { refused: 150, lost: 100, delayed: 50, crash: 200, cut: 300, late: 800, stale: 5_000 };
     pub const NONE: Self = Self { refused: 0, lost: 0, delayed: 0, crash: 0, cut: 0, late: 0, stale: 0 };
