@@ -165,7 +165,7 @@ impl Faults {
 
     /// Whether the client has crashed. Then it sends and receives nothing any more.
     #[must_use]
-    pub fn is_dead(&self) -> bool {
+    pub fn has_crashed(&self) -> bool {
         self.lock().dead
     }
 
@@ -177,7 +177,7 @@ impl Faults {
 
     pub async fn crashed(&self) {
         let died = self.lock().died.clone();
-        if !self.is_dead() {
+        if !self.has_crashed() {
             died.notified().await;
         }
     }

@@ -79,7 +79,7 @@ impl Transport {
         fault: Fault,
         request: &Request<Bytes>,
     ) -> Result<Response<Body>, BoxError> {
-        if faults.is_dead() {
+        if faults.has_crashed() {
             return never().await;
         }
         let refused = match fault {
@@ -194,7 +194,7 @@ fn inject_watch_faults(
             WatchFault::Cut => None,
             WatchFault::Delay(delay) => {
                 sleep(delay).await;
-                if faults.is_dead() { None } else { Some((line, Some((events, faults, watch)))) }
+                if faults.has_crashed() { None } else { Some((line, Some((events, faults, watch)))) }
             }
         }
     })

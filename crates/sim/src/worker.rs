@@ -34,7 +34,7 @@ impl ContainerRuntime for Workers {
 
     fn run(&self, config: ContainerConfig) -> BoxFuture<'static, Terminated> {
         match assignment(&config.container) {
-            Some(text) => Box::pin(work(text.to_owned(), config)),
+            Some(text) => Box::pin(run_worker(text.to_owned(), config)),
             None => FakeRuntime.run(config),
         }
     }
@@ -57,7 +57,7 @@ pub fn service_account(pod: &Value) -> String {
     format!("system:serviceaccount:{}:{account}", namespace(pod))
 }
 
-async fn work(text: String, config: ContainerConfig) -> Terminated {
+async fn run_worker(text: String, config: ContainerConfig) -> Terminated {
     let mut random = fastrand::Rng::with_seed(hash(uid(&config.pod)));
     // The start of sandbox and process; the checks take some milliseconds more.
     sleep(Duration::from_millis(random.u64(200..1800))).await;

@@ -123,7 +123,7 @@ fn run_all(scenarios: &Scenarios, from: u64, count: u64) -> bool {
     let found = sweep(|seed| scenarios.of(seed), from..from.saturating_add(count), |found| meter.show(found));
     print!("{found}");
     println!("in {} at {} seeds a second", span(meter.start.elapsed()), meter.rate(found.runs));
-    let missing = if count >= SEEDS { never_met(&found) } else { Vec::new() };
+    let missing = if count >= SEEDS { missing_coverage(&found) } else { Vec::new() };
     for missing in &missing {
         println!("FAILED: {missing}, so the sweep does not cover it");
     }
@@ -189,7 +189,7 @@ fn span(time: Duration) -> String {
 /// scenario of its own covers those.
 const RARE: usize = 3;
 
-fn never_met(found: &Sweep) -> Vec<String> {
+fn missing_coverage(found: &Sweep) -> Vec<String> {
     let met = |fault: &&&str| !found.coverage.faults.contains_key(**fault);
     let mut missing: Vec<String> =
         FAULTS.iter().filter(met).map(|f| format!("{f} was never injected")).collect();

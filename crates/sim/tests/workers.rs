@@ -34,7 +34,7 @@ impl Bench {
     }
 
     /// Runs a worker. Returns its exit code and its report.
-    async fn work(&self, name: &str, node: &str, assignment: &str) -> (i64, Report) {
+    async fn run_worker(&self, name: &str, node: &str, assignment: &str) -> (i64, Report) {
         let container = json!({"name": "worker", "image": "example.com/worker:1",
             "env": [{"name": Assignment::ENV, "value": assignment}]});
         let pod = json!({"metadata": {"name": name},
@@ -58,7 +58,7 @@ impl Bench {
     }
 
     async fn standard(&self, name: &str, node: &str) -> (i64, Report) {
-        self.work(name, node, &standard()).await
+        self.run_worker(name, node, &standard()).await
     }
 }
 
@@ -138,9 +138,9 @@ async fn f23_a_network_fault_fails_its_check_on_its_node_only() {
     ] {
         let outage = Outage::Node("n1".into());
         bench.cluster.network().fail_at(fault, outage.clone());
-        let (code, report) = bench.work(&format!("n1-{fault:?}").to_lowercase(), "n1", &text).await;
+        let (code, report) = bench.run_worker(&format!("n1-{fault:?}").to_lowercase(), "n1", &text).await;
         assert_eq!((code, report.summary().as_str()), (1, told), "{report:?}");
-        let (code, report) = bench.work(&format!("n2-{fault:?}").to_lowercase(), "n2", &text).await;
+        let (code, report) = bench.run_worker(&format!("n2-{fault:?}").to_lowercase(), "n2", &text).await;
         assert_eq!(code, 0, "{report:?}");
         bench.cluster.network().heal_at(fault, &outage);
     }
@@ -153,16 +153,16 @@ async fn each_cluster_dns_server_is_queried_by_address() {
     let assignment =
         Assignment { checks: Checks { dns: Some(dns), ..Checks::default() }, ..Assignment::default() };
     let text = serde_json::to_string(&assignment).expect("it is JSON");
-    let (code, report) = bench.work("w1", "n1", &text).await;
+    let (code, report) = bench.run_worker("w1", "n1", &text).await;
     assert_eq!((code, report.checks[1].message.as_str()), (0, "2 of 2 know it"), "{report:?}");
     bench.cluster.network().fail_at(Fault::Pods, Outage::All);
-    let (code, report) = bench.work("w2", "n1", &text).await;
+    let (code, report) = bench.run_worker("w2", "n1", &text).await;
     assert_eq!((code, report.checks[1].outcome), (1, Outcome::Failed), "{report:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_invalid_assignment_exits_2() {
-    let (code, report) = Bench::new().work("w", "n1", "what?").await;
+    let (code, report) = Bench::new().run_worker("w", "n1", "what?").await;
     assert_eq!((code, report.verdict), (2, Verdict::Inconclusive));
 }
 

@@ -49,17 +49,17 @@ fn process_changes(api: &Local, changes: &[Arc<Change>]) {
     }
     if !owners_gone.is_empty() {
         pending
-            .extend(everything(api).into_iter().filter(|o| owner_uids(o).any(|u| owners_gone.contains(u))));
+            .extend(all_objects(api).into_iter().filter(|o| owner_uids(o).any(|u| owners_gone.contains(u))));
         // A foreground deletion waits for its last dependent.
         pending
-            .extend(everything(api).into_iter().filter(|o| is_deleting(o) && has_finalizer(o, FOREGROUND)));
+            .extend(all_objects(api).into_iter().filter(|o| is_deleting(o) && has_finalizer(o, FOREGROUND)));
     }
     for object in pending {
         process(api, &object);
     }
 }
 
-fn everything(api: &Local) -> Vec<Arc<Value>> {
+fn all_objects(api: &Local) -> Vec<Arc<Value>> {
     let state = api.cluster().state();
     let collections: Vec<String> = state.store.collections().cloned().collect();
     collections.iter().flat_map(|c| state.store.all(c).map(|(_, o)| o.clone()).collect::<Vec<_>>()).collect()
@@ -71,7 +71,7 @@ fn owner_uids(object: &Value) -> impl Iterator<Item = &str> {
 
 fn dependents(api: &Local, owner: &Value) -> Vec<Arc<Value>> {
     let id = uid(owner);
-    everything(api).into_iter().filter(|o| owner_uids(o).any(|u| u == id)).collect()
+    all_objects(api).into_iter().filter(|o| owner_uids(o).any(|u| u == id)).collect()
 }
 
 fn process(api: &Local, stale: &Value) {
@@ -87,7 +87,7 @@ fn process(api: &Local, stale: &Value) {
     }
     let references = items(&object, "metadata.ownerReferences");
     let (there, gone): (Vec<&Value>, Vec<&Value>) =
-        references.iter().partition(|r| owner_is_there(api, r, &object));
+        references.iter().partition(|r| owner_exists(api, r, &object));
     if gone.is_empty() {
         return;
     }
@@ -112,7 +112,7 @@ fn delete_dependents_first(api: &Local, owner: &Value) {
     }
     for dependent in all.iter().filter(|d| !is_deleting(d)) {
         let others = items(dependent, "metadata.ownerReferences").iter().filter(|r| text(r, "uid") != id);
-        let has_another = others.into_iter().any(|r| owner_is_there(api, r, dependent));
+        let has_another = others.into_iter().any(|r| owner_exists(api, r, dependent));
         if has_another {
             forget_owners(api, dependent, &[id.to_owned()]);
         } else {
@@ -129,7 +129,7 @@ fn current(api: &Local, object: &Value) -> Option<Arc<Value>> {
 }
 
 /// An owner of an unknown kind counts as present, as for the real collector, which retries.
-fn owner_is_there(api: &Local, reference: &Value, dependent: &Value) -> bool {
+fn owner_exists(api: &Local, reference: &Value, dependent: &Value) -> bool {
     let state = api.cluster().state();
     let Some(resource) = state.resource_of(text(reference, "apiVersion"), text(reference, "kind")) else {
         return true;

@@ -82,12 +82,12 @@ fn selects(pod: &Value, node: &Value) -> bool {
         let (expressions, fields) = (items(term, "matchExpressions"), items(term, "matchFields"));
         // An empty term selects nothing.
         !(expressions.is_empty() && fields.is_empty())
-            && expressions.iter().all(|e| meets(e, label(text(e, "key"))))
-            && fields.iter().all(|e| meets(e, field(text(e, "key"))))
+            && expressions.iter().all(|e| matches_requirement(e, label(text(e, "key"))))
+            && fields.iter().all(|e| matches_requirement(e, field(text(e, "key"))))
     })
 }
 
-fn meets(requirement: &Value, value: Option<&str>) -> bool {
+fn matches_requirement(requirement: &Value, value: Option<&str>) -> bool {
     let listed = |v: &str| items(requirement, "values").iter().any(|w| w == v);
     let bound = items(requirement, "values").first().and_then(|v| v.as_str()?.parse::<i64>().ok());
     let as_number = value.and_then(|v| v.parse::<i64>().ok());

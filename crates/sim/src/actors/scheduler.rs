@@ -15,14 +15,14 @@ use crate::object::{condition, is_deleting, items, name, namespace, number, set_
 pub(super) async fn run(api: Local) {
     let mut changes = api.watch(&["pods", "nodes"]);
     loop {
-        place_all(&api);
+        schedule_all(&api);
         changes.next().await;
         sleep(REACTION_TIME).await;
         changes.drain();
     }
 }
 
-fn place_all(api: &Local) {
+fn schedule_all(api: &Local) {
     let pods = api.all("pods");
     let mut waiting: Vec<&Arc<Value>> = pods.iter().filter(|p| is_waiting(p)).collect();
     if waiting.is_empty() {

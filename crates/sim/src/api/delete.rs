@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use super::status::{ApiError, Cause};
+use super::status::{ApiError, StatusCause};
 use super::{Caller, State, key};
 use crate::clock::time;
 use crate::object::{self, has_finalizer, is_deleting, items, number, set, text};
@@ -54,13 +54,13 @@ impl DeleteOptions {
             "Orphan" => Some(Propagation::Orphan),
             other => {
                 let allowed = ["Background", "Foreground", "Orphan"].map(|p| format!("{p:?}"));
-                let cause = Cause::unsupported("propagationPolicy", &json!(other), &allowed);
+                let cause = StatusCause::unsupported("propagationPolicy", &json!(other), &allowed);
                 return Err(ApiError::invalid_options("DeleteOptions", &[cause]));
             }
         };
         if !policy.is_empty() && body.get("orphanDependents").is_some() {
             let detail = "orphanDependents and deletionPropagation cannot be both set";
-            let cause = Cause::invalid("propagationPolicy", &json!(policy), detail);
+            let cause = StatusCause::invalid("propagationPolicy", &json!(policy), detail);
             return Err(ApiError::invalid_options("DeleteOptions", &[cause]));
         }
         let seconds = body.get("gracePeriodSeconds").filter(|s| !s.is_null());

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::decode::{duplicate_fields, refuse_fields};
-use super::status::{ApiError, Cause};
+use super::status::{ApiError, StatusCause};
 use super::{Caller, DeleteOptions, Deleted, Edit, Request, Shape, State, Verb, Watch};
 use crate::object;
 use crate::resource::Resource;
@@ -195,7 +195,7 @@ fn read_dry_run(request: &Request) -> Result<bool, ApiError> {
         "" => Ok(false),
         "All" => Ok(true),
         other => {
-            let cause = Cause::unsupported("dryRun", &json!(other), &["\"All\"".to_owned()]);
+            let cause = StatusCause::unsupported("dryRun", &json!(other), &["\"All\"".to_owned()]);
             Err(ApiError::invalid_options(options_kind(request.verb), &[cause]))
         }
     }
@@ -216,7 +216,7 @@ fn read_field_validation(request: &Request) -> Result<bool, ApiError> {
         "Strict" => Ok(true),
         other => {
             let allowed = ["", "Ignore", "Strict", "Warn"].map(|v| format!("{v:?}"));
-            let cause = Cause::unsupported("fieldValidation", &json!(other), &allowed);
+            let cause = StatusCause::unsupported("fieldValidation", &json!(other), &allowed);
             Err(ApiError::invalid_options(options_kind(request.verb), &[cause]))
         }
     }

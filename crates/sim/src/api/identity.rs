@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::status::{ApiError, Cause};
+use super::status::{ApiError, StatusCause};
 use crate::object::{self, at, set, take, text};
 use crate::resource::Resource;
 
@@ -59,7 +59,8 @@ fn check_version(resource: &Resource, new: &Value, old: &Value) -> Result<(), Ap
         if !resource.guarded_update {
             return Ok(());
         }
-        let cause = Cause::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
+        let cause =
+            StatusCause::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
         return Err(ApiError::invalid(resource, name, &[cause]));
     }
     if version.parse::<u64>().is_err() {
@@ -72,6 +73,6 @@ fn check_version(resource: &Resource, new: &Value, old: &Value) -> Result<(), Ap
 }
 
 fn immutable(resource: &Resource, name: &str, path: &str, value: Option<&Value>) -> ApiError {
-    let cause = Cause::invalid(path, value.unwrap_or(&Value::Null), "field is immutable");
+    let cause = StatusCause::invalid(path, value.unwrap_or(&Value::Null), "field is immutable");
     ApiError::invalid(resource, name, &[cause])
 }

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use serde_json::{Value, json};
 
 use super::selector::{Fields, Labels};
-use super::status::{ApiError, Cause};
+use super::status::{ApiError, StatusCause};
 use super::{Query, Request, State};
 use crate::resource::Resource;
 
@@ -64,7 +64,7 @@ impl State {
             let detail = "sendInitialEvents is forbidden for list";
             return Err(ApiError::invalid_options(
                 "ListOptions",
-                &[Cause::forbidden("sendInitialEvents", detail)],
+                &[StatusCause::forbidden("sendInitialEvents", detail)],
             ));
         }
         let selection = Selection::read(&request.resource, &request.namespace, query)?;
@@ -100,12 +100,12 @@ impl State {
         let asked = query.text("resourceVersion");
         let rule = query.text("resourceVersionMatch");
         let refuse = |detail: &str| {
-            let cause = Cause::forbidden("resourceVersionMatch", detail);
+            let cause = StatusCause::forbidden("resourceVersionMatch", detail);
             Err(ApiError::invalid_options("ListOptions", &[cause]))
         };
         if !matches!(rule, "" | "Exact" | "NotOlderThan") {
             let allowed = ["\"Exact\"".to_owned(), "\"NotOlderThan\"".to_owned()];
-            let cause = Cause::unsupported("resourceVersionMatch", &json!(rule), &allowed);
+            let cause = StatusCause::unsupported("resourceVersionMatch", &json!(rule), &allowed);
             return Err(ApiError::invalid_options("ListOptions", &[cause]));
         }
         if asked.is_empty() {

@@ -63,7 +63,7 @@ mod tests {
     use crate::cluster::{Cluster, Options};
     use crate::server;
 
-    fn ask(method: Method, path: &str, body: &'static str) -> (u16, Value) {
+    fn send(method: Method, path: &str, body: &'static str) -> (u16, Value) {
         let cluster = Cluster::new(Options::simulated(1));
         let mut request = http::Request::new(Bytes::from_static(body.as_bytes()));
         *request.method_mut() = method;
@@ -77,7 +77,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_review_names_the_user() {
         let body = r#"{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}"#;
-        let (code, answer) = ask(Method::POST, PATH, body);
+        let (code, answer) = send(Method::POST, PATH, body);
         assert_eq!((code, text(&answer, "kind")), (201, KIND));
         let user = &answer["status"]["userInfo"];
         assert_eq!(user["username"], "system:serviceaccount:ns:worker");
@@ -88,20 +88,20 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn only_a_self_subject_review_can_be_created() {
-        assert_eq!(ask(Method::GET, PATH, "").0, 405);
-        assert_eq!(ask(Method::DELETE, PATH, "").0, 405);
-        assert_eq!(ask(Method::POST, PATH, "{").0, 400);
-        assert_eq!(ask(Method::POST, PATH, r#"{"kind":"TokenReview"}"#).0, 400);
+        assert_eq!(send(Method::GET, PATH, "").0, 405);
+        assert_eq!(send(Method::DELETE, PATH, "").0, 405);
+        assert_eq!(send(Method::POST, PATH, "{").0, 400);
+        assert_eq!(send(Method::POST, PATH, r#"{"kind":"TokenReview"}"#).0, 400);
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_review_is_discoverable() {
-        let (_, groups) = ask(Method::GET, "/apis", "");
+        let (_, groups) = send(Method::GET, "/apis", "");
         let names: Vec<_> = groups["groups"].as_array().expect("a list").iter().map(|g| &g["name"]).collect();
         assert!(names.contains(&&json!(GROUP)), "{names:?}");
-        let (_, list) = ask(Method::GET, "/apis/authentication.k8s.io/v1", "");
+        let (_, list) = send(Method::GET, "/apis/authentication.k8s.io/v1", "");
         assert_eq!(list["resources"][0]["verbs"], json!(["create"]));
-        let (_, group) = ask(Method::GET, "/apis/authentication.k8s.io", "");
+        let (_, group) = send(Method::GET, "/apis/authentication.k8s.io", "");
         assert_eq!(group["preferredVersion"]["groupVersion"], "authentication.k8s.io/v1");
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use regex::Regex;
 use serde_json::{Value, json};
 
-use super::status::Cause;
+use super::status::StatusCause;
 
 /// The `openAPIV3Schema` of one version of a custom resource.
 #[derive(Clone, Debug)]
@@ -50,7 +50,7 @@ impl Schema {
     }
 
     #[must_use]
-    pub fn validate(&self, object: &Value) -> Vec<Cause> {
+    pub fn validate(&self, object: &Value) -> Vec<StatusCause> {
         let mut causes = Vec::new();
         validate(object, &self.0, "", &mut causes);
         causes
@@ -149,28 +149,28 @@ fn has_type(value: &Value, schema: &Value) -> bool {
     }
 }
 
-fn validate(value: &Value, schema: &Value, path: &str, causes: &mut Vec<Cause>) {
+fn validate(value: &Value, schema: &Value, path: &str, causes: &mut Vec<StatusCause>) {
     if value.is_null() && flag(schema, "nullable") {
         return;
     }
     if !has_type(value, schema) {
         let wanted = schema.get("type").and_then(Value::as_str).unwrap_or("integer or string");
         let detail = format!("{path} in body must be of type {wanted}: {:?}", type_name(value));
-        causes.push(Cause::wrong_type(path, &json!(type_name(value)), &detail));
+        causes.push(StatusCause::wrong_type(path, &json!(type_name(value)), &detail));
         return;
     }
     if let Some(allowed) = schema.get("enum").and_then(Value::as_array)
         && !allowed.contains(value)
     {
         let allowed: Vec<String> = allowed.iter().map(ToString::to_string).collect();
-        causes.push(Cause::unsupported(path, value, &allowed));
+        causes.push(StatusCause::unsupported(path, value, &allowed));
     }
     match value {
         Value::Object(map) => {
             for key in schema.get("required").and_then(Value::as_array).into_iter().flatten() {
                 let key = key.as_str().unwrap_or_default();
                 if !map.contains_key(key) {
-                    causes.push(Cause::required(join(path, key), ""));
+                    causes.push(StatusCause::required(join(path, key), ""));
                 }
             }
             check_count(schema, "minProperties", "maxProperties", map.len(), value, path, causes);
@@ -196,7 +196,7 @@ fn validate(value: &Value, schema: &Value, path: &str, causes: &mut Vec<Cause>) 
                 && !Regex::new(pattern).is_ok_and(|r| r.is_match(s))
             {
                 let detail = format!("{path} in body should match '{pattern}'");
-                causes.push(Cause::invalid(path, value, &detail));
+                causes.push(StatusCause::invalid(path, value, &detail));
             }
         }
         Value::Number(n) => check_range(schema, n.as_f64().unwrap_or_default(), value, path, causes),
@@ -211,18 +211,22 @@ fn check_count(
     count: usize,
     value: &Value,
     path: &str,
-    causes: &mut Vec<Cause>,
+    causes: &mut Vec<StatusCause>,
 ) {
     let limit = |name: &str| schema.get(name).and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok());
     if let Some(limit) = limit(min).filter(|limit| count < *limit) {
-        causes.push(Cause::invalid(path, value, &format!("{path} in body should be at least {limit} long")));
+        causes.push(StatusCause::invalid(
+            path,
+            value,
+            &format!("{path} in body should be at least {limit} long"),
+        ));
     }
     if let Some(limit) = limit(max).filter(|limit| count > *limit) {
         let message = match max {
             "maxLength" => format!("Too long: may not be more than {limit} bytes"),
             _ => format!("Too many: {count}: must have at most {limit} items"),
         };
-        let mut cause = Cause::too_long(path, message);
+        let mut cause = StatusCause::too_long(path, message);
         if max != "maxLength" {
             cause.reason = "FieldValueTooMany";
         }
@@ -230,20 +234,20 @@ fn check_count(
     }
 }
 
-fn check_range(schema: &Value, number: f64, value: &Value, path: &str, causes: &mut Vec<Cause>) {
+fn check_range(schema: &Value, number: f64, value: &Value, path: &str, causes: &mut Vec<StatusCause>) {
     let limit = |name: &str| schema.get(name).and_then(Value::as_f64);
     if let Some(min) = limit("minimum") {
         let exclusive = flag(schema, "exclusiveMinimum");
         if number < min || (exclusive && number <= min) {
             let detail = format!("{path} in body should be greater than or equal to {min}");
-            causes.push(Cause::invalid(path, value, &detail));
+            causes.push(StatusCause::invalid(path, value, &detail));
         }
     }
     if let Some(max) = limit("maximum") {
         let exclusive = flag(schema, "exclusiveMaximum");
         if number > max || (exclusive && number >= max) {
             let detail = format!("{path} in body should be less than or equal to {max}");
-            causes.push(Cause::invalid(path, value, &detail));
+            causes.push(StatusCause::invalid(path, value, &detail));
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::resource::Resource;
 
 /// A `metav1.StatusCause`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cause {
+pub struct StatusCause {
     /// Such as `FieldValueRequired`.
     pub reason: &'static str,
     /// Such as `spec.containers[0].name`.
@@ -15,7 +15,7 @@ pub struct Cause {
     pub message: String,
 }
 
-impl Cause {
+impl StatusCause {
     pub fn required(field: impl Into<String>, detail: &str) -> Self {
         let message =
             if detail.is_empty() { "Required value".into() } else { format!("Required value: {detail}") };
@@ -111,7 +111,7 @@ impl ApiError {
     }
 
     #[must_use]
-    pub fn invalid(resource: &Resource, name: &str, causes: &[Cause]) -> Self {
+    pub fn invalid(resource: &Resource, name: &str, causes: &[StatusCause]) -> Self {
         let list: Vec<_> = causes.iter().map(|c| format!("{}: {}", c.field, c.message)).collect();
         let list = if let [one] = list.as_slice() { one.clone() } else { format!("[{}]", list.join(", ")) };
         let kind = resource.qualified_kind();
@@ -226,7 +226,7 @@ impl ApiError {
 
     /// 422 for the options of a request.
     #[must_use]
-    pub fn invalid_options(kind: &'static str, causes: &[Cause]) -> Self {
+    pub fn invalid_options(kind: &'static str, causes: &[StatusCause]) -> Self {
         let options = Resource::new("meta.k8s.io", "v1", "", kind);
         Self::invalid(&options, "", causes)
     }

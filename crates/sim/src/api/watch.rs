@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::list::{Selection, query_version};
-use super::status::{ApiError, Cause};
+use super::status::{ApiError, StatusCause};
 use super::{Request, Shape, State};
 use crate::object::set;
 use crate::resource::Resource;
@@ -28,11 +28,11 @@ impl WatchEvent {
     #[must_use]
     pub fn line(&self) -> Bytes {
         #[derive(Serialize)]
-        struct Line<'e> {
+        struct EncodedEvent<'e> {
             r#type: &'static str,
             object: &'e Value,
         }
-        let mut line = serde_json::to_vec(&Line { r#type: self.kind, object: &self.object })
+        let mut line = serde_json::to_vec(&EncodedEvent { r#type: self.kind, object: &self.object })
             .unwrap_or_else(|error| unreachable!("an object is JSON: {error}"));
         line.push(b'\n');
         Bytes::from(line)
@@ -179,17 +179,17 @@ impl Watch {
 
 fn initial_events_wanted(request: &Request) -> Result<Option<bool>, ApiError> {
     let query = &request.query;
-    let refuse = |cause: Cause| Err(ApiError::invalid_options("ListOptions", &[cause]));
+    let refuse = |cause: StatusCause| Err(ApiError::invalid_options("ListOptions", &[cause]));
     if query.text("sendInitialEvents").is_empty() {
         if !query.text("resourceVersionMatch").is_empty() {
             let detail = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
-            return refuse(Cause::forbidden("resourceVersionMatch", detail));
+            return refuse(StatusCause::forbidden("resourceVersionMatch", detail));
         }
         return Ok(None);
     }
     if query.text("resourceVersionMatch") != "NotOlderThan" {
         let detail = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
-        return refuse(Cause::forbidden("resourceVersionMatch", detail));
+        return refuse(StatusCause::forbidden("resourceVersionMatch", detail));
     }
     Ok(Some(query.flag("sendInitialEvents")))
 }

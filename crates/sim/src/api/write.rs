@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::status::{ApiError, Cause};
+use super::status::{ApiError, StatusCause};
 use super::{Caller, State, decode, identity, key};
 use crate::clock::time;
 use crate::object::{self, at, copy, has_finalizer, is_deleting, items, number, set, take, text};
@@ -110,7 +110,7 @@ impl State {
             copy(&old, &mut new, path);
         }
         match subresource {
-            Some("status") => keep_all_but_status(resource, &mut new, &old),
+            Some("status") => prepare_status_update(resource, &mut new, &old),
             _ if resource.has_status => copy(&old, &mut new, "status"),
             _ => {}
         }
@@ -119,7 +119,7 @@ impl State {
             resource.strategy.prepare_for_update(&mut new, &old);
         }
         Self::refuse_if_invalid(resource, &new, Some(&old))?;
-        if generation_moves(resource, &new, &old) {
+        if generation_changes(resource, &new, &old) {
             let next = number(&old, "metadata.generation").unwrap_or(0) + 1;
             set(&mut new, "metadata.generation", json!(next));
         }
@@ -154,7 +154,7 @@ impl State {
                 Some(found) if found == expected => {}
                 // The real server refuses a wrong `kind` of a custom resource during validation.
                 Some(found) if resource.is_custom() && field == "kind" => {
-                    let cause = Cause::invalid("kind", &json!(found), &format!("must be {expected}"));
+                    let cause = StatusCause::invalid("kind", &json!(found), &format!("must be {expected}"));
                     let other =
                         Resource::new(resource.group.clone(), resource.version.clone(), "", found.to_owned());
                     return Err(ApiError::invalid(&other, object::name(&body), &[cause]));
@@ -211,7 +211,7 @@ impl State {
         }
         let base: String = text(new, "metadata.generateName").chars().take(58).collect();
         if base.is_empty() {
-            let cause = Cause::required("metadata.name", "name or generateName is required");
+            let cause = StatusCause::required("metadata.name", "name or generateName is required");
             return Err(ApiError::invalid(resource, "", &[cause]));
         }
         let namespace = object::namespace(new).to_owned();
@@ -260,7 +260,7 @@ impl State {
         if old.is_none()
             && let Some(detail) = resource.strategy.check_name(object::name(new))
         {
-            causes.push(Cause::invalid("metadata.name", &json!(object::name(new)), detail));
+            causes.push(StatusCause::invalid("metadata.name", &json!(object::name(new)), detail));
         }
         causes.extend(resource.strategy.validate(new));
         if let Some(schema) = &resource.schema {
@@ -281,7 +281,7 @@ impl State {
                 let detail = format!(
                     "no new finalizers can be added if the object is being deleted, found new finalizers {added:?}"
                 );
-                causes.push(Cause::forbidden("metadata.finalizers", &detail));
+                causes.push(StatusCause::forbidden("metadata.finalizers", &detail));
             }
         }
         if causes.is_empty() { Ok(()) } else { Err(ApiError::invalid(resource, object::name(new), &causes)) }
@@ -334,7 +334,7 @@ fn is_deletable(object: &Value) -> bool {
 
 /// A write to `/status` changes only the status. Built-in kinds also take labels, annotations and finalizers, as on
 /// the real server.
-fn keep_all_but_status(resource: &Resource, new: &mut Value, old: &Value) {
+fn prepare_status_update(resource: &Resource, new: &mut Value, old: &Value) {
     let given = take(new, "metadata").unwrap_or_default();
     copy(old, new, "metadata");
     if let Some(kept) = new.get_mut("metadata") {
@@ -351,7 +351,7 @@ fn keep_all_but_status(resource: &Resource, new: &mut Value, old: &Value) {
     }
 }
 
-fn generation_moves(resource: &Resource, new: &Value, old: &Value) -> bool {
+fn generation_changes(resource: &Resource, new: &Value, old: &Value) -> bool {
     match resource.generation {
         Generation::Never | Generation::First => false,
         Generation::Spec => at(new, "spec") != at(old, "spec"),

@@ -140,7 +140,7 @@ pub fn run(scenario: &Scenario, seed: u64, keep_trace: bool) -> Report {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let runtime = runtime.expect("a runtime without I/O can be built");
     // Inside the runtime, since tokio's clock is real outside and the run would not be deterministic.
-    runtime.block_on(async { Run::new(scenario, seed, keep_trace).go().await })
+    runtime.block_on(async { Run::new(scenario, seed, keep_trace).execute().await })
 }
 
 /// The first violation of a run, and a notification of it.
@@ -199,14 +199,14 @@ impl<'s> Run<'s> {
         }
     }
 
-    async fn go(mut self) -> Report {
+    async fn execute(mut self) -> Report {
         self.install_invariants();
         (self.scenario.setup)(&self.cluster);
         let mut actors = actors::start(&self.cluster, Timing::default());
         let started = actors.running();
         let kubelets = Kubelets::start(&self.cluster, self.random.u64(..), self.scenario.runtime.clone());
         let cloud = Cloud::new(&self.cluster, &kubelets);
-        let (karpenter, autoscaler) = self.start_stand_ins(&cloud);
+        let (karpenter, autoscaler) = self.start_provisioners(&cloud);
         let nodes = if self.scenario.fixed { self.choose_nodes() } else { Vec::new() };
         let (seed, coverage) = (self.random.u64(..), self.coverage.clone());
         let chaos =
@@ -253,7 +253,7 @@ impl<'s> Run<'s> {
         Report { seed: self.seed, violation, coverage, trace: self.cluster.trace().text() }
     }
 
-    fn start_stand_ins(&mut self, cloud: &Cloud) -> (Option<Karpenter>, Option<Autoscaler>) {
+    fn start_provisioners(&mut self, cloud: &Cloud) -> (Option<Karpenter>, Option<Autoscaler>) {
         let (pools, groups) = (self.scenario.karpenter.clone(), self.scenario.autoscaled.clone());
         let karpenter = (!pools.is_empty()).then(|| {
             let karpenter = Karpenter::start(&self.cluster, cloud, self.random.u64(..), pools);

@@ -147,7 +147,7 @@ mod tests {
     }
 
     /// Response code, number of answers, last four bytes.
-    fn ask(name: &str, kind: u8, upstream: Dns) -> Option<(u8, u8, Vec<u8>)> {
+    fn query(name: &str, kind: u8, upstream: Dns) -> Option<(u8, u8, Vec<u8>)> {
         let answer = reply(&question(name, kind), upstream)?;
         assert_eq!(answer[..2], [7, 7]);
         Some((answer[3] & 15, answer[7], answer[answer.len() - 4..].to_vec()))
@@ -156,19 +156,19 @@ mod tests {
     #[test]
     fn two_names_resolve() {
         let api = "Kubernetes.default.svc.cluster.local";
-        assert_eq!(ask(api, 1, Dns::Healthy), Some((NO_ERROR, 1, vec![10, 96, 0, 1])));
-        assert_eq!(ask(api, 28, Dns::Healthy).map(|a| (a.0, a.1)), Some((NO_ERROR, 0)));
+        assert_eq!(query(api, 1, Dns::Healthy), Some((NO_ERROR, 1, vec![10, 96, 0, 1])));
+        assert_eq!(query(api, 28, Dns::Healthy).map(|a| (a.0, a.1)), Some((NO_ERROR, 0)));
         let dns = "kube-dns.kube-system.svc.cluster.local";
-        assert_eq!(ask(dns, 1, Dns::Healthy), Some((NO_ERROR, 1, vec![10, 96, 0, 10])));
-        assert_eq!(ask("example.com", 1, Dns::Healthy).map(|a| (a.0, a.1)), Some((NX_DOMAIN, 0)));
+        assert_eq!(query(dns, 1, Dns::Healthy), Some((NO_ERROR, 1, vec![10, 96, 0, 10])));
+        assert_eq!(query("example.com", 1, Dns::Healthy).map(|a| (a.0, a.1)), Some((NX_DOMAIN, 0)));
     }
 
     #[test]
     fn each_failure_mode_has_its_response() {
         let api = "kubernetes.default.svc.cluster.local";
-        assert_eq!(ask(api, 1, Dns::Drop), None);
-        assert_eq!(ask(api, 1, Dns::ServFail).map(|a| a.0), Some(SERV_FAIL));
-        assert_eq!(ask(api, 1, Dns::NxDomain).map(|a| a.0), Some(NX_DOMAIN));
+        assert_eq!(query(api, 1, Dns::Drop), None);
+        assert_eq!(query(api, 1, Dns::ServFail).map(|a| a.0), Some(SERV_FAIL));
+        assert_eq!(query(api, 1, Dns::NxDomain).map(|a| a.0), Some(NX_DOMAIN));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{AdmissionContext, Strategy, is_label_value, is_qualified_name};
-use crate::api::status::{ApiError, Cause};
+use crate::api::status::{ApiError, StatusCause};
 use crate::object::{at, items, number, set, text};
 
 #[derive(Debug)]
@@ -19,12 +19,12 @@ impl Strategy for Budgets {
         Ok(())
     }
 
-    fn validate(&self, budget: &Value) -> Vec<Cause> {
+    fn validate(&self, budget: &Value) -> Vec<StatusCause> {
         let mut causes = Vec::new();
         let bounds = ["spec.minAvailable", "spec.maxUnavailable"];
         if let [Some(_), Some(_)] = bounds.map(|path| at(budget, path)) {
             let detail = "minAvailable and maxUnavailable cannot be both set";
-            causes.push(Cause::invalid("spec", &budget["spec"], detail));
+            causes.push(StatusCause::invalid("spec", &budget["spec"], detail));
         }
         for path in bounds {
             causes.extend(at(budget, path).and_then(|bound| validate_bound(path, bound)));
@@ -34,19 +34,19 @@ impl Strategy for Budgets {
         let policies = ["AlwaysAllow", "IfHealthyBudget"];
         if at(budget, "spec.unhealthyPodEvictionPolicy").is_some() && !policies.contains(&policy) {
             let path = "spec.unhealthyPodEvictionPolicy";
-            causes.push(Cause::unsupported(path, &json!(policy), &policies.map(|p| format!("{p:?}"))));
+            causes.push(StatusCause::unsupported(path, &json!(policy), &policies.map(|p| format!("{p:?}"))));
         }
         let negative = COUNTS.map(|count| format!("status.{count}")).into_iter();
         let negative =
             negative.filter_map(|path| number(budget, &path).filter(|n| *n < 0).map(|n| (path, n)));
         let detail = "must be greater than or equal to 0";
-        causes.extend(negative.map(|(path, n)| Cause::invalid(path, &json!(n), detail)));
+        causes.extend(negative.map(|(path, n)| StatusCause::invalid(path, &json!(n), detail)));
         causes
     }
 }
 
 /// A non-negative number, or a percentage up to 100 %.
-fn validate_bound(path: &str, bound: &Value) -> Option<Cause> {
+fn validate_bound(path: &str, bound: &Value) -> Option<StatusCause> {
     let detail = match bound {
         Value::String(text) => match percent(text) {
             None => "a valid percent string must be a numeric string followed by an ending '%'",
@@ -56,7 +56,7 @@ fn validate_bound(path: &str, bound: &Value) -> Option<Cause> {
         number if number.as_i64().is_some_and(|n| n < 0) => "must be greater than or equal to 0",
         _ => return None,
     };
-    Some(Cause::invalid(path, bound, detail))
+    Some(StatusCause::invalid(path, bound, detail))
 }
 
 /// `25%` as 25.
@@ -67,15 +67,15 @@ pub fn percent(text: &str) -> Option<i64> {
     Some(digits.parse().unwrap_or(i64::MAX))
 }
 
-fn validate_selector(budget: &Value) -> Vec<Cause> {
+fn validate_selector(budget: &Value) -> Vec<StatusCause> {
     let mut causes = Vec::new();
     let path = "spec.selector.matchLabels";
     for (key, value) in at(budget, path).and_then(Value::as_object).into_iter().flatten() {
         if !is_qualified_name(key) {
-            causes.push(Cause::invalid(path, &json!(key), "name part must be a qualified name"));
+            causes.push(StatusCause::invalid(path, &json!(key), "name part must be a qualified name"));
         }
         if !value.as_str().is_some_and(is_label_value) {
-            causes.push(Cause::invalid(path, value, "a valid label must be 63 characters or less"));
+            causes.push(StatusCause::invalid(path, value, "a valid label must be 63 characters or less"));
         }
     }
     for (i, expression) in items(budget, "spec.selector.matchExpressions").iter().enumerate() {
@@ -84,21 +84,21 @@ fn validate_selector(budget: &Value) -> Vec<Cause> {
         match text(expression, "operator") {
             "In" | "NotIn" if values.is_empty() => {
                 let detail = "must be specified when `operator` is 'In' or 'NotIn'";
-                causes.push(Cause::required(format!("{path}.values"), detail));
+                causes.push(StatusCause::required(format!("{path}.values"), detail));
             }
             "Exists" | "DoesNotExist" if !values.is_empty() => {
                 let detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
-                causes.push(Cause::forbidden(format!("{path}.values"), detail));
+                causes.push(StatusCause::forbidden(format!("{path}.values"), detail));
             }
             "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
             other => {
                 let detail = "not a valid selector operator";
-                causes.push(Cause::invalid(format!("{path}.operator"), &json!(other), detail));
+                causes.push(StatusCause::invalid(format!("{path}.operator"), &json!(other), detail));
             }
         }
         if !is_qualified_name(text(expression, "key")) {
             let detail = "name part must be a qualified name";
-            causes.push(Cause::invalid(format!("{path}.key"), &expression["key"], detail));
+            causes.push(StatusCause::invalid(format!("{path}.key"), &expression["key"], detail));
         }
     }
     causes

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{AdmissionContext, Strategy};
 use crate::api::schema::Schema;
-use crate::api::status::{ApiError, Cause};
+use crate::api::status::{ApiError, StatusCause};
 use crate::clock::time;
 use crate::object::{self, at, items, set, text};
 use crate::resource::{Generation, Resource};
@@ -57,29 +57,33 @@ impl Strategy for Crds {
         Ok(())
     }
 
-    fn validate(&self, definition: &Value) -> Vec<Cause> {
+    fn validate(&self, definition: &Value) -> Vec<StatusCause> {
         let mut causes = Vec::new();
         let (plural, group) = (text(definition, "spec.names.plural"), text(definition, "spec.group"));
         if object::name(definition) != format!("{plural}.{group}") {
             let detail = format!("must be spec.names.plural+\".\"+spec.group = \"{plural}.{group}\"");
-            causes.push(Cause::invalid("metadata.name", &json!(object::name(definition)), &detail));
+            causes.push(StatusCause::invalid("metadata.name", &json!(object::name(definition)), &detail));
         }
         if text(definition, "spec.conversion.strategy") != "None" {
             let strategy = &definition["spec"]["conversion"]["strategy"];
-            causes.push(Cause::unsupported("spec.conversion.strategy", strategy, &["\"None\"".to_owned()]));
+            causes.push(StatusCause::unsupported(
+                "spec.conversion.strategy",
+                strategy,
+                &["\"None\"".to_owned()],
+            ));
         }
         if !matches!(text(definition, "spec.scope"), "Cluster" | "Namespaced") {
-            causes.push(Cause::required("spec.scope", "Cluster or Namespaced"));
+            causes.push(StatusCause::required("spec.scope", "Cluster or Namespaced"));
         }
         let versions = items(definition, "spec.versions");
         if versions.iter().filter(|v| object::is_true(v, "storage")).count() != 1 {
             let detail = "must have exactly one version marked as storage version";
-            causes.push(Cause::invalid("spec.versions", &json!(versions.len()), detail));
+            causes.push(StatusCause::invalid("spec.versions", &json!(versions.len()), detail));
         }
         for (i, version) in versions.iter().enumerate() {
             if at(version, "schema.openAPIV3Schema").is_none() {
                 let path = format!("spec.versions[{i}].schema.openAPIV3Schema");
-                causes.push(Cause::required(path, "schemas are required"));
+                causes.push(StatusCause::required(path, "schemas are required"));
             } else {
                 let path = format!("spec.versions[{i}].schema.openAPIV3Schema");
                 causes.extend(untyped(&version["schema"]["openAPIV3Schema"], &path));
@@ -88,7 +92,7 @@ impl Strategy for Crds {
         causes
     }
 
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<StatusCause> {
         ["spec.group", "spec.names.plural", "spec.names.kind", "spec.scope"]
             .iter()
             .filter_map(|path| super::immutable(new, old, path))
@@ -112,11 +116,14 @@ fn conflicting_name(definition: &Value, ctx: &AdmissionContext<'_>) -> Option<St
 }
 
 /// The parts of a schema without a type, which a structural schema must have.
-fn untyped(schema: &Value, path: &str) -> Vec<Cause> {
+fn untyped(schema: &Value, path: &str) -> Vec<StatusCause> {
     let mut causes = Vec::new();
     let free = ["x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields"];
     if text(schema, "type").is_empty() && !free.iter().any(|f| schema.get(f) == Some(&Value::Bool(true))) {
-        causes.push(Cause::required(format!("{path}.type"), "must not be empty for specified object fields"));
+        causes.push(StatusCause::required(
+            format!("{path}.type"),
+            "must not be empty for specified object fields",
+        ));
     }
     for (name, sub) in at(schema, "properties").and_then(Value::as_object).into_iter().flatten() {
         causes.extend(untyped(sub, &format!("{path}.properties[{name}]")));

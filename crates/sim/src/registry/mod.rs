@@ -21,7 +21,7 @@ use std::fmt::Debug;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::api::status::{ApiError, Cause};
+use crate::api::status::{ApiError, StatusCause};
 use crate::object::{at, is_true, items, text};
 use crate::resource::Resource;
 use crate::store::Store;
@@ -44,12 +44,12 @@ pub trait Strategy: Debug + Sync {
     }
 
     /// Validates an object, on every write.
-    fn validate(&self, _object: &Value) -> Vec<Cause> {
+    fn validate(&self, _object: &Value) -> Vec<StatusCause> {
         Vec::new()
     }
 
     /// Validates a change.
-    fn validate_update(&self, _new: &Value, _old: &Value) -> Vec<Cause> {
+    fn validate_update(&self, _new: &Value, _old: &Value) -> Vec<StatusCause> {
         Vec::new()
     }
 
@@ -115,14 +115,18 @@ pub fn is_label_value(value: &str) -> bool {
 }
 
 #[must_use]
-pub fn validate_metadata(object: &Value) -> Vec<Cause> {
+pub fn validate_metadata(object: &Value) -> Vec<StatusCause> {
     let mut causes = Vec::new();
     for (key, value) in at(object, "metadata.labels").and_then(Value::as_object).into_iter().flatten() {
         if !is_qualified_name(key) {
-            causes.push(Cause::invalid("metadata.labels", &json!(key), "name part must be a qualified name"));
+            causes.push(StatusCause::invalid(
+                "metadata.labels",
+                &json!(key),
+                "name part must be a qualified name",
+            ));
         }
         if !value.as_str().is_some_and(is_label_value) {
-            causes.push(Cause::invalid(
+            causes.push(StatusCause::invalid(
                 "metadata.labels",
                 value,
                 "a valid label must be 63 characters or less",
@@ -133,7 +137,7 @@ pub fn validate_metadata(object: &Value) -> Vec<Cause> {
     for (key, value) in at(object, "metadata.annotations").and_then(Value::as_object).into_iter().flatten() {
         size += key.len() + value.as_str().map_or(0, str::len);
         if !is_qualified_name(&key.to_lowercase()) {
-            causes.push(Cause::invalid(
+            causes.push(StatusCause::invalid(
                 "metadata.annotations",
                 &json!(key),
                 "name part must be a qualified name",
@@ -141,7 +145,7 @@ pub fn validate_metadata(object: &Value) -> Vec<Cause> {
         }
     }
     if size > 256 * 1024 {
-        causes.push(Cause::too_long(
+        causes.push(StatusCause::too_long(
             "metadata.annotations",
             "Too long: may not be more than 262144 bytes".into(),
         ));
@@ -151,7 +155,7 @@ pub fn validate_metadata(object: &Value) -> Vec<Cause> {
     causes
 }
 
-fn validate_finalizers(object: &Value) -> Vec<Cause> {
+fn validate_finalizers(object: &Value) -> Vec<StatusCause> {
     let mut causes = Vec::new();
     let finalizers = items(object, "metadata.finalizers");
     for (i, finalizer) in finalizers.iter().enumerate() {
@@ -159,7 +163,7 @@ fn validate_finalizers(object: &Value) -> Vec<Cause> {
         let standard = matches!(name, "orphan" | "foregroundDeletion" | "kubernetes");
         if !(is_qualified_name(name) && (standard || name.contains('/') || name.contains('.'))) {
             let path = format!("metadata.finalizers[{i}]");
-            causes.push(Cause::invalid(
+            causes.push(StatusCause::invalid(
                 path,
                 finalizer,
                 "name is neither a standard finalizer name nor is it fully qualified",
@@ -168,30 +172,30 @@ fn validate_finalizers(object: &Value) -> Vec<Cause> {
     }
     if ["orphan", "foregroundDeletion"].iter().all(|f| finalizers.iter().any(|g| g == f)) {
         let detail = "orphan and foregroundDeletion cannot be both set";
-        causes.push(Cause::invalid("metadata.finalizers", &json!(finalizers), detail));
+        causes.push(StatusCause::invalid("metadata.finalizers", &json!(finalizers), detail));
     }
     causes
 }
 
-fn validate_owners(object: &Value) -> Vec<Cause> {
+fn validate_owners(object: &Value) -> Vec<StatusCause> {
     let mut causes = Vec::new();
     let owners = items(object, "metadata.ownerReferences");
     for owner in owners {
         for field in ["apiVersion", "kind", "name", "uid"] {
             if text(owner, field).is_empty() {
                 let path = format!("metadata.ownerReferences.{field}");
-                causes.push(Cause::invalid(path, &json!(""), &format!("{field} must not be empty")));
+                causes.push(StatusCause::invalid(path, &json!(""), &format!("{field} must not be empty")));
             }
         }
     }
     if owners.iter().filter(|o| is_true(o, "controller")).count() > 1 {
         let detail = "Only one reference can have Controller set to true";
-        causes.push(Cause::invalid("metadata.ownerReferences", &json!(owners), detail));
+        causes.push(StatusCause::invalid("metadata.ownerReferences", &json!(owners), detail));
     }
     causes
 }
 
-fn immutable(new: &Value, old: &Value, path: &str) -> Option<Cause> {
+fn immutable(new: &Value, old: &Value, path: &str) -> Option<StatusCause> {
     (at(new, path) != at(old, path))
-        .then(|| Cause::invalid(path, at(new, path).unwrap_or(&Value::Null), "field is immutable"))
+        .then(|| StatusCause::invalid(path, at(new, path).unwrap_or(&Value::Null), "field is immutable"))
 }

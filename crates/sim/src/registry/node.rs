@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{AdmissionContext, Strategy, is_label_value, is_qualified_name};
-use crate::api::status::{ApiError, Cause};
+use crate::api::status::{ApiError, StatusCause};
 use crate::object::{at, default, items, set, take, text};
 
 /// The taint of a node that is not Ready.
@@ -62,21 +62,21 @@ impl Strategy for Nodes {
         }
     }
 
-    fn validate(&self, node: &Value) -> Vec<Cause> {
+    fn validate(&self, node: &Value) -> Vec<StatusCause> {
         let mut causes = Vec::new();
         let taints = items(node, "spec.taints");
         for (i, taint) in taints.iter().enumerate() {
             // The real server uses this path.
             let path = format!("metadata.taints[{i}]");
             if !is_qualified_name(text(taint, "key")) {
-                causes.push(Cause::invalid(
+                causes.push(StatusCause::invalid(
                     format!("{path}.key"),
                     &taint["key"],
                     "name part must be non-empty",
                 ));
             }
             if !is_label_value(text(taint, "value")) {
-                causes.push(Cause::invalid(
+                causes.push(StatusCause::invalid(
                     format!("{path}.value"),
                     &taint["value"],
                     "not a valid label value",
@@ -84,25 +84,25 @@ impl Strategy for Nodes {
             }
             let effects = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
             if text(taint, "effect").is_empty() {
-                causes.push(Cause::required(format!("{path}.effect"), ""));
+                causes.push(StatusCause::required(format!("{path}.effect"), ""));
             } else if !effects.contains(&text(taint, "effect")) {
                 let allowed = effects.map(|e| format!("{e:?}"));
-                causes.push(Cause::unsupported(format!("{path}.effect"), &taint["effect"], &allowed));
+                causes.push(StatusCause::unsupported(format!("{path}.effect"), &taint["effect"], &allowed));
             }
             let id = |t: &Value| (text(t, "key").to_owned(), text(t, "effect").to_owned());
             if taints[..i].iter().any(|earlier| id(earlier) == id(taint)) {
-                causes.push(Cause::duplicate(path, taint));
+                causes.push(StatusCause::duplicate(path, taint));
             }
         }
         causes
     }
 
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<StatusCause> {
         let fixed = |path: &str, name: &str| {
             let changed = at(old, path).is_some_and(|o| !o.as_str().is_some_and(str::is_empty))
                 && at(new, path) != at(old, path);
             changed.then(|| {
-                Cause::forbidden(
+                StatusCause::forbidden(
                     path,
                     &format!("node updates may not change {name} except from \"\" to valid"),
                 )

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 
 use super::{AdmissionContext, Strategy, immutable, is_dns_label, pod_spec};
-use crate::api::status::{ApiError, Cause};
+use crate::api::status::{ApiError, StatusCause};
 use crate::object::{self, at, default, is_true, items, number, set, take, text};
 
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl Strategy for Services {
         let asked = text(service, "spec.clusterIP");
         if !matches!(asked, "" | "None") && taken(asked) {
             let cause =
-                Cause::invalid("spec.clusterIPs", &json!([asked]), "provided IP is already allocated");
+                StatusCause::invalid("spec.clusterIPs", &json!([asked]), "provided IP is already allocated");
             return Err(ApiError::invalid(ctx.resource, object::name(service), &[cause]));
         }
         if asked.is_empty() {
@@ -80,13 +80,13 @@ impl Strategy for Services {
             }
         }
     }
-    fn validate(&self, service: &Value) -> Vec<Cause> {
+    fn validate(&self, service: &Value) -> Vec<StatusCause> {
         let headless =
             text(service, "spec.clusterIP") == "None" || text(service, "spec.type") == "ExternalName";
         let missing = items(service, "spec.ports").is_empty() && !headless;
-        missing.then(|| Cause::required("spec.ports", "")).into_iter().collect()
+        missing.then(|| StatusCause::required("spec.ports", "")).into_iter().collect()
     }
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<StatusCause> {
         immutable(new, old, "spec.clusterIP").into_iter().collect()
     }
     fn check_name(&self, name: &str) -> Option<&'static str> {
@@ -95,19 +95,19 @@ impl Strategy for Services {
     }
 }
 
-fn frozen_when_immutable(new: &Value, old: &Value, fields: &[&str]) -> Vec<Cause> {
+fn frozen_when_immutable(new: &Value, old: &Value, fields: &[&str]) -> Vec<StatusCause> {
     if !is_true(old, "immutable") {
         return Vec::new();
     }
     let changed = |path: &&&str| at(new, path) != at(old, path);
     let detail = "field is immutable when `immutable` is set";
-    fields.iter().filter(changed).map(|path| Cause::forbidden(*path, detail)).collect()
+    fields.iter().filter(changed).map(|path| StatusCause::forbidden(*path, detail)).collect()
 }
 
 #[derive(Debug)]
 pub struct ConfigMaps;
 impl Strategy for ConfigMaps {
-    fn validate(&self, map: &Value) -> Vec<Cause> {
+    fn validate(&self, map: &Value) -> Vec<StatusCause> {
         let keys = |field: &str| {
             at(map, field).and_then(Value::as_object).into_iter().flatten().map(|(k, _)| k.clone())
         };
@@ -120,15 +120,19 @@ impl Strategy for ConfigMaps {
         let bad = ["data", "binaryData"].into_iter().flat_map(|field| {
             keys(field)
                 .filter(|key| !good(key))
-                .map(move |key| Cause::invalid(format!("{field}[{key}]"), &json!(key), detail))
+                .map(move |key| StatusCause::invalid(format!("{field}[{key}]"), &json!(key), detail))
         });
         let twice = keys("data").filter(|key| keys("binaryData").any(|k| k == *key));
         let twice = twice.map(|key| {
-            Cause::invalid(format!("data[{key}]"), &json!(key), "duplicate of key present in binaryData")
+            StatusCause::invalid(
+                format!("data[{key}]"),
+                &json!(key),
+                "duplicate of key present in binaryData",
+            )
         });
         bad.chain(twice).collect()
     }
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<StatusCause> {
         frozen_when_immutable(new, old, &["immutable", "data", "binaryData"])
     }
 }
@@ -144,7 +148,7 @@ impl Strategy for Secrets {
             secret["data"][&key] = json!(BASE64.encode(value.as_str().unwrap_or_default()));
         }
     }
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<StatusCause> {
         let mut causes = frozen_when_immutable(new, old, &["immutable", "data"]);
         causes.extend(immutable(new, old, "type"));
         causes
@@ -159,12 +163,13 @@ impl Strategy for Events {
         default(event, "reportingComponent", json!(""));
         default(event, "reportingInstance", json!(""));
     }
-    fn validate(&self, event: &Value) -> Vec<Cause> {
+    fn validate(&self, event: &Value) -> Vec<StatusCause> {
         let about = text(event, "involvedObject.namespace");
         let home = object::namespace(event);
         let fits = about == home || (about.is_empty() && home == "default");
-        let cause =
-            || Cause::invalid("involvedObject.namespace", &json!(about), "does not match event.namespace");
+        let cause = || {
+            StatusCause::invalid("involvedObject.namespace", &json!(about), "does not match event.namespace")
+        };
         (!fits).then(cause).into_iter().collect()
     }
 }
@@ -176,7 +181,7 @@ impl Strategy for EventsV1 {
     fn default(&self, event: &mut Value) {
         Events.default(event);
     }
-    fn validate(&self, event: &Value) -> Vec<Cause> {
+    fn validate(&self, event: &Value) -> Vec<StatusCause> {
         let mut causes = Events.validate(event);
         for (field, name) in [
             ("eventTime", "eventTime"),
@@ -186,18 +191,18 @@ impl Strategy for EventsV1 {
             ("reason", "reason"),
         ] {
             if text(event, field).is_empty() {
-                causes.push(Cause::required(name, ""));
+                causes.push(StatusCause::required(name, ""));
             }
         }
         if !matches!(text(event, "type"), "Normal" | "Warning") {
-            causes.push(Cause::invalid("type", &event["type"], "must be Normal or Warning"));
+            causes.push(StatusCause::invalid("type", &event["type"], "must be Normal or Warning"));
         }
         if text(event, "message").len() > 1024 {
-            causes.push(Cause::invalid("message", &json!("…"), "can have at most 1024 characters"));
+            causes.push(StatusCause::invalid("message", &json!("…"), "can have at most 1024 characters"));
         }
         causes
     }
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<StatusCause> {
         ["involvedObject", "reason", "message", "source", "type", "eventTime", "action", "related"]
             .iter()
             .filter_map(|path| immutable(new, old, path))
@@ -208,10 +213,10 @@ impl Strategy for EventsV1 {
 #[derive(Debug)]
 pub struct Leases;
 impl Strategy for Leases {
-    fn validate(&self, lease: &Value) -> Vec<Cause> {
+    fn validate(&self, lease: &Value) -> Vec<StatusCause> {
         let seconds = number(lease, "spec.leaseDurationSeconds").filter(|s| *s <= 0);
         let path = "spec.leaseDurationSeconds";
-        seconds.map(|s| Cause::invalid(path, &json!(s), "must be greater than 0")).into_iter().collect()
+        seconds.map(|s| StatusCause::invalid(path, &json!(s), "must be greater than 0")).into_iter().collect()
     }
 }
 
@@ -224,14 +229,14 @@ impl Strategy for EndpointSlices {
             default(port, "protocol", json!("TCP"));
         }
     }
-    fn validate(&self, slice: &Value) -> Vec<Cause> {
+    fn validate(&self, slice: &Value) -> Vec<StatusCause> {
         let kind = text(slice, "addressType");
         let registry = ["FQDN", "IPv4", "IPv6"];
         if kind.is_empty() {
-            return vec![Cause::required("addressType", "")];
+            return vec![StatusCause::required("addressType", "")];
         }
         if !registry.contains(&kind) {
-            return vec![Cause::unsupported(
+            return vec![StatusCause::unsupported(
                 "addressType",
                 &json!(kind),
                 &registry.map(|k| format!("{k:?}")),
@@ -244,7 +249,7 @@ impl Strategy for EndpointSlices {
         };
         let wrong = |(i, endpoint): (usize, &Value)| {
             let bad = items(endpoint, "addresses").iter().find(|a| !a.as_str().is_some_and(fits))?.clone();
-            Some(Cause::invalid(
+            Some(StatusCause::invalid(
                 format!("endpoints[{i}].addresses"),
                 &bad,
                 &format!("must be an {kind} address"),
@@ -252,7 +257,7 @@ impl Strategy for EndpointSlices {
         };
         items(slice, "endpoints").iter().enumerate().filter_map(wrong).collect()
     }
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<StatusCause> {
         immutable(new, old, "addressType").into_iter().collect()
     }
 }
@@ -264,7 +269,7 @@ impl Strategy for PriorityClasses {
         default(class, "preemptionPolicy", json!("PreemptLowerPriority"));
         default(class, "value", json!(0));
     }
-    fn validate(&self, class: &Value) -> Vec<Cause> {
+    fn validate(&self, class: &Value) -> Vec<StatusCause> {
         let name = object::name(class);
         if matches!(name, "system-node-critical" | "system-cluster-critical") {
             return Vec::new();
@@ -272,18 +277,18 @@ impl Strategy for PriorityClasses {
         let mut causes = Vec::new();
         if name.starts_with("system-") {
             let detail = "priority class names with 'system-' prefix are reserved for system use only";
-            causes.push(Cause::invalid("metadata.name", &json!(name), detail));
+            causes.push(StatusCause::invalid("metadata.name", &json!(name), detail));
         }
         if number(class, "value").is_some_and(|v| v > 1_000_000_000) {
             let detail = "maximum allowed value of a user defined priority is 1000000000";
-            causes.push(Cause::forbidden("value", detail));
+            causes.push(StatusCause::forbidden("value", detail));
         }
         causes
     }
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<StatusCause> {
         let changed = |path: &&str| at(new, path) != at(old, path);
         let fixed = ["value", "preemptionPolicy"].into_iter().filter(changed);
-        fixed.map(|path| Cause::forbidden(path, "may not be changed in an update.")).collect()
+        fixed.map(|path| StatusCause::forbidden(path, "may not be changed in an update.")).collect()
     }
 }
 
@@ -329,23 +334,23 @@ impl Strategy for Workloads {
         set(workload, "status", status);
         Ok(())
     }
-    fn validate(&self, workload: &Value) -> Vec<Cause> {
+    fn validate(&self, workload: &Value) -> Vec<StatusCause> {
         let mut causes = pod_spec::validate(workload, "spec.template.spec");
         let selector = at(workload, "spec.selector").filter(|s| s.as_object().is_some_and(|s| !s.is_empty()));
         let wanted = selector.and_then(|s| s.get("matchLabels")).and_then(Value::as_object);
         if selector.is_none() {
-            causes.push(Cause::required("spec.selector", ""));
+            causes.push(StatusCause::required("spec.selector", ""));
         }
         let labels = at(workload, "spec.template.metadata.labels");
         let matches = |(key, value): (&String, &Value)| labels.and_then(|l| l.get(key)) == Some(value);
         if !wanted.into_iter().flatten().all(matches) {
             let found = labels.unwrap_or(&Value::Null);
             let detail = "`selector` does not match template `labels`";
-            causes.push(Cause::invalid("spec.template.metadata.labels", found, detail));
+            causes.push(StatusCause::invalid("spec.template.metadata.labels", found, detail));
         }
         causes
     }
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<StatusCause> {
         immutable(new, old, "spec.selector").into_iter().collect()
     }
 }

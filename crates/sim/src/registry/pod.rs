@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::node::{NOT_READY, UNREACHABLE};
 use super::{AdmissionContext, Strategy, pod_spec};
-use crate::api::status::{ApiError, Cause};
+use crate::api::status::{ApiError, StatusCause};
 use crate::clock::time;
 use crate::object::{self, at, items, namespace, number, set, take, text};
 
@@ -35,11 +35,11 @@ impl Strategy for Pods {
         Ok(())
     }
 
-    fn validate(&self, pod: &Value) -> Vec<Cause> {
+    fn validate(&self, pod: &Value) -> Vec<StatusCause> {
         pod_spec::validate(pod, "spec")
     }
 
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<StatusCause> {
         let mut causes = Vec::new();
         // Most updates change only the status.
         if new.get("spec") == old.get("spec") {
@@ -56,11 +56,11 @@ impl Strategy for Pods {
         };
         if !before.iter().all(kept) {
             let detail = "existing toleration can not be modified except its tolerationSeconds";
-            causes.push(Cause::forbidden("spec.tolerations", detail));
+            causes.push(StatusCause::forbidden("spec.tolerations", detail));
         }
         let (before, after) = (items(old, "spec.schedulingGates"), items(new, "spec.schedulingGates"));
         if !after.iter().all(|gate| before.contains(gate)) {
-            causes.push(Cause::forbidden(
+            causes.push(StatusCause::forbidden(
                 "spec.schedulingGates",
                 "only deletion is allowed, but found new scheduling gate",
             ));
@@ -69,14 +69,14 @@ impl Strategy for Pods {
             && number(new, "spec.activeDeadlineSeconds").is_none_or(|is| is > was)
         {
             let detail = "must be less than or equal to previous value";
-            causes.push(Cause::invalid("spec.activeDeadlineSeconds", &json!(was), detail));
+            causes.push(StatusCause::invalid("spec.activeDeadlineSeconds", &json!(was), detail));
         }
         if immutable_spec(new) != immutable_spec(old) {
             let detail = "pod updates may not change fields other than `spec.containers[*].image`,\
                 `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to \
                 existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was \
                 previously negative)";
-            causes.push(Cause::forbidden("spec", detail));
+            causes.push(StatusCause::forbidden("spec", detail));
         }
         causes
     }

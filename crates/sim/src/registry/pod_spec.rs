@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::is_dns_label;
 use crate::api::quantity;
-use crate::api::status::Cause;
+use crate::api::status::StatusCause;
 use crate::object::{self, at, items, number, set, take, text};
 
 pub fn default(object: &mut Value, at_path: &str) {
@@ -60,14 +60,14 @@ fn default_container(container: &mut Value) {
     }
 }
 
-pub fn validate(object: &Value, path: &str) -> Vec<Cause> {
-    let Some(spec) = at(object, path) else { return vec![Cause::required(path, "")] };
+pub fn validate(object: &Value, path: &str) -> Vec<StatusCause> {
+    let Some(spec) = at(object, path) else { return vec![StatusCause::required(path, "")] };
     let mut causes = Vec::new();
     if let Some(seconds) = number(spec, "activeDeadlineSeconds")
         && !(1..=i64::from(i32::MAX)).contains(&seconds)
     {
         let detail = "must be between 1 and 2147483647, inclusive";
-        causes.push(Cause::invalid(format!("{path}.activeDeadlineSeconds"), &json!(seconds), detail));
+        causes.push(StatusCause::invalid(format!("{path}.activeDeadlineSeconds"), &json!(seconds), detail));
     }
     causes.extend(one_of(spec, path, "restartPolicy", &["Always", "OnFailure", "Never"]));
     causes.extend(one_of(
@@ -83,26 +83,27 @@ pub fn validate(object: &Value, path: &str) -> Vec<Cause> {
     causes
 }
 
-fn one_of(value: &Value, path: &str, field: &str, allowed: &[&str]) -> Option<Cause> {
+fn one_of(value: &Value, path: &str, field: &str, allowed: &[&str]) -> Option<StatusCause> {
     let given = text(value, field);
     let list: Vec<String> = allowed.iter().map(|a| format!("{a:?}")).collect();
-    (!allowed.contains(&given)).then(|| Cause::unsupported(format!("{path}.{field}"), &json!(given), &list))
+    (!allowed.contains(&given))
+        .then(|| StatusCause::unsupported(format!("{path}.{field}"), &json!(given), &list))
 }
 
-fn validate_volumes(spec: &Value, path: &str) -> Vec<Cause> {
+fn validate_volumes(spec: &Value, path: &str) -> Vec<StatusCause> {
     let volumes = items(spec, "volumes");
     let twice = |(i, volume): (usize, &Value)| {
         let name = text(volume, "name");
         let before = volumes[..i].iter().any(|v| text(v, "name") == name);
-        before.then(|| Cause::duplicate(format!("{path}.volumes[{i}].name"), &json!(name)))
+        before.then(|| StatusCause::duplicate(format!("{path}.volumes[{i}].name"), &json!(name)))
     };
     volumes.iter().enumerate().filter_map(twice).collect()
 }
 
-fn validate_containers(spec: &Value, path: &str) -> Vec<Cause> {
+fn validate_containers(spec: &Value, path: &str) -> Vec<StatusCause> {
     let mut causes = Vec::new();
     if items(spec, "containers").is_empty() {
-        causes.push(Cause::required(format!("{path}.containers"), ""));
+        causes.push(StatusCause::required(format!("{path}.containers"), ""));
     }
     let mut names = Vec::new();
     for list in ["containers", "initContainers"] {
@@ -110,26 +111,26 @@ fn validate_containers(spec: &Value, path: &str) -> Vec<Cause> {
             let path = format!("{path}.{list}[{i}]");
             let name = text(container, "name");
             if name.is_empty() {
-                causes.push(Cause::required(format!("{path}.name"), ""));
+                causes.push(StatusCause::required(format!("{path}.name"), ""));
             } else if !is_dns_label(name) {
                 let detail =
                     "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-'";
-                causes.push(Cause::invalid(format!("{path}.name"), &json!(name), detail));
+                causes.push(StatusCause::invalid(format!("{path}.name"), &json!(name), detail));
             } else if names.contains(&name) {
-                causes.push(Cause::duplicate(format!("{path}.name"), &json!(name)));
+                causes.push(StatusCause::duplicate(format!("{path}.name"), &json!(name)));
             }
             names.push(name);
             if text(container, "image").is_empty() {
-                causes.push(Cause::required(format!("{path}.image"), ""));
+                causes.push(StatusCause::required(format!("{path}.image"), ""));
             }
             causes.extend(one_of(container, &path, "imagePullPolicy", &["Always", "IfNotPresent", "Never"]));
             causes.extend(validate_resources(container, &path));
             for (m, mount) in items(container, "volumeMounts").iter().enumerate() {
                 if !items(spec, "volumes").iter().any(|v| text(v, "name") == text(mount, "name")) {
                     let path = format!("{path}.volumeMounts[{m}].name");
-                    causes.push(Cause {
+                    causes.push(StatusCause {
                         reason: "FieldValueNotFound",
-                        ..Cause::invalid(path, &mount["name"], "no such volume")
+                        ..StatusCause::invalid(path, &mount["name"], "no such volume")
                     });
                 }
             }
@@ -138,7 +139,7 @@ fn validate_containers(spec: &Value, path: &str) -> Vec<Cause> {
     causes
 }
 
-fn validate_resources(container: &Value, path: &str) -> Option<Cause> {
+fn validate_resources(container: &Value, path: &str) -> Option<StatusCause> {
     let requests = at(container, "resources.requests").and_then(Value::as_object)?;
     let limits = at(container, "resources.limits").and_then(Value::as_object)?;
     let billionths = |quantity: &Value| quantity.as_str().and_then(quantity::billionths);
@@ -146,16 +147,17 @@ fn validate_resources(container: &Value, path: &str) -> Option<Cause> {
         limits.get(*resource).is_some_and(|limit| billionths(request) > billionths(limit))
     })?;
     let detail = format!("must be less than or equal to {} limit", over.0);
-    Some(Cause::invalid(format!("{path}.resources.requests"), over.1, &detail))
+    Some(StatusCause::invalid(format!("{path}.resources.requests"), over.1, &detail))
 }
 
-fn validate_tolerations(spec: &Value, path: &str) -> Vec<Cause> {
+fn validate_tolerations(spec: &Value, path: &str) -> Vec<StatusCause> {
     let mut causes = Vec::new();
     for (i, toleration) in items(spec, "tolerations").iter().enumerate() {
         let path = format!("{path}.tolerations[{i}]");
         let (key, operator) = (text(toleration, "key"), text(toleration, "operator"));
-        let wrong =
-            |field: &str, detail: &str| Cause::invalid(format!("{path}.{field}"), &toleration[field], detail);
+        let wrong = |field: &str, detail: &str| {
+            StatusCause::invalid(format!("{path}.{field}"), &toleration[field], detail)
+        };
         match operator {
             "Exists" if !text(toleration, "value").is_empty() => {
                 causes.push(wrong("operator", "value must be empty when `operator` is 'Exists'"));
@@ -175,7 +177,7 @@ fn validate_tolerations(spec: &Value, path: &str) -> Vec<Cause> {
     causes
 }
 
-fn validate_affinity(spec: &Value, path: &str) -> Vec<Cause> {
+fn validate_affinity(spec: &Value, path: &str) -> Vec<StatusCause> {
     const REQUIRED: &str = "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution";
     let mut causes = Vec::new();
     for (t, term) in items(spec, &format!("{REQUIRED}.nodeSelectorTerms")).iter().enumerate() {
@@ -186,7 +188,7 @@ fn validate_affinity(spec: &Value, path: &str) -> Vec<Cause> {
             let allowed = ["DoesNotExist", "Exists", "Gt", "In", "Lt", "NotIn"];
             causes.extend(one_of(expression, &path, "operator", &allowed));
             if matches!(text(expression, "operator"), "In" | "NotIn") && count == 0 {
-                causes.push(Cause::required(
+                causes.push(StatusCause::required(
                     format!("{path}.values"),
                     "must be specified when `operator` is 'In' or 'NotIn'",
                 ));
@@ -195,13 +197,13 @@ fn validate_affinity(spec: &Value, path: &str) -> Vec<Cause> {
         for (i, field) in items(term, "matchFields").iter().enumerate() {
             let path = format!("{path}.matchFields[{i}]");
             if items(field, "values").len() != 1 {
-                causes.push(Cause::required(
+                causes.push(StatusCause::required(
                     format!("{path}.values"),
                     "must be only one value when `operator` is 'In' or 'NotIn' for node field selector",
                 ));
             }
             if text(field, "key") != "metadata.name" {
-                causes.push(Cause::invalid(
+                causes.push(StatusCause::invalid(
                     format!("{path}.key"),
                     &field["key"],
                     "not a valid field selector key",

@@ -79,10 +79,10 @@ pub fn setup(cluster: &Cluster) {
     network::install(cluster).expect("the objects do not exist yet");
     let account = json!({"metadata": {"name": "nodekeeper-worker", "namespace": NAMESPACE}});
     user.create("v1", "ServiceAccount", NAMESPACE, account).expect("its namespace is there");
-    user.create("nodekeeper.dev/v1alpha1", "NodeGate", "", the_gate()).expect("it is valid");
+    user.create("nodekeeper.dev/v1alpha1", "NodeGate", "", gate_object()).expect("it is valid");
 }
 
-fn the_gate() -> Value {
+fn gate_object() -> Value {
     json!({
         "apiVersion": "nodekeeper.dev/v1alpha1",
         "kind": "NodeGate",
@@ -162,7 +162,7 @@ pub fn user_action(user: &Local, random: &mut fastrand::Rng) -> Option<&'static 
         3 => {
             let gate = user.get("nodekeeper.dev/nodegates", "", "default")?;
             user.delete(&gate, None).ok()?;
-            user.create("nodekeeper.dev/v1alpha1", "NodeGate", "", the_gate()).ok();
+            user.create("nodekeeper.dev/v1alpha1", "NodeGate", "", gate_object()).ok();
             Some("gate deleted and recreated")
         }
         // Rarely, so that some nodes remain.

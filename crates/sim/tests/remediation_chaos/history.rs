@@ -9,7 +9,7 @@ use nodekeeper_sim::object::{at, is_true, items, name, text, uid};
 use nodekeeper_sim::store::Change;
 use serde_json::Value;
 
-use super::{CLAIMS, POLICIES, REQUESTS, reserved};
+use super::{CLAIMS, POLICIES, REMEDIATIONS, reserved};
 use crate::gate::invariants::{is_ours, record};
 
 /// A controller may act on a state of this age: its watch may be behind, and reads take time.
@@ -42,7 +42,7 @@ impl History {
     pub fn record(&mut self, change: &Change) {
         match (change.collection.as_str(), &change.after) {
             (POLICIES, after) => self.policies.push((change.at, after.clone())),
-            (REQUESTS, Some(request)) => drop(self.requests.insert(change.key.clone(), request.clone())),
+            (REMEDIATIONS, Some(request)) => drop(self.requests.insert(change.key.clone(), request.clone())),
             ("nodes", Some(node)) => {
                 if let Some(at) = record(node).and_then(|record| record.at) {
                     self.recorded.entry((uid(node).to_owned(), at.to_string())).or_insert(change.at);

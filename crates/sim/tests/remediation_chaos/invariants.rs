@@ -13,7 +13,7 @@ use nodekeeper_sim::store::Change;
 use serde_json::Value;
 
 use super::history::{History, STALENESS, approved, is_cordon, mark};
-use super::{CLAIMS, POLICIES, REQUESTS, reserved};
+use super::{CLAIMS, POLICIES, REMEDIATIONS, reserved};
 use crate::gate::invariants::{
     foreign, identity, is_control, is_gated, is_ours, without_foreign_writes, without_status,
 };
@@ -81,7 +81,7 @@ impl WithinTheBudget {
         Ok(())
     }
 
-    fn check_act(&mut self, change: &Change) -> Result<(), String> {
+    fn check_disruption(&mut self, change: &Change) -> Result<(), String> {
         let Some(node) = self.history.disruption(change) else { return Ok(()) };
         let is_reserved = |policy: Option<&Value>| {
             let is_it = |one: &Value| text(one, "remediation") == uid(&node) && at(one, "ended").is_none();
@@ -101,8 +101,11 @@ impl Invariant for WithinTheBudget {
     }
 
     fn check(&mut self, change: &Change) -> Result<(), String> {
-        let wrong =
-            if change.collection == POLICIES { self.check_approval(change) } else { self.check_act(change) };
+        let wrong = if change.collection == POLICIES {
+            self.check_approval(change)
+        } else {
+            self.check_disruption(change)
+        };
         self.history.record(change);
         wrong
     }
@@ -161,7 +164,7 @@ impl Invariant for NothingForeign {
             }
             ("pods", ..) => check_pod(change),
             ("nodes", Some(_), None)
-            | (REQUESTS, ..)
+            | (REMEDIATIONS, ..)
             | ("events", None, Some(_))
             | ("coordination.k8s.io/leases", _, Some(_)) => Ok(()),
             (CLAIMS, Some(_), _) if change.deleted().is_some() => Ok(()),
@@ -318,8 +321,8 @@ impl Invariant for NotForTheOutage {
 #[derive(Default)]
 struct Settled;
 
-const ACT: SignedDuration = SignedDuration::from_mins(4);
-const COMPARISON: SignedDuration = SignedDuration::from_mins(5);
+const MAX_DISRUPTION: SignedDuration = SignedDuration::from_mins(4);
+const MAX_CONTROL_RUN: SignedDuration = SignedDuration::from_mins(5);
 
 fn age(cluster: &Cluster, object: &Value, path: &str) -> SignedDuration {
     let since: Option<Timestamp> = text(object, path).parse().ok();
@@ -339,7 +342,7 @@ fn check_final_node(
     let is_well = condition_status(node, "Ready") == "True" && cluster.network().resolves(name(node), zone);
     let is_expected = is_well && !is_true(node, "spec.unschedulable") && act.is_none();
     // A new node is still being verified.
-    let is_new = age(cluster, node, "metadata.creationTimestamp") < ACT;
+    let is_new = age(cluster, node, "metadata.creationTimestamp") < MAX_DISRUPTION;
     if is_expected && !is_new && is_gated(node) {
         return Err(format!("{} is Ready, healthy and still gated", name(node)));
     }
@@ -364,7 +367,9 @@ impl Invariant for Settled {
             in_flight.map(|one| (text(one, "remediation"), one)).collect();
         for (request, act) in &disruptions {
             // Deleting a remediation does not end its reservation, which lasts for two hours.
-            if api.get(REQUESTS, "", request).is_some() && age(cluster, act, "at") > ACT + CLOCK_JUMPS {
+            if api.get(REMEDIATIONS, "", request).is_some()
+                && age(cluster, act, "at") > MAX_DISRUPTION + CLOCK_JUMPS
+            {
                 return Err(format!("{act} has not ended"));
             }
         }
@@ -372,7 +377,7 @@ impl Invariant for Settled {
             check_final_node(cluster, node, &disruptions)?;
         }
         let is_old =
-            |pod: &&std::sync::Arc<Value>| age(cluster, pod, "metadata.creationTimestamp") > COMPARISON;
+            |pod: &&std::sync::Arc<Value>| age(cluster, pod, "metadata.creationTimestamp") > MAX_CONTROL_RUN;
         let left = api.all("pods");
         left.iter()
             .find(|pod| is_control(pod) && is_old(pod))

@@ -24,7 +24,7 @@ use crate::gate::{self, taint};
 
 const API: &str = "nodekeeper.dev/v1alpha1";
 pub const POLICIES: &str = "nodekeeper.dev/remediationpolicies";
-pub const REQUESTS: &str = "nodekeeper.dev/noderemediations";
+pub const REMEDIATIONS: &str = "nodekeeper.dev/noderemediations";
 pub const CLAIMS: &str = "karpenter.sh/nodeclaims";
 const OPT_OUT: &str = "nodekeeper.dev/do-not-disrupt";
 
@@ -105,7 +105,7 @@ fn count_as(change: &Change) -> Option<&'static str> {
         CLAIMS if is_ours && change.deleted().is_some() => Some("NodeClaims deleted"),
         "pods" if is_ours && change.is_eviction() => Some("pods evicted"),
         "nodes" if is_ours && history::is_cordon(change) => Some("nodes cordoned"),
-        REQUESTS if is_ours && change.before.is_none() => Some("remediations requested"),
+        REMEDIATIONS if is_ours && change.before.is_none() => Some("remediations requested"),
         _ => gate::count_as(change),
     }
 }
@@ -134,7 +134,7 @@ fn user_action(user: &Local, random: &mut fastrand::Rng) -> Option<&'static str>
         4..=6 => deploy(user, node, random),
         7 => enable_replacement(user),
         8 => opt_out(user, node),
-        9 => ask(user, node),
+        9 => request_remediation(user, node),
         10 | 11 => delete_policy_or_request(user, random),
         _ => change_policy(user, random),
     }
@@ -163,7 +163,7 @@ fn opt_out(user: &Local, node: &Value) -> Option<&'static str> {
     user.change(node, None, |node| set(node, "metadata.annotations", all)).ok().map(|_| what)
 }
 
-fn ask(user: &Local, node: &Value) -> Option<&'static str> {
+fn request_remediation(user: &Local, node: &Value) -> Option<&'static str> {
     let body = json!({"apiVersion": API, "kind": "NodeRemediation", "metadata": {"name": uid(node)}, "spec": {
         "node": {"name": name(node), "uid": uid(node), "bootID": text(node, "status.nodeInfo.bootID")},
         "causes": [{"source": "Person", "name": "user", "message": "it is old"}]}});
@@ -174,7 +174,7 @@ fn ask(user: &Local, node: &Value) -> Option<&'static str> {
 /// deleted.
 fn delete_policy_or_request(user: &Local, random: &mut fastrand::Rng) -> Option<&'static str> {
     if dice(user, 2) == 0 {
-        let requests = user.all(REQUESTS);
+        let requests = user.all(REMEDIATIONS);
         let request = requests.get(random.usize(..requests.len().max(1)))?;
         return user.delete(request, None).ok().map(|_| "remediation deleted by user");
     }
