@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::backoff::pause;
+use super::backoff::attempt_backoff;
 use super::*;
 use crate::api::{Backoff, GateTaint, NodeGateSpec, NodeGateStatus, Retry};
 use crate::node::{Labels, Taint};
@@ -77,12 +77,12 @@ fn record(number: u32, verdict: Verdict, at: Timestamp) -> Record {
     let round = VerificationScope { boot_id: BOOT.into(), gate_uid: "gate-1".into(), gate_generation: 3 };
     let mut record = Record::default();
     for n in 1..=number {
-        record = record.after(ending(n, round.clone(), verdict, at));
+        record = record.after(result(n, round.clone(), verdict, at));
     }
     record
 }
 
-fn ending(number: u32, scope: VerificationScope, verdict: Verdict, at: Timestamp) -> WorkerResult<'static> {
+fn result(number: u32, scope: VerificationScope, verdict: Verdict, at: Timestamp) -> WorkerResult<'static> {
     let why = "dns: Timeout";
     WorkerResult {
         uid: "uid-1",
@@ -150,7 +150,7 @@ fn removed(decision: &Decision) -> Vec<&str> {
 }
 
 #[test]
-fn a_node_without_our_taint_is_left_alone_whatever_it_bears() {
+fn nodes_without_a_gate_taint_are_left_alone() {
     let mut node = node();
     node.taints = vec![taint("foreign")];
     node.labels.insert("node-ready/verified", "true");
@@ -159,7 +159,7 @@ fn a_node_without_our_taint_is_left_alone_whatever_it_bears() {
 }
 
 #[test]
-fn a_taint_of_another_effect_is_not_ours() {
+fn a_taint_with_another_effect_is_not_the_gates() {
     let mut node = node();
     node.taints = vec![Taint { key: "node-ready/unverified".into(), effect: "NoExecute".into() }];
     assert_eq!(decided(&node, &[]).state, State::Ungated);
@@ -172,7 +172,7 @@ fn a_new_node_gets_its_first_worker() {
 }
 
 #[test]
-fn a_label_opens_nothing() {
+fn the_verified_label_removes_no_taint() {
     let mut node = node();
     node.labels.insert("node-ready/verified", "true");
     let decision = decided(&node, &[]);
@@ -180,7 +180,7 @@ fn a_label_opens_nothing() {
 }
 
 #[test]
-fn nothing_starts_on_a_node_that_is_not_ready_for_it() {
+fn no_worker_starts_on_an_unready_or_cordoned_node() {
     for change in [
         (|node: &mut NodeView| node.ready = false) as fn(&mut NodeView),
         |node| node.unschedulable = true,
@@ -194,7 +194,7 @@ fn nothing_starts_on_a_node_that_is_not_ready_for_it() {
 }
 
 #[test]
-fn without_a_free_slot_a_node_waits_for_one() {
+fn a_node_waits_for_a_free_worker_slot() {
     let (node, gate) = (node(), gate());
     let slots = Slots { first: false, another: true, periodic: true };
     let decision = decide(&Observed { slots, ..observed(&node, Ownership::Gated(&gate), &[]) });
@@ -202,32 +202,36 @@ fn without_a_free_slot_a_node_waits_for_one() {
 }
 
 #[test]
-fn a_worker_at_work_is_left_to_it() {
+fn an_unfinished_worker_is_awaited() {
     for (progress, state) in [
         (Progress::Running, State::InProgress),
         (Progress::Waiting(InconclusiveReason::NotStarted, String::new()), State::Pending),
     ] {
         let decision = decided(&node(), &[worker(1, progress)]);
         assert_eq!((decision.state, decision.effects), (state, vec![]));
-        assert_eq!(decision.recheck_in, Some(Duration::from_mins(3)), "its deadline and a minute");
+        assert_eq!(
+            decision.recheck_in,
+            Some(Duration::from_mins(3)),
+            "the worker deadline and one minute of grace"
+        );
     }
 }
 
 #[test]
-fn a_passed_worker_opens_the_gate_and_goes() {
+fn a_passed_worker_removes_the_taint_and_is_deleted() {
     let decision = decided(&node(), &[reported(1, Outcome::Passed)]);
     assert!(removes_taint(&decision));
     assert_eq!(removed(&decision), ["pod-1"]);
-    let record = recorded(&decision).expect("it is recorded");
+    let record = recorded(&decision).expect("a record");
     assert_eq!((record.number, record.attempts, record.verdict), (1, 1, Some(Verdict::Passed)));
     assert!(
         matches!(decision.effects[0], Effect::RemoveTaint(_)),
-        "the record is written before the pod goes"
+        "the record is written before the pod is deleted"
     );
 }
 
 #[test]
-fn a_verdict_about_something_else_opens_nothing() {
+fn a_verdict_of_another_scope_removes_no_taint() {
     for change in [
         (|identity: &mut WorkerIdentity| identity.boot_id = "boot-0".into()) as fn(&mut WorkerIdentity),
         |identity| identity.gate_uid = "gate-0".into(),
@@ -236,14 +240,14 @@ fn a_verdict_about_something_else_opens_nothing() {
         let mut passed = reported(1, Outcome::Passed);
         change(&mut passed.identity);
         let decision = decided(&node(), &[passed]);
-        let record = recorded(&decision).expect("it is recorded");
+        let record = recorded(&decision).expect("a record");
         assert_eq!((removes_taint(&decision), record.verdict), (false, Some(Verdict::Inconclusive)));
-        assert_eq!(record.attempts, 0, "it blames nobody");
+        assert_eq!(record.attempts, 0, "no attempt is counted");
     }
 }
 
 #[test]
-fn a_passed_worker_of_a_node_that_is_no_longer_ready_opens_nothing() {
+fn a_passed_worker_on_an_unready_node_removes_no_taint() {
     let mut node = node();
     node.ready = false;
     let decision = decided(&node, &[reported(1, Outcome::Passed)]);
@@ -251,21 +255,21 @@ fn a_passed_worker_of_a_node_that_is_no_longer_ready_opens_nothing() {
 }
 
 #[test]
-fn a_worker_that_was_recorded_opens_nothing_again() {
+fn a_recorded_worker_is_not_evaluated_again() {
     let mut node = node();
     set_record(&mut node, &record(1, Verdict::Passed, now()));
     let decision = decided(&node, &[reported(1, Outcome::Passed)]);
     assert_eq!(
         (removes_taint(&decision), starts(&decision)),
         (false, Some(2)),
-        "tainted again: verified again"
+        "tainted again, so verified again"
     );
 }
 
 #[test]
-fn a_failure_is_recorded_and_its_worker_kept_for_its_logs() {
+fn a_failed_worker_is_recorded_and_kept_for_its_logs() {
     let decision = decided(&node(), &[reported(1, Outcome::Failed)]);
-    let record = recorded(&decision).expect("it is recorded");
+    let record = recorded(&decision).expect("a record");
     assert_eq!((record.attempts, record.verdict), (1, Some(Verdict::Failed)));
     assert!(record.why.contains("dns") && record.why.contains("Timeout"), "{}", record.why);
     assert!(removed(&decision).is_empty());
@@ -275,26 +279,29 @@ fn a_failure_is_recorded_and_its_worker_kept_for_its_logs() {
 }
 
 #[test]
-fn the_next_worker_waits_its_pause_and_replaces_the_last() {
+fn the_next_worker_waits_for_the_backoff() {
     let mut node = node();
     set_record(&mut node, &record(1, Verdict::Failed, now()));
     let last = reported(1, Outcome::Failed);
     let decision = decided(&node, std::slice::from_ref(&last));
-    let wait = decision.recheck_in.expect("it waits");
+    let wait = decision.recheck_in.expect("a backoff");
     assert!(
         decision.effects.is_empty() && wait >= Duration::from_secs(1) && wait < Duration::from_millis(1200)
     );
     let later = now() + SignedDuration::from_secs(2);
     let decision = decided_at(&node, &[last], later);
     assert_eq!((starts(&decision), removed(&decision)), (Some(2), vec!["pod-1"]));
-    assert!(matches!(decision.effects[0], Effect::StartWorker(_)), "the new one reserves its number first");
+    assert!(
+        matches!(decision.effects[0], Effect::StartWorker(_)),
+        "the new worker reserves its number first"
+    );
 }
 
 #[test]
-fn pauses_grow_as_documented() {
+fn backoff_grows_as_documented() {
     let seconds = |backoff, workers| {
         let record = Record { workers, ..Record::default() };
-        pause(&Retry { backoff, ..Retry::default() }, &record).as_millis() / 1000
+        attempt_backoff(&Retry { backoff, ..Retry::default() }, &record).as_millis() / 1000
     };
     let exponential: Vec<i128> = (1..=7).map(|n| seconds(Backoff::Exponential, n)).collect();
     let linear: Vec<i128> = (1..=7).map(|n| seconds(Backoff::Linear, n)).collect();
@@ -307,13 +314,13 @@ fn pauses_grow_as_documented() {
 }
 
 #[test]
-fn a_node_that_used_up_its_attempts_is_looked_at_rarely_but_for_ever() {
+fn a_failed_node_is_rechecked_forever() {
     let mut node = node();
     let decision = {
         set_record(&mut node, &record(5, Verdict::Failed, now()));
         decided(&node, &[reported(6, Outcome::Failed)])
     };
-    let event: Vec<&str> = decision
+    let events: Vec<&str> = decision
         .effects
         .iter()
         .filter_map(|effect| match effect {
@@ -321,35 +328,35 @@ fn a_node_that_used_up_its_attempts_is_looked_at_rarely_but_for_ever() {
             _ => None,
         })
         .collect();
-    assert_eq!(event, ["NodeCheckFailed", "NodeVerificationFailed"]);
-    set_record(&mut node, recorded(&decision).expect("it is recorded"));
+    assert_eq!(events, ["NodeCheckFailed", "NodeVerificationFailed"]);
+    set_record(&mut node, recorded(&decision).expect("a record"));
     let decision = decided(&node, &[]);
     assert_eq!((decision.state, decision.recheck_in), (State::Failed, Some(Duration::from_mins(5))));
     let decision = decided_at(&node, &[], now() + SignedDuration::from_mins(5));
     assert_eq!(starts(&decision), Some(7));
     let decision = decided_at(&node, &[reported(7, Outcome::Passed)], now());
-    assert!(removes_taint(&decision), "a node that heals is let in");
+    assert!(removes_taint(&decision), "a node that recovers is verified");
 }
 
 #[test]
-fn a_worker_that_cannot_tell_costs_no_attempt() {
+fn an_inconclusive_worker_costs_no_attempt() {
     let mut deleted = worker(1, Progress::Running);
     deleted.deleting = true;
-    let silent = worker(1, Progress::Inconclusive(InconclusiveReason::OutOfMemory, "OOMKilled".into()));
-    for one in [deleted, silent, reported(1, Outcome::Inconclusive)] {
+    let killed = worker(1, Progress::Inconclusive(InconclusiveReason::OutOfMemory, "OOMKilled".into()));
+    for one in [deleted, killed, reported(1, Outcome::Inconclusive)] {
         let decision = decided(&node(), &[one]);
-        let record = recorded(&decision).expect("its number is used up");
+        let record = recorded(&decision).expect("a record");
         assert_eq!((record.number, record.workers, record.attempts), (1, 1, 0));
         assert_eq!(record.verdict, Some(Verdict::Inconclusive));
     }
 }
 
 #[test]
-fn an_overdue_worker_is_given_up_and_gone_before_the_next() {
+fn an_overdue_worker_is_removed_before_the_next_starts() {
     let late = now() + SignedDuration::from_mins(4);
     let stuck = worker(1, Progress::Waiting(InconclusiveReason::ImagePull, "ErrImagePull".into()));
     let decision = decided_at(&node(), std::slice::from_ref(&stuck), late);
-    let record = recorded(&decision).expect("its number is used up").clone();
+    let record = recorded(&decision).expect("a record").clone();
     assert!(record.why.contains("ErrImagePull"), "{}", record.why);
     let mut node = node();
     set_record(&mut node, &record);
@@ -357,12 +364,12 @@ fn an_overdue_worker_is_given_up_and_gone_before_the_next() {
     let decision = decided_at(&node, std::slice::from_ref(&stuck), later);
     assert_eq!((starts(&decision), removed(&decision)), (None, vec!["pod-1"]));
     let going = WorkerView { deleting: true, ..stuck };
-    assert_eq!(decided_at(&node, &[going], later).effects, vec![], "never two at once");
+    assert_eq!(decided_at(&node, &[going], later).effects, vec![], "never two workers at once");
     assert_eq!(starts(&decided_at(&node, &[], later)), Some(2));
 }
 
 #[test]
-fn a_worker_that_cannot_be_scheduled_is_given_up_soon() {
+fn an_unschedulable_worker_is_abandoned_soon() {
     let refused = worker(1, Progress::Unscheduled("untolerated taint".into()));
     let decision = decided(&node(), std::slice::from_ref(&refused));
     assert_eq!((decision.state, decision.recheck_in), (State::Pending, Some(Duration::from_secs(20))));
@@ -374,7 +381,7 @@ fn a_worker_that_cannot_be_scheduled_is_given_up_soon() {
 }
 
 #[test]
-fn a_wrong_time_of_day_makes_no_worker_overdue() {
+fn a_wall_clock_jump_makes_no_worker_overdue() {
     let (node, gate) = (node(), gate());
     let workers = [worker(1, Progress::Running)];
     let now = now() + SignedDuration::from_hours(5);
@@ -383,7 +390,7 @@ fn a_wrong_time_of_day_makes_no_worker_overdue() {
 }
 
 #[test]
-fn a_record_from_a_clock_that_is_ahead_delays_by_no_more_than_the_pause() {
+fn a_record_from_the_future_delays_at_most_one_backoff() {
     let (mut node, gate) = (node(), gate());
     set_record(&mut node, &record(1, Verdict::Failed, now() + SignedDuration::from_mins(10)));
     node.record_seen_at = Duration::from_secs(100);
@@ -396,31 +403,31 @@ fn a_record_from_a_clock_that_is_ahead_delays_by_no_more_than_the_pause() {
 }
 
 #[test]
-fn workers_that_cannot_tell_do_not_make_failures_rarer() {
-    let mut silent = record(25, Verdict::Inconclusive, now());
+fn inconclusive_workers_do_not_slow_down_retries() {
+    let mut inconclusive = record(25, Verdict::Inconclusive, now());
     let mut node = node();
-    set_record(&mut node, &silent);
-    assert_eq!(decided(&node, &[]).recheck_in, Some(Duration::from_mins(5)), "so many, and they come rarely");
-    silent = silent.after(ending(26, silent.scope.clone(), Verdict::Failed, now()));
-    set_record(&mut node, &silent);
+    set_record(&mut node, &inconclusive);
+    assert_eq!(decided(&node, &[]).recheck_in, Some(Duration::from_mins(5)), "after a long streak");
+    inconclusive = inconclusive.after(result(26, inconclusive.scope.clone(), Verdict::Failed, now()));
+    set_record(&mut node, &inconclusive);
     let decision = decided(&node, &[]);
     assert!(decision.recheck_in.is_some_and(|wait| wait <= Duration::from_secs(36)), "{decision:?}");
     assert!(decision.why.contains("attempt 1 of 6"), "{}", decision.why);
 }
 
 #[test]
-fn a_node_whose_gate_is_gone_says_so() {
+fn a_node_of_a_deleted_gate_emits_an_event() {
     let mut node = node();
     set_record(&mut node, &record(1, Verdict::Failed, now()));
     let decision = decide(&observed(&node, ownership([], &node), &[]));
     assert_eq!(decision.state, State::Unserved);
     let Some(Effect::EmitEvent(event)) = decision.effects.first() else { panic!("{decision:?}") };
     assert!(event.note.contains("kubectl taint node n1 node-ready/unverified-"), "{}", event.note);
-    assert_eq!(event.dedup_key, Some(0), "it would be event for ever");
+    assert_eq!(event.dedup_key, Some(0), "otherwise it would be emitted forever");
 }
 
 #[test]
-fn a_forged_record_starts_no_storm() {
+fn a_forged_record_is_ignored() {
     let mut node = node();
     node.set_record_annotation(Some(r#"{"uid":"uid-1","number":4294967295}"#));
     assert_eq!(starts(&decided(&node, &[])), Some(1));
@@ -428,12 +435,12 @@ fn a_forged_record_starts_no_storm() {
 }
 
 #[test]
-fn another_boot_begins_another_round() {
+fn a_reboot_starts_another_scope() {
     let mut node = node();
     set_record(&mut node, &record(6, Verdict::Failed, now()));
     node.boot_id = "boot-2".into();
     let decision = decided(&node, &[]);
-    assert_eq!(starts(&decision), Some(7), "at dedup_key, and numbers go on");
+    assert_eq!(starts(&decision), Some(7), "at once, with the next number");
     let mut passed = reported(7, Outcome::Failed);
     passed.identity.boot_id = "boot-2".into();
     let decision = decided(&node, &[passed]);
@@ -441,7 +448,7 @@ fn another_boot_begins_another_round() {
 }
 
 #[test]
-fn a_record_of_another_node_counts_for_nothing() {
+fn a_record_of_another_node_is_ignored() {
     let mut node = node();
     set_record(&mut node, &Record { uid: "uid-0".into(), number: 9, ..Record::default() });
     assert_eq!(starts(&decided(&node, &[])), Some(1));
@@ -450,7 +457,7 @@ fn a_record_of_another_node_counts_for_nothing() {
 }
 
 #[test]
-fn a_node_that_leaves_takes_its_workers_along() {
+fn workers_of_a_terminating_node_are_removed() {
     let mut node = node();
     node.terminating = true;
     let decision = decided(&node, &[worker(1, Progress::Running)]);
@@ -459,7 +466,7 @@ fn a_node_that_leaves_takes_its_workers_along() {
 }
 
 #[test]
-fn an_open_node_has_no_workers_left() {
+fn workers_of_a_verified_node_are_removed() {
     let mut node = node();
     node.taints.clear();
     set_record(&mut node, &record(1, Verdict::Passed, now()));
@@ -468,7 +475,7 @@ fn an_open_node_has_no_workers_left() {
 }
 
 #[test]
-fn the_older_gate_serves_and_only_those_it_selects() {
+fn gates_serve_by_precedence_and_selector() {
     let (mut younger, older) = (gate(), gate());
     younger.created = now();
     younger.name = "a".into();
@@ -477,14 +484,14 @@ fn the_older_gate_serves_and_only_those_it_selects() {
         |gates: &[&GateView]| ownership(gates.iter().copied(), &node).gate().map(|gate| gate.name.clone());
     assert_eq!(name(&[&younger, &older]).as_deref(), Some("default"));
     younger.spec.priority = 1;
-    assert_eq!(name(&[&younger, &older]).as_deref(), Some("a"), "priority goes before age");
+    assert_eq!(name(&[&younger, &older]).as_deref(), Some("a"), "priority comes before age");
     younger.spec.enforcement = Enforcement::DryRun;
-    assert_eq!(name(&[&younger, &older]).as_deref(), Some("default"), "whoever only looks holds nobody up");
+    assert_eq!(name(&[&younger, &older]).as_deref(), Some("default"), "a dry run comes last");
     younger.deleting = true;
     assert_eq!(name(&[&younger]), None);
-    let mut picky = gate();
-    picky.spec.node_selector.match_labels.insert("pool".into(), "gpu".into());
-    assert_eq!(name(&[&picky]), None);
+    let mut selective = gate();
+    selective.spec.node_selector.match_labels.insert("pool".into(), "gpu".into());
+    assert_eq!(name(&[&selective]), None);
     let mut other = gate();
     other.spec.taints = vec![GateTaint { key: "other".into(), ..GateTaint::default() }];
     assert_eq!(name(&[&other]), None);
@@ -500,10 +507,10 @@ fn any_progress() -> impl Strategy<Value = Option<Outcome>> {
 }
 
 proptest! {
-    /// Whatever is seen: a gate opens only on a Passed verdict about this boot and gate whose number is new; never two
-    /// workers at once; numbers only rise.
+    /// For any input: the taint is removed only on a Passed verdict of the current scope with a new number; there are
+    /// never two workers at once; numbers only rise.
     #[test]
-    fn nothing_seen_leads_to_harm(
+    fn every_decision_is_safe(
         last_number in 0_u32..4,
         workers in prop::collection::vec((1_u32..6, any_progress(), any::<bool>(), any::<bool>()), 0..4),
         ready: bool,
@@ -531,7 +538,7 @@ proptest! {
         let slots = Slots { first: slot_free, another: slot_free, periodic: slot_free };
         let decision = decide(&Observed { slots, now, ..observed(&node, Ownership::Gated(&gate), &workers) });
         if removes_taint(&decision) {
-            let newest = workers.iter().max_by_key(|worker| worker.identity.number).expect("somebody passed");
+            let newest = workers.iter().max_by_key(|worker| worker.identity.number).expect("a worker passed");
             prop_assert!(newest.identity.number > last_number && newest.identity.boot_id == BOOT && ready);
             let passed = matches!(&newest.progress, Progress::Reported(report) if report.verdict == Verdict::Passed);
             prop_assert!(passed);
