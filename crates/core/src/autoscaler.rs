@@ -18,7 +18,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Reads a NodePool of `karpenter.sh/v1` or `v1beta1`.
+    /// Reads a `NodePool` of `karpenter.sh/v1` or `v1beta1`.
     #[must_use]
     pub fn new(name: &str, pool: &Value) -> Self {
         let keys = |field: &str| {
@@ -37,7 +37,7 @@ impl Pool {
 /// The autoscalers of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Autoscalers {
-    /// Karpenter's NodePools, or why they could not be read.
+    /// Karpenter's `NodePools`, or why they could not be read.
     pub pools: Result<Vec<Pool>, String>,
     /// Cluster Autoscaler publishes its status in this cluster.
     pub cluster_autoscaler: bool,

@@ -95,10 +95,10 @@ impl Candidate {
     /// The lease was deleted, or never existed. A holder of a deleted lease may not know yet, and still write.
     fn observe_missing(&self, now: Duration) -> LeaseAction {
         match &self.observed {
-            Some((held, since))
-                if !held.holder_identity.is_empty()
-                    && held.holder_identity != self.identity
-                    && now.saturating_sub(*since) <= self.expiry(held) =>
+            Some((lease, since))
+                if !lease.holder_identity.is_empty()
+                    && lease.holder_identity != self.identity
+                    && now.saturating_sub(*since) <= self.expiry(lease) =>
             {
                 LeaseAction::Wait
             }
@@ -147,7 +147,7 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    fn held(holder_identity: &str, renewed: &str) -> LeaseState {
+    fn lease_of(holder_identity: &str, renewed: &str) -> LeaseState {
         LeaseState {
             holder_identity: holder_identity.into(),
             renew_time: renewed.into(),
@@ -163,24 +163,24 @@ mod tests {
     fn a_lease_is_created_acquired_renewed_or_left() {
         let mut us = candidate();
         assert_eq!(us.observe(None, at(0)), LeaseAction::Create);
-        assert_eq!(us.observe(Some(&held("", "1")), at(0)), LeaseAction::Acquire);
-        assert_eq!(us.observe(Some(&held("us", "2")), at(0)), LeaseAction::Renew);
-        assert_eq!(us.observe(Some(&held("them", "3")), at(0)), LeaseAction::Wait);
+        assert_eq!(us.observe(Some(&lease_of("", "1")), at(0)), LeaseAction::Acquire);
+        assert_eq!(us.observe(Some(&lease_of("us", "2")), at(0)), LeaseAction::Renew);
+        assert_eq!(us.observe(Some(&lease_of("them", "3")), at(0)), LeaseAction::Wait);
     }
 
     #[test]
     fn a_lease_expires_after_its_last_observed_renewal() {
         let mut us = candidate();
-        assert_eq!(us.observe(Some(&held("them", "1")), at(100)), LeaseAction::Wait);
-        assert_eq!(us.observe(Some(&held("them", "2")), at(114)), LeaseAction::Wait);
-        assert_eq!(us.observe(Some(&held("them", "2")), at(129)), LeaseAction::Wait);
-        assert_eq!(us.observe(Some(&held("them", "2")), at(130)), LeaseAction::Acquire);
+        assert_eq!(us.observe(Some(&lease_of("them", "1")), at(100)), LeaseAction::Wait);
+        assert_eq!(us.observe(Some(&lease_of("them", "2")), at(114)), LeaseAction::Wait);
+        assert_eq!(us.observe(Some(&lease_of("them", "2")), at(129)), LeaseAction::Wait);
+        assert_eq!(us.observe(Some(&lease_of("them", "2")), at(130)), LeaseAction::Acquire);
     }
 
     #[test]
     fn a_deleted_lease_is_not_recreated_while_its_holder_may_write() {
         let mut us = candidate();
-        assert_eq!(us.observe(Some(&held("them", "1")), at(100)), LeaseAction::Wait);
+        assert_eq!(us.observe(Some(&lease_of("them", "1")), at(100)), LeaseAction::Wait);
         assert_eq!(us.observe(None, at(110)), LeaseAction::Wait);
         assert_eq!(us.observe(None, at(116)), LeaseAction::Create);
     }
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn an_excessive_lease_duration_is_capped() {
         let mut us = candidate();
-        let year = LeaseState { lease_duration: at(31_536_000), ..held("them", "1") };
+        let year = LeaseState { lease_duration: at(31_536_000), ..lease_of("them", "1") };
         assert_eq!(us.observe(Some(&year), at(0)), LeaseAction::Wait);
         assert_eq!(us.observe(Some(&year), at(121)), LeaseAction::Acquire);
     }
@@ -220,7 +220,7 @@ mod tests {
             let last_end = last_begin + 4.0;
             let observed = Duration::from_millis(sent + reached_after + observed_after).as_secs_f64();
             let mut other = Candidate::new("other".into(), Timing::default());
-            let lease = held("first", "1");
+            let lease = lease_of("first", "1");
             let local = |real: f64| Duration::from_secs_f64(real * speed);
             prop_assert_eq!(other.observe(Some(&lease), local(observed)), LeaseAction::Wait);
             prop_assert_eq!(other.observe(Some(&lease), local(last_end)), LeaseAction::Wait);
@@ -324,9 +324,9 @@ mod tests {
 
         fn attempt(&mut self, who: usize, lands_after: f64, answered: bool) {
             let now = self.local(who);
-            let held =
-                self.lease.last().map(|holder| held(&holder.to_string(), &self.lease.len().to_string()));
-            if self.candidates[who].observe(held.as_ref(), now) == LeaseAction::Wait {
+            let lease =
+                self.lease.last().map(|holder| lease_of(&holder.to_string(), &self.lease.len().to_string()));
+            if self.candidates[who].observe(lease.as_ref(), now) == LeaseAction::Wait {
                 self.candidates[who].record_loss();
                 self.renewed[who] = None;
                 return;

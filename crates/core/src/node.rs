@@ -105,7 +105,7 @@ pub struct NodeView {
     /// The value of the annotation [`VERIFY`].
     pub verify: Option<Box<str>>,
     /// Status and reason of the node's condition `NetworkVerified`.
-    pub published: Option<Box<(String, String)>>,
+    pub network_verified: Option<Box<(String, String)>>,
 }
 
 impl NodeView {
@@ -176,7 +176,7 @@ impl NodeView {
             failing_since: Duration::ZERO,
             marked: annotations.is_some_and(|all| all.contains_key(CORDONED)),
             verify: annotation(VERIFY),
-            published: conditions()
+            network_verified: conditions()
                 .find(|condition| condition.type_ == NETWORK_VERIFIED)
                 .map(|own| Box::new((own.status.clone(), own.reason.clone().unwrap_or_default()))),
         };

@@ -28,7 +28,8 @@ pub(super) fn with(decision: Decision, observed: &Observed<'_>, gate: &GateView)
         Some(Verdict::Failed) => ("False", reasons::CHECKS_FAILED),
         _ => ("Unknown", reasons::NOT_VERIFIED),
     };
-    let current = observed.node.published.as_ref().map(|current| (current.0.as_str(), current.1.as_str()));
+    let current =
+        observed.node.network_verified.as_ref().map(|current| (current.0.as_str(), current.1.as_str()));
     if current == Some((status, reason)) {
         return decision;
     }

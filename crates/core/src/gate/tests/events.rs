@@ -110,8 +110,8 @@ fn inconclusive_for(minutes: i64, cause: InconclusiveReason, fleet: Fleet) -> (D
     let (node, gate) = (node(), gate());
     let workers = [worker(1, Progress::Inconclusive(cause, "x".into()))];
     let elapsed = Duration::from_secs(minutes.unsigned_abs() * 60);
-    let seen = Observed { fleet, elapsed, ..observed(&node, Ownership::Gated(&gate), &workers) };
-    let decision = decide(&seen);
+    let input = Observed { fleet, elapsed, ..observed(&node, Ownership::Gated(&gate), &workers) };
+    let decision = decide(&input);
     let record = recorded(&decision).expect("a record").clone();
     (decision, record)
 }
@@ -159,7 +159,7 @@ fn the_node_condition_is_written_once_if_configured() {
     let decision = before(&gate, &node, &[]);
     let [Effect::SetNodeCondition(update)] = decision.effects.as_slice() else { panic!("{decision:?}") };
     assert_eq!((update.status, update.reason), ("False", "ChecksFailed"));
-    node.published = Some(Box::new(("False".into(), "ChecksFailed".into())));
+    node.network_verified = Some(Box::new(("False".into(), "ChecksFailed".into())));
     assert_eq!(before(&gate, &node, &[]).effects, vec![]);
     set_record(&mut node, &record(2, Verdict::Passed, now()).opened("node-ready/verified"));
     node.labels.insert("node-ready/verified", "true");

@@ -38,8 +38,8 @@ impl Simulation {
     fn decide(&self) -> Decision {
         let now = now() + SignedDuration::try_from(self.at).expect("short");
         let Self { down, asked, fleet, .. } = self;
-        let seen = observed(&self.node, Ownership::Gated(&self.gate), &self.workers);
-        decide(&Observed { down, asked: *asked, fleet: *fleet, now, elapsed: self.at, ..seen })
+        let input = observed(&self.node, Ownership::Gated(&self.gate), &self.workers);
+        decide(&Observed { down, asked: *asked, fleet: *fleet, now, elapsed: self.at, ..input })
     }
 
     fn record(&self) -> Record {
