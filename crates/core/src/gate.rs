@@ -32,17 +32,17 @@ pub use prerequisites::DaemonPod;
 pub struct Observed<'a> {
     pub node: &'a NodeView,
     /// The gate that serves the node, if one does.
-    pub served: Ownership<'a>,
+    pub ownership: Ownership<'a>,
     /// The workers created for this node's uid, in any order.
     pub workers: &'a [WorkerView],
     /// The node's DaemonSet pods; none if the node's pods are not watched.
-    pub daemons: Option<&'a [DaemonPod]>,
+    pub daemon_pods: Option<&'a [DaemonPod]>,
     pub slots: Slots,
     pub fleet: Fleet,
     /// Checks that fail on control nodes too.
-    pub down: &'a [SharedOutage],
+    pub shared_outages: &'a [SharedOutage],
     /// The observation time of the verdict for which the gate last requested a remediation.
-    pub asked: Option<Timestamp>,
+    pub remediation_requested_at: Option<Timestamp>,
     /// Wall-clock time.
     pub now: Timestamp,
     /// Time on the monotonic clock that [`WorkerView::first_seen`] uses.
@@ -201,7 +201,7 @@ pub fn decide(observed: &Observed<'_>) -> Decision {
         return Decision::new(State::Terminating, "the node is being deleted")
             .with(remove_workers(observed.workers));
     }
-    match observed.served {
+    match observed.ownership {
         Ownership::Gated(gate) => match gate.spec.enforcement {
             Enforcement::Paused => paused(gate),
             Enforcement::DryRun => dry_run::decide(observed, gate, record),

@@ -179,16 +179,16 @@ impl Gate {
         let refused = line.refusal(at, elapsed).is_some();
         let mut decision = decide(&Observed {
             node: &node,
-            served,
+            ownership: served,
             workers: &workers,
-            daemons: daemons.as_deref(),
+            daemon_pods: daemons.as_deref(),
             slots: line.free(at, views.workers.all(), elapsed),
             fleet: Fleet {
                 ran_elsewhere: self.ran_elsewhere(&views, served, &node),
                 ..locked(&self.fleet).fleet(at, refused)
             },
-            down: views.the_policy().map_or(&[], |policy| &policy.status.down),
-            asked: asked(&views, at, &node),
+            shared_outages: views.the_policy().map_or(&[], |policy| &policy.status.down),
+            remediation_requested_at: asked(&views, at, &node),
             now: self.clock.now(),
             elapsed,
         });

@@ -17,7 +17,7 @@ impl ManagedNode<'_> {
     /// Whether one of the checks also fails on control nodes of this node's zone.
     pub(super) fn is_shared_outage(&self, failed: &[FailedCheck]) -> bool {
         let node_zone = zone(self.observed.node);
-        let in_zone = || self.observed.down.iter().filter(|down| down.zone == node_zone);
+        let in_zone = || self.observed.shared_outages.iter().filter(|down| down.zone == node_zone);
         failed.iter().any(|check| in_zone().any(|down| matches_outage(down, &check.name, &check.target)))
     }
 
@@ -56,7 +56,7 @@ impl ManagedNode<'_> {
     /// The cause of a remediation request, once for each verdict.
     pub(super) fn remediation_cause(&self) -> Option<RemediationCause> {
         let (record, spec) = (self.record, &self.gate.spec);
-        if !self.gated || !self.continues_scope() || record.at <= self.observed.asked {
+        if !self.gated || !self.continues_scope() || record.at <= self.observed.remediation_requested_at {
             return None;
         }
         let has_failed =

@@ -58,11 +58,11 @@ pub(super) fn unmet(observed: &Observed<'_>, wait: &WaitFor) -> Option<Unmet> {
         return Some(Unmet::OnNode("Karpenter has not registered the node yet".into()));
     }
     let is_ready = |set: &DaemonSetRef| {
-        observed.daemons.is_some_and(|pods| pods.iter().any(|pod| pod.of == *set && pod.ready))
+        observed.daemon_pods.is_some_and(|pods| pods.iter().any(|pod| pod.of == *set && pod.ready))
     };
     let missing = wait.daemon_sets.iter().find(|set| !is_ready(set))?;
     let DaemonSetRef { namespace, name } = missing;
-    Some(Unmet::OnPods(match observed.daemons {
+    Some(Unmet::OnPods(match observed.daemon_pods {
         Some(_) => format!("the pod of DaemonSet {namespace}/{name} on the node is not Ready"),
         None => format!("the node's pods are not watched yet, and DaemonSet {namespace}/{name} is required"),
     }))

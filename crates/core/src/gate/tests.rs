@@ -97,16 +97,16 @@ fn result(number: u32, scope: VerificationScope, verdict: Verdict, at: Timestamp
     }
 }
 
-fn observed<'a>(node: &'a NodeView, served: Ownership<'a>, workers: &'a [WorkerView]) -> Observed<'a> {
+fn observed<'a>(node: &'a NodeView, ownership: Ownership<'a>, workers: &'a [WorkerView]) -> Observed<'a> {
     Observed {
         node,
-        served,
+        ownership,
         workers,
-        daemons: None,
+        daemon_pods: None,
         slots: Slots { first: true, another: true, periodic: true },
         fleet: Fleet::default(),
-        down: &[],
-        asked: None,
+        shared_outages: &[],
+        remediation_requested_at: None,
         now: now(),
         elapsed: Duration::ZERO,
     }

@@ -97,7 +97,7 @@ fn f12_pods_are_watched_only_while_a_daemon_set_is_required() {
     assert!(decision.wants_pods && decision.state == State::Waiting, "{decision:?}");
     let with = |of: &DaemonSetRef, ready| {
         let pods = [DaemonPod { of: of.clone(), ready }];
-        decide(&Observed { daemons: Some(&pods), ..observed(&node, Ownership::Gated(&gate), &[]) })
+        decide(&Observed { daemon_pods: Some(&pods), ..observed(&node, Ownership::Gated(&gate), &[]) })
     };
     assert!(with(&cni, false).wants_pods);
     assert!(with(&DaemonSetRef { name: "other".into(), ..cni.clone() }, true).wants_pods);

@@ -39,7 +39,14 @@ impl Simulation {
         let now = now() + SignedDuration::try_from(self.at).expect("short");
         let Self { down, asked, fleet, .. } = self;
         let input = observed(&self.node, Ownership::Gated(&self.gate), &self.workers);
-        decide(&Observed { down, asked: *asked, fleet: *fleet, now, elapsed: self.at, ..input })
+        decide(&Observed {
+            shared_outages: down,
+            remediation_requested_at: *asked,
+            fleet: *fleet,
+            now,
+            elapsed: self.at,
+            ..input
+        })
     }
 
     fn record(&self) -> Record {
