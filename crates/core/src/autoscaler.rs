@@ -1,15 +1,15 @@
-//! Whether autoscalers know a gate's taint for what it is: one that goes.
+//! Whether autoscalers treat a gate's taint as a startup taint.
 
 use serde_json::Value;
 
 use crate::condition::Finding;
 use crate::reasons;
 
-/// Keys that Cluster Autoscaler takes for startup taints without being told.
+/// Prefixes of keys that Cluster Autoscaler treats as startup taints without a flag.
 const STARTUP_PREFIXES: [&str; 2] =
     ["startup-taint.cluster-autoscaler.kubernetes.io/", "ignore-taint.cluster-autoscaler.kubernetes.io/"];
 
-/// A `NodePool` of Karpenter, as far as it matters here.
+/// The taints of a Karpenter `NodePool`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pool {
     name: String,
@@ -18,7 +18,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Reads `karpenter.sh/v1` and its predecessor.
+    /// Reads a `NodePool` of `karpenter.sh/v1` or `v1beta1`.
     #[must_use]
     pub fn new(name: &str, pool: &Value) -> Self {
         let keys = |field: &str| {
@@ -34,16 +34,16 @@ impl Pool {
     }
 }
 
-/// What autoscalers there are.
+/// The autoscalers of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Autoscalers {
-    /// Karpenter's pools; none if they could not be read, and why.
+    /// Karpenter's `NodePools`, or why they could not be read.
     pub pools: Result<Vec<Pool>, String>,
-    /// Cluster Autoscaler reports its status in this cluster.
+    /// Cluster Autoscaler publishes its status in this cluster.
     pub cluster_autoscaler: bool,
 }
 
-/// Whether they know these taints.
+/// The condition `AutoscalerCompatible` of a gate with these taint keys.
 #[must_use]
 pub fn judge(autoscalers: &Autoscalers, taints: &[&str]) -> Finding {
     let of = |status, reason, message: String| {
@@ -55,7 +55,7 @@ pub fn judge(autoscalers: &Autoscalers, taints: &[&str]) -> Finding {
             return of(
                 "Unknown",
                 reasons::CANNOT_READ,
-                format!("the NodePools of Karpenter cannot be read: {why}"),
+                format!("Karpenter's NodePools cannot be read: {why}"),
             );
         }
     };
@@ -66,20 +66,20 @@ pub fn judge(autoscalers: &Autoscalers, taints: &[&str]) -> Finding {
                 "False",
                 reasons::TAINT_IS_PERMANENT,
                 format!(
-                    "NodePool {name} has {taint} under `spec.template.spec.taints`: Karpenter expects pods to tolerate it and makes node after node; move it to `startupTaints`"
+                    "NodePool {name} has {taint} under `spec.template.spec.taints`: Karpenter expects pods to tolerate it and creates node after node; move it to `startupTaints`"
                 ),
             );
         }
     }
-    let told = |taint: &&&str| !STARTUP_PREFIXES.iter().any(|prefix| taint.starts_with(prefix));
+    let is_unconfirmed = |taint: &&&str| !STARTUP_PREFIXES.iter().any(|prefix| taint.starts_with(prefix));
     if autoscalers.cluster_autoscaler
-        && let Some(taint) = taints.iter().find(told)
+        && let Some(taint) = taints.iter().find(is_unconfirmed)
     {
         return of(
             "Unknown",
             reasons::STARTUP_TAINT_NOT_CONFIRMED,
             format!(
-                "Cluster Autoscaler runs here, and whether it knows {taint} cannot be seen: start it with `--startup-taint={taint}`, or use a key that begins with {}",
+                "Cluster Autoscaler runs in this cluster, and its flags cannot be read: start it with `--startup-taint={taint}`, or use a key that begins with {}",
                 STARTUP_PREFIXES[0]
             ),
         );
@@ -90,17 +90,11 @@ pub fn judge(autoscalers: &Autoscalers, taints: &[&str]) -> Finding {
         .map(|pool| pool.name.as_str())
         .collect();
     match (pools.is_empty() && !autoscalers.cluster_autoscaler, with.is_empty()) {
-        (true, _) => {
-            of("True", reasons::NO_AUTOSCALER, "no autoscaler was found that could mistake the taint".into())
+        (true, _) => of("True", reasons::NO_AUTOSCALER, "there is no autoscaler".into()),
+        (_, true) => of("True", reasons::COMPATIBLE, "no autoscaler treats the taint as permanent".into()),
+        (_, false) => {
+            of("True", reasons::COMPATIBLE, format!("NodePools with the startup taint: {}", with.join(", ")))
         }
-        (_, true) => {
-            of("True", reasons::COMPATIBLE, "no autoscaler mistakes the taint for a permanent one".into())
-        }
-        (_, false) => of(
-            "True",
-            reasons::COMPATIBLE,
-            format!("NodePools with it as a startup taint: {}", with.join(", ")),
-        ),
     }
 }
 
@@ -127,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_taint_that_karpenter_takes_for_permanent_is_told_with_the_fix() {
+    fn a_permanent_karpenter_taint_is_reported_with_the_fix() {
         let (status, _, message) = verdict(vec![pool("taints")], false, "k");
         assert_eq!(status, "False");
         assert!(message.contains("startupTaints") && message.contains("NodePool p"), "{message}");
@@ -136,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn cluster_autoscaler_has_to_be_told() {
+    fn cluster_autoscaler_needs_a_flag_or_a_known_prefix() {
         let (status, reason, message) = verdict(vec![], true, "k");
         assert_eq!((status, reason), ("Unknown", "StartupTaintNotConfirmed"));
         assert!(message.contains("--startup-taint=k"), "{message}");

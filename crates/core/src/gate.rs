@@ -1,4 +1,4 @@
-//! What happens to a node at the gate: one pure decision from what is seen now.
+//! The gate's decision about one node: a pure function of what is observed now.
 
 mod assignment;
 mod backoff;
@@ -8,6 +8,7 @@ mod node_condition;
 mod observe;
 mod outage;
 mod prerequisites;
+mod schedule;
 mod verified;
 
 use std::time::Duration;
@@ -21,166 +22,151 @@ use crate::reasons;
 use crate::record::{Record, VerificationScope};
 use crate::worker::WorkerView;
 
-use enforce::GatedNode;
+use enforce::ManagedNode;
 
 pub use assignment::{GateView, Ownership, ownership, wanted_labels};
 pub use node_condition::ConditionUpdate;
 pub use observe::{NodeInputs, Surroundings, observe};
 pub use prerequisites::DaemonPod;
 
-/// All that a decision is made from.
+/// The input of a decision.
 #[derive(Clone, Copy, Debug)]
 pub struct Observed<'a> {
-    /// The node.
     pub node: &'a NodeView,
-    /// Who looks after it.
-    pub served: Ownership<'a>,
-    /// The workers made for this uid, in any order.
+    /// The gate that serves the node, if one does.
+    pub ownership: Ownership<'a>,
+    /// The workers created for this node's uid, in any order.
     pub workers: &'a [WorkerView],
-    /// The DaemonSets' pods on the node; none if they are not watched.
-    pub daemons: Option<&'a [DaemonPod]>,
-    /// Whether one more worker may run in the cluster.
+    /// The node's DaemonSet pods; none if the node's pods are not watched.
+    pub daemon_pods: Option<&'a [DaemonPod]>,
     pub slots: Slots,
-    /// What the other nodes of its gate say.
     pub fleet: Fleet,
-    /// What does not work on nodes that work either.
-    pub down: &'a [SharedOutage],
+    /// Checks that fail on control nodes too.
+    pub shared_outages: &'a [SharedOutage],
     /// Whether the RemediationPolicy and the NodeRemediations were read. Until then no failure is counted and no
-    /// replacement is requested: an outage that all nodes share may be known there.
+    /// remediation is requested: the policy may know an outage that all nodes share.
     pub policy_known: bool,
-    /// When what its gate last asked to be replaced for was seen; never if none.
-    pub asked: Option<Timestamp>,
-    /// The time of day.
+    /// The observation time of the verdict for which the gate last requested a remediation.
+    pub remediation_requested_at: Option<Timestamp>,
+    /// Wall-clock time.
     pub now: Timestamp,
-    /// The time by the clock on which [`WorkerView::first_seen`] is.
+    /// Time on the monotonic clock that [`WorkerView::first_seen`] uses.
     pub elapsed: Duration,
 }
 
-/// Whether one more worker may run.
+/// Whether the worker limits allow one more worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slots {
-    /// The first one of a node.
+    /// For the first worker of a node.
     pub first: bool,
-    /// Another one: nodes that keep failing must not keep newcomers waiting.
+    /// For a later worker of a gated node. New nodes come first.
     pub another: bool,
-    /// One that nobody asked for, on a node that works.
+    /// For a periodic worker on a verified node.
     pub periodic: bool,
 }
 
-/// What the nodes of a gate say together.
+/// What the other nodes of a gate mean for one of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fleet {
-    /// Workers cannot run at all: no node is to blame, and no clock runs.
+    /// Workers cannot run for a common reason: the nodes' deadlines are suspended.
     pub cannot_run: bool,
-    /// How many nodes it let in.
+    /// Number of verified nodes.
     pub open: u32,
-    /// How many of those that it had let in are tainted again.
+    /// Number of nodes that were verified and are tainted again.
     pub retainted: u32,
-    /// A worker of its event something about another node lately: its image can be run.
+    /// A worker of the gate came to a verdict on another node recently, so its image can run.
     pub ran_elsewhere: bool,
 }
 
 impl Fleet {
-    /// Whether one more open node may be tainted. Where many fail at once it is not the nodes: at most a tenth of them
-    /// is taken out of service, and always one.
+    /// Whether one more verified node may be tainted again. Where many nodes fail at once the cause is shared: at most a
+    /// tenth of them is tainted, and always one.
     #[must_use]
     pub fn may_retaint(&self) -> bool {
         self.retainted < ((self.open + self.retainted) / 10).max(1)
     }
 }
 
-/// Where a node stands. Derived each time, never stored.
+/// The state of a node. It is derived for each decision and never stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
-    /// It bears no taint of a gate and never did: left alone.
+    /// The node has no taint of a gate and no gate verified it.
     Ungated,
-    /// It bears a gate's taint, and no gate serves it.
+    /// The node has a gate's taint and no gate serves it.
     Unserved,
-    /// It was let in.
+    /// The gate removed the taint.
     Verified,
-    /// It is being deleted.
     Terminating,
-    /// Nothing can be looked at yet: not Ready, cordoned, or something else is waited for.
+    /// No worker can start yet: the node is not Ready, is cordoned, or misses a prerequisite.
     Waiting,
-    /// It waits for a worker: for the end of a pause, or for a free slot.
+    /// The node waits for the end of a backoff or for a free worker slot.
     Unverified,
-    /// Its worker has not started.
+    /// The worker has not started.
     Pending,
-    /// Its worker looks.
+    /// The worker runs.
     InProgress,
-    /// Its last worker could not tell.
+    /// The last worker came to no verdict.
     Inconclusive,
-    /// No worker could tell until the gate's deadline.
+    /// No worker came to a verdict within the gate's deadline.
     Stuck,
-    /// Its attempts are used up; it is looked at again, but rarely.
+    /// All attempts failed; the node is verified again every `recheckSeconds`.
     Failed,
 }
 
-/// One thing to do. Effects are done in their order; one that fails ends the rest.
+/// One action of a decision. Effects are applied in order; the first that fails ends the rest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Make this worker.
+    /// Create the worker pod.
     StartWorker(WorkerIdentity),
-    /// Delete this pod.
+    /// Delete the worker pod. The uid is a precondition.
     RemoveWorker {
-        /// Its name.
         name: String,
-        /// Its uid: a namesake is left alone.
         uid: String,
     },
-    /// Take our taints, give the label, write the record: all in one guarded patch.
+    /// Remove the gate's taints, set the verified label and write the record in one guarded patch.
     RemoveTaint(Record),
-    /// Put our taints back, take the label, write the record: all in one guarded patch.
+    /// Add the gate's taints, remove the verified label and write the record in one guarded patch.
     Retaint(Record),
-    /// Write the record.
     PatchRecord(Record),
-    /// Write the verdict as a condition of the node.
     SetNodeCondition(ConditionUpdate),
-    /// Ask for the node to be replaced, or refresh what was seen.
+    /// Request the node's replacement, or refresh the cause of the request.
     RequestRemediation(RemediationCause),
-    /// Say it in an Event on the node.
+    /// Emit an Event on the node.
     EmitEvent(EventSpec),
 }
 
-/// An Event to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventSpec {
-    /// Whether it is a warning.
     pub warning: bool,
-    /// In one word.
     pub reason: &'static str,
-    /// What was done.
     pub action: String,
-    /// For people.
     pub note: String,
-    /// It goes with no other write, so it is decided again and again: it is event once for this number.
+    /// Set for an Event that comes with no other write and is therefore decided repeatedly: it is emitted once for each
+    /// key.
     pub dedup_key: Option<u32>,
 }
 
 impl EventSpec {
-    /// One that is event each time.
+    /// An Event that is emitted each time it is decided.
     #[must_use]
     pub fn new(warning: bool, reason: &'static str, action: &str, note: impl Into<String>) -> Self {
         Self { warning, reason, action: action.to_owned(), note: note.into(), dedup_key: None }
     }
 }
 
-/// What to do about a node now, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// Where it stands.
     pub state: State,
-    /// What to do.
     pub effects: Vec<Effect>,
-    /// When to look again though nothing changed.
+    /// When to decide again although nothing changed.
     pub recheck_in: Option<Duration>,
-    /// A worker is due, and there is no slot for it; how many the node had.
+    /// A worker is due and there is no slot for it; the number of workers that the node had.
     pub wants_slot: Option<u32>,
-    /// The worker that starts was asked for by nobody: its time had come.
+    /// The worker that starts is a periodic one.
     pub periodic: bool,
-    /// The node's pods have to be watched: DaemonSets are waited for.
+    /// The node's pods have to be watched, because a DaemonSet is waited for.
     pub wants_pods: bool,
-    /// For people.
+    /// The explanation, for logs and messages.
     pub why: String,
 }
 
@@ -209,65 +195,69 @@ impl Decision {
 
 /// Decides what happens to a node now.
 #[must_use]
-pub fn decide(seen: &Observed<'_>) -> Decision {
+pub fn decide(observed: &Observed<'_>) -> Decision {
     let no_record = Record::default();
-    let record = seen.node.record.as_deref().unwrap_or(&no_record);
-    if seen.node.terminating {
+    let record = observed.node.record.as_deref().unwrap_or(&no_record);
+    let enforce = |gate, gated| {
+        let decision = ManagedNode { observed, gate, record, gated }.decide();
+        node_condition::with(decision, observed, gate)
+    };
+    if observed.node.terminating {
         return Decision::new(State::Terminating, "the node is being deleted")
-            .with(remove_workers(seen.workers));
+            .with(remove_workers(observed.workers));
     }
-    match seen.served {
+    match observed.ownership {
         Ownership::Gated(gate) => match gate.spec.enforcement {
             Enforcement::Paused => paused(gate),
-            Enforcement::DryRun => dry_run::decide(seen, gate, record),
-            Enforcement::Enforce => {
-                node_condition::with(GatedNode { seen, gate, record, gated: true }.decide(), seen, gate)
-            }
+            Enforcement::DryRun => dry_run::decide(observed, gate, record),
+            Enforcement::Enforce => enforce(gate, true),
         },
-        Ownership::Verified(gate) if gate.spec.enforcement == Enforcement::Enforce => {
-            node_condition::with(GatedNode { seen, gate, record, gated: false }.decide(), seen, gate)
-        }
+        Ownership::Verified(gate) if gate.spec.enforcement == Enforcement::Enforce => enforce(gate, false),
         Ownership::Verified(_) | Ownership::Released => {
-            Decision::new(State::Verified, "the node was verified").with(remove_workers(seen.workers))
+            Decision::new(State::Verified, "the node is verified").with(remove_workers(observed.workers))
         }
-        Ownership::Unserved(taint, why) => unserved(seen, taint, why),
-        Ownership::Unmanaged => Decision::new(State::Ungated, "the node bears no taint of a gate")
-            .with(remove_workers(seen.workers)),
+        Ownership::Unserved(taint, why) => unserved(observed, taint, why),
+        Ownership::Unmanaged => Decision::new(State::Ungated, "the node has no taint of a gate")
+            .with(remove_workers(observed.workers)),
     }
 }
 
 fn paused(gate: &GateView) -> Decision {
     let note = format!(
-        "gate {0} is paused: the node stays tainted until somebody sets `spec.enforcement: Enforce` (kubectl edit nodegate {0})",
+        "gate {0} is paused: the node stays tainted until `spec.enforcement` is `Enforce` (kubectl edit nodegate {0})",
         gate.name
     );
-    // Each pause is event.
+    // One Event for each time that the gate is paused.
     let dedup_key = u32::try_from(gate.generation).ok().or(Some(0));
     let event =
         EventSpec { dedup_key, ..EventSpec::new(true, reasons::NODE_GATE_PAUSED, "KeepTaint", note.clone()) };
     Decision::new(State::Waiting, note).with([Effect::EmitEvent(event)])
 }
 
-/// A taint that nobody will ever take: said dedup_key, with what frees the node.
-fn unserved(seen: &Observed<'_>, taint: &str, why: &str) -> Decision {
-    let node = &seen.node.name;
+/// No gate will ever remove the taint: one Event says how to free the node.
+fn unserved(observed: &Observed<'_>, taint: &str, why: &str) -> Decision {
+    let node = &observed.node.name;
     let note = format!(
-        "the node bears the taint {taint}, and {why}: make or change a gate, or free the node with `kubectl taint node {node} {taint}-`"
+        "the node has the taint {taint}, and {why}: create or change a gate, or free the node with `kubectl taint node {node} {taint}-`"
     );
     let event = EventSpec {
         dedup_key: Some(0),
         ..EventSpec::new(true, reasons::NODE_UNSERVED, "SelectGate", note.clone())
     };
-    Decision::new(State::Unserved, note).with(remove_workers(seen.workers)).with([Effect::EmitEvent(event)])
+    Decision::new(State::Unserved, note)
+        .with(remove_workers(observed.workers))
+        .with([Effect::EmitEvent(event)])
 }
 
-/// Deletes these workers, but for those that somebody deleted already.
+/// Deletes the workers that are not being deleted already.
 fn remove_workers<'a>(workers: impl IntoIterator<Item = &'a WorkerView>) -> Vec<Effect> {
-    let doomed = workers.into_iter().filter(|worker| !worker.deleting);
-    doomed.map(|worker| Effect::RemoveWorker { name: worker.name.clone(), uid: worker.uid.clone() }).collect()
+    let present = workers.into_iter().filter(|worker| !worker.deleting);
+    present
+        .map(|worker| Effect::RemoveWorker { name: worker.name.clone(), uid: worker.uid.clone() })
+        .collect()
 }
 
-/// What a verdict about this node has to be about to count now.
+/// What a verdict about this node must be about to count now.
 fn scope(node: &NodeView, gate: &GateView) -> VerificationScope {
     VerificationScope {
         boot_id: node.boot_id.to_string(),

@@ -1,8 +1,8 @@
-//! Types and decisions of Nodekeeper, and nothing else: no I/O, no clock, no environment, no randomness.
+//! The types and decisions of Nodekeeper: no I/O, no clock, no environment, no randomness.
 //!
-//! The rooms, in the order in which a node walks through them: [`node`] is what we know of it, [`gate`] decides what
-//! happens to it, [`worker`] is the pod that looks at it, [`report`] is what that pod says, [`record`] is what we
-//! remember, [`fleet`] what all nodes say together, [`remediate`] whether one may be replaced. [`lease`] says which controller may write.
+//! [`node`] is a node's view, [`gate`] decides about it, [`worker`] is the pod that verifies it, [`report`] is that
+//! pod's result, [`record`] is the state kept on the node, [`fleet`] counts all nodes, [`remediate`] decides whether a
+//! node may be replaced, and [`lease`] which replica leads.
 
 #[cfg(feature = "api")]
 pub mod api;

@@ -1,4 +1,4 @@
-//! The few fields of a Node that we keep.
+//! A trimmed view of a Node.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -13,48 +13,42 @@ use crate::reasons::NETWORK_VERIFIED;
 use crate::record::{self, Record, VerificationScope};
 use crate::report::Verdict;
 
-/// Taints by which an autoscaler says that it is removing the node.
+/// Taints that an autoscaler puts on a node that it is removing.
 const TERMINATING: [&str; 3] =
     ["ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "karpenter.sh/disruption"];
 
-/// Whoever puts this on a node asks for a worker now, whatever its value.
+/// A user sets this annotation to have the node verified now. Its value does not matter.
 pub const VERIFY: &str = "nodekeeper.dev/verify";
-/// The mark of a cordon of ours: the name of the `NodeRemediation` that it is for.
+/// The annotation of a node that a `NodeRemediation` cordoned; its value is that object's name.
 pub const CORDONED: &str = "nodekeeper.dev/cordoned-for";
 
-/// A taint as a node bears it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Taint {
-    /// Its key.
     pub key: Box<str>,
-    /// Its effect.
     pub effect: Box<str>,
 }
 
-/// Labels of a node, by key. Few: those that somebody looks at.
+/// Labels of a node. A list, because few are kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Labels(Vec<(Arc<str>, Arc<str>)>);
 
 impl Labels {
-    /// The value of a label.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {
         self.0.iter().find(|(known, _)| **known == *key).map(|(_, value)| &**value)
     }
 
-    /// Adds a label, or changes its value.
     pub fn insert(&mut self, key: impl Into<Arc<str>>, value: &str) {
         let key = key.into();
         self.0.retain(|(known, _)| *known != key);
         self.0.push((key, value.into()));
     }
 
-    /// Removes a label.
     pub fn remove(&mut self, key: &str) {
         self.0.retain(|(known, _)| **known != *key);
     }
 
-    /// Keeps only these labels. Their keys are shared by all nodes, and so are values that are among these words.
+    /// Keeps only the labels with these keys. The keys, and values that are equal to one of them, are shared by all nodes.
     #[must_use]
     pub fn only(self, wanted: &BTreeSet<Arc<str>>) -> Self {
         let shared = |(key, value): (Arc<str>, Arc<str>)| {
@@ -73,53 +67,49 @@ impl<K: Into<Arc<str>>, V: Into<Arc<str>>> FromIterator<(K, V)> for Labels {
     }
 }
 
-/// A Node, as far as anything here is decided by it. Small: there is one for each node of the cluster.
+/// What decisions need of a Node. It is kept small, because there is one for each node of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own, as Kubernetes has them")]
 pub struct NodeView {
-    /// Its name, which another machine may have tomorrow.
+    /// Not unique over time: another machine may get the same name.
     pub name: Arc<str>,
-    /// Its uid: with `boot_id` it says which machine this is, in which life.
     pub uid: Box<str>,
-    /// Changes with each boot.
     pub boot_id: Box<str>,
-    /// For guarded writes. A number on every server that we claim; 0 where it is none.
+    /// For guarded writes. A number on every supported API server; 0 where it is none.
     pub resource_version: u64,
-    /// When it was made.
     pub created: Timestamp,
-    /// Somebody deleted it, or an autoscaler is about to.
+    /// The node has a deletion timestamp, or an autoscaler's taint says that it will be deleted.
     pub terminating: bool,
-    /// What its kubelet says.
     pub ready: bool,
-    /// Cordoned.
     pub unschedulable: bool,
-    /// In the order in which the node bears them.
+    /// In the order of `spec.taints`: JSON patches address them by index.
     pub taints: Vec<Taint>,
-    /// Those of its labels that somebody looks at.
+    /// Only the labels of `gate::wanted_labels`.
     pub labels: Labels,
-    /// Whether it has any label at all; JSON Patch must know.
+    /// Whether the node has any label, for JSON patches.
     pub has_labels: bool,
-    /// Whether it has any annotation at all; JSON Patch must know.
+    /// Whether the node has any annotation, for JSON patches.
     pub has_annotations: bool,
     /// The record annotation, parsed and validated: its uid is this node's, and its number is plausible.
     pub record: Option<Box<Record>>,
     /// The text of the record annotation, kept only where `record` does not serialise to exactly this text. JSON patches
     /// test the text.
     pub record_text: Option<Box<str>>,
-    /// When we first saw it so, on our own clock.
+    /// When this process first observed the record, on its monotonic clock.
     pub record_seen_at: Duration,
-    /// Since when its record has blamed it in the same round, on our own clock. Of one that does not: as above.
+    /// Since when the record has been Failed in the same scope, on the monotonic clock; equal to `record_seen_at` if it is
+    /// not Failed.
     pub failing_since: Duration,
-    /// We cordoned it.
+    /// The node has the annotation [`CORDONED`].
     pub marked: bool,
-    /// Somebody asks for a worker now; with which word.
+    /// The value of the annotation [`VERIFY`].
     pub verify: Option<Box<str>>,
-    /// Status and reason of our condition, as they stand there.
-    pub published: Option<Box<(String, String)>>,
+    /// Status and reason of the node's condition `NetworkVerified`.
+    pub network_verified: Option<Box<(String, String)>>,
 }
 
 impl NodeView {
-    /// The round of its last verdict, if that blames the node.
+    /// The scope of the last verdict, if it is Failed.
     #[must_use]
     pub fn failing_scope(&self) -> Option<&VerificationScope> {
         let record = self.record.as_deref()?;
@@ -141,7 +131,6 @@ impl NodeView {
         self.record_text = text.filter(is_kept).map(Into::into);
     }
 
-    /// Keeps what is needed of a Node.
     #[must_use]
     pub fn new(node: &Node) -> Self {
         let (metadata, spec, status) = (&node.metadata, node.spec.as_ref(), node.status.as_ref());
@@ -187,7 +176,7 @@ impl NodeView {
             failing_since: Duration::ZERO,
             marked: annotations.is_some_and(|all| all.contains_key(CORDONED)),
             verify: annotation(VERIFY),
-            published: conditions()
+            network_verified: conditions()
                 .find(|condition| condition.type_ == NETWORK_VERIFIED)
                 .map(|own| Box::new((own.status.clone(), own.reason.clone().unwrap_or_default()))),
         };
@@ -197,19 +186,18 @@ impl NodeView {
         view
     }
 
-    /// The same without the labels that nobody looks at.
+    /// Keeps only the labels with these keys.
     #[must_use]
     pub fn with_labels(self, wanted: &BTreeSet<Arc<str>>) -> Self {
         Self { labels: self.labels.only(wanted), ..self }
     }
 
-    /// Whether it bears a taint of this key.
     #[must_use]
     pub fn has_taint(&self, key: &str) -> bool {
         self.taints.iter().any(|taint| *taint.key == *key)
     }
 
-    /// Where in the node's list the given taints are, lowest first.
+    /// The indices of the given taints in `spec.taints`, in ascending order.
     #[must_use]
     pub fn positions(&self, taints: &[GateTaint]) -> Vec<usize> {
         let is_one = |taint: &Taint| {

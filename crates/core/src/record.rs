@@ -1,4 +1,4 @@
-//! What we remember about a node: one annotation on it, written by us alone.
+//! The record of a node's verification: one annotation, which only the controller writes.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -7,58 +7,55 @@ use crate::api::FailedCheck;
 use crate::report::Verdict;
 use crate::text::clean;
 
-/// The annotation that holds the record.
 pub const ANNOTATION: &str = "nodekeeper.dev/record";
 
-/// Longer texts say no more.
+/// Bytes.
 const WHY_LIMIT: usize = 512;
-/// No node has so many in its life.
+/// A higher number is not plausible and was not written by the controller.
 pub(crate) const MAX_WORKER_NUMBER: u32 = 1 << 30;
 
-/// Counts and the last verdict. Whoever leads next goes on from here.
+/// The counts and the last verdict of a node. A new leader continues from here.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-// What is missing is as it was before anybody wrote it: records outlive releases, in both directions.
+// Missing keys have defaults: records outlive upgrades and rollbacks.
 #[serde(rename_all = "camelCase", default)]
 pub struct Record {
-    /// uid of the Node: an annotation that was copied to another counts for nothing.
+    /// The Node's uid. A record that was copied from another node is not valid.
     pub uid: String,
-    /// The highest number of a worker whose end is recorded here.
+    /// The highest number of a worker whose result is recorded.
     pub number: u32,
-    /// What this round is about. Another boot or another gate begins another.
+    /// What the verdict is about. The counts restart with another scope.
     #[serde(rename = "round")]
     pub scope: VerificationScope,
-    /// Workers that ended in this round.
+    /// Workers that ended in this scope.
     pub workers: u32,
-    /// Those of them that ended with a verdict: Passed or Failed.
+    /// Workers of this scope that ended with Passed or Failed.
     pub attempts: u32,
-    /// Those that could not tell since the last verdict.
+    /// Inconclusive workers since the last Passed or Failed.
     #[serde(rename = "silent", skip_serializing_if = "is_zero")]
     pub inconclusive_streak: u32,
-    /// The last verdict.
     pub verdict: Option<Verdict>,
-    /// What led to it, for people.
+    /// The explanation of the verdict.
     pub why: String,
-    /// The checks that failed, if some did.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failed: Vec<FailedCheck>,
-    /// When it was recorded.
+    /// When the verdict was recorded.
     pub at: Option<Timestamp>,
-    /// Why the last worker could not tell, in one word.
+    /// Why the last worker was inconclusive.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<InconclusiveReason>,
-    /// Seconds that workers took in this scope, with the pauses before them: what the gate's deadline is about.
+    /// Seconds that the workers of this scope took, with the backoffs before them. `deadlines.gateSeconds` limits it.
     #[serde(rename = "spent", skip_serializing_if = "is_zero")]
     pub elapsed_seconds: u32,
-    /// We let the node in, and have not tainted it since.
+    /// The gate removed its taint and has not put it back.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub open: bool,
-    /// We tainted it again, and have not let it in since.
+    /// The gate put its taint back and has not removed it since.
     #[serde(rename = "regated", skip_serializing_if = "std::ops::Not::not")]
     pub retainted: bool,
-    /// Key of the label that it got when it was let in: whoever removes it asks for another look.
+    /// Key of the verified label that the gate set. Removing the label requests another worker.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub label: String,
-    /// Key of the taint by which it is held: who deletes the gate leaves a node that nobody serves.
+    /// Key of the gate's taint on the node. It identifies the taint after the gate is deleted.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub taint: String,
 }
@@ -68,40 +65,38 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-/// Why a worker could not tell.
+/// Why a worker came to no verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum InconclusiveReason {
-    /// Its image could not be had.
+    /// The image could not be pulled.
     ImagePull,
-    /// The scheduler did not let it on the node.
+    /// The scheduler did not place the pod.
     Unscheduled,
-    /// The kubelet did not get it started.
+    /// The kubelet did not start the container.
     NotStarted,
-    /// The kubelet or somebody else threw it out.
     Evicted,
-    /// It had too little memory.
     OutOfMemory,
-    /// It ended without a word that can be believed.
+    /// The worker ended without a valid report.
     NoReport,
-    /// It did not end.
+    /// The worker did not end in time.
     Overdue,
-    /// The cluster's DNS does not run.
+    /// Cluster DNS has no ready endpoints.
     ClusterDns,
-    /// It failed what nodes that work fail as well.
+    /// The same check fails on control nodes.
     SharedDependency,
-    /// Something that says nothing about others.
+    /// A reason of this worker alone.
     #[serde(other)]
     Other,
 }
 
 impl InconclusiveReason {
-    /// Whether it means that a worker cannot run, whatever its node is like.
+    /// Whether the reason kept the worker from running, rather than from a verdict.
     #[must_use]
     pub fn prevents_running(self) -> bool {
         !matches!(self, Self::ClusterDns | Self::SharedDependency | Self::Other)
     }
 
-    /// For people.
+    /// Completes "the workers of N nodes cannot run: ".
     #[must_use]
     pub fn describe(self) -> &'static str {
         match self {
@@ -113,79 +108,67 @@ impl InconclusiveReason {
             Self::NoReport => "they end without a report",
             Self::Overdue => "they do not end",
             Self::ClusterDns => "the cluster's DNS does not run",
-            Self::SharedDependency => "nodes that work fail alike",
+            Self::SharedDependency => "the same check fails on control nodes",
             Self::Other => "for another reason",
         }
     }
 }
 
-/// How one worker ended.
+/// The result of one worker.
 #[derive(Clone, Debug)]
 pub struct WorkerResult<'a> {
-    /// uid of the Node.
+    /// The Node's uid.
     pub uid: &'a str,
-    /// What it looked at.
     pub scope: VerificationScope,
-    /// Its number.
     pub number: u32,
-    /// What it found.
     pub verdict: Verdict,
-    /// For people.
     pub why: &'a str,
-    /// The checks that failed.
     pub failed: Vec<FailedCheck>,
-    /// Why it could not tell.
     pub cause: Option<InconclusiveReason>,
-    /// Seconds that it took, with the pause before it.
+    /// Seconds that the worker took, with the backoff before it.
     pub elapsed_seconds: u32,
-    /// Somebody asked for a round of its own.
+    /// Restart the counts although the scope is the same.
     pub restart: bool,
-    /// When.
     pub at: Timestamp,
 }
 
-/// What a verdict is about.
+/// What a verdict is about: one boot of the node, and one generation of the gate.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct VerificationScope {
-    /// The boot that is looked at.
     pub boot_id: String,
-    /// uid of the gate.
     pub gate_uid: String,
-    /// Generation of the gate.
     pub gate_generation: i64,
 }
 
 impl Record {
-    /// Reads the annotation of the node with this uid. What is not ours, or of another node, is no record.
+    /// Parses the annotation of the node with this uid. None if it is no valid record of this node.
     #[must_use]
     pub fn read(annotation: Option<&str>, uid: &str) -> Option<Self> {
         let record: Self = serde_json::from_str(annotation?).ok()?;
-        // A kubelet may annotate its own node: a number that we would not reach in a lifetime is not ours.
+        // A kubelet may annotate its own node, so the number is checked.
         (record.uid == uid && record.number < MAX_WORKER_NUMBER).then_some(record)
     }
 
-    /// The annotation's text.
     #[must_use]
     pub fn to_annotation(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// The record after one more worker ended. The same worker never counts twice: whoever calls this has looked at
-    /// [`Record::number`].
+    /// The record after one more worker ended. The caller compares [`Record::number`], so that no worker counts twice.
     #[must_use]
-    pub fn after(&self, ending: WorkerResult<'_>) -> Self {
+    pub fn after(&self, result: WorkerResult<'_>) -> Self {
         let WorkerResult { uid, scope, number, verdict, why, failed, cause, elapsed_seconds, restart, at } =
-            ending;
+            result;
         let before = if self.continues(&scope) && !restart { self.clone() } else { Self::default() };
-        let tells = verdict != Verdict::Inconclusive;
+        let is_conclusive = verdict != Verdict::Inconclusive;
         Self {
             uid: uid.to_owned(),
             number,
             scope,
             workers: before.workers.saturating_add(1),
-            attempts: before.attempts.saturating_add(tells.into()),
-            inconclusive_streak: if tells { 0 } else { before.inconclusive_streak.saturating_add(1) },
+            attempts: before.attempts.saturating_add(is_conclusive.into()),
+            inconclusive_streak: if is_conclusive { 0 } else { before.inconclusive_streak.saturating_add(1) },
             verdict: Some(verdict),
             why: clean(why, WHY_LIMIT),
             failed,
@@ -199,7 +182,7 @@ impl Record {
         }
     }
 
-    /// The node was let in, and got this label.
+    /// The record once the gate removed its taint and set this label.
     #[must_use]
     pub fn opened(self, label: &str) -> Self {
         Self {
@@ -212,19 +195,19 @@ impl Record {
         }
     }
 
-    /// The node was tainted again.
+    /// The record once the gate put its taint back.
     #[must_use]
     pub fn retaint(self) -> Self {
         Self { open: false, retainted: true, ..self }
     }
 
-    /// Whether we let the node in. Records of the first release say so by their verdict alone.
+    /// Whether the gate removed its taint and has not put it back. Records of the first release have no `open`.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.open || (self.verdict == Some(Verdict::Passed) && !self.retainted)
     }
 
-    /// Whether a worker of this round goes on where the record ends. A verdict that opened the gate ended its round.
+    /// Whether a worker of this scope continues the counts. A Passed verdict ends them.
     #[must_use]
     pub fn continues(&self, scope: &VerificationScope) -> bool {
         self.scope == *scope && self.verdict != Some(Verdict::Passed)
@@ -235,11 +218,11 @@ impl Record {
 mod tests {
     use super::*;
 
-    /// As the first release writes it. It has to be read for ever.
+    /// As the first release writes it. Every later release must read it.
     const FIRST: &str = r#"{"uid":"u","number":3,"round":{"bootId":"b","gateUid":"g","gateGeneration":2},"workers":2,"attempts":1,"silent":1,"verdict":"Failed","why":"dns","at":"2026-11-15T12:00:00Z"}"#;
 
     #[test]
-    fn a_record_of_any_release_is_read() {
+    fn records_of_any_release_are_read() {
         let read = Record::read(Some(FIRST), "u").expect("it is a record");
         assert_eq!((read.number, read.attempts, read.verdict), (3, 1, Some(Verdict::Failed)));
         assert_eq!(read.to_annotation(), FIRST);
@@ -269,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_ours_is_no_record() {
+    fn implausible_records_are_rejected() {
         assert_eq!(Record::read(Some(FIRST), "another"), None);
         assert_eq!(Record::read(Some(r#"{"uid":"u","number":4294967295}"#), "u"), None);
         assert_eq!(Record::read(Some("[]"), "u"), None);

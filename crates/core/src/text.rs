@@ -1,6 +1,6 @@
-//! Texts that come from outside and go where people and API servers read them.
+//! Cleans text of untrusted origin before it is written to API objects or a terminal.
 
-/// One line of at most so many bytes, without control characters: a node may say whatever it likes.
+/// The text on one line of at most `bytes` bytes, without control characters.
 #[must_use]
 pub fn clean(text: &str, bytes: usize) -> String {
     let mut clean = String::with_capacity(text.len().min(bytes));
@@ -18,7 +18,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_cut_between_characters_and_cannot_paint_a_terminal() {
+    fn text_is_cut_between_characters_without_control_codes() {
         assert_eq!(clean("a\u{1b}[31m\nb", 99), "a [31m b");
         assert_eq!(clean("ééé", 5), "éé");
         assert_eq!(clean("", 0), "");

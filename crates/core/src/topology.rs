@@ -2,7 +2,7 @@
 
 use crate::node::NodeView;
 
-/// Labels that say to which group a node belongs: Karpenter's, EKS's, GKE's and AKS's.
+/// Labels that name the group of a node, for Karpenter, EKS, GKE and AKS.
 pub const GROUPS: [&str; 5] = [
     "karpenter.sh/nodepool",
     "eks.amazonaws.com/nodegroup",
@@ -10,16 +10,15 @@ pub const GROUPS: [&str; 5] = [
     "kubernetes.azure.com/agentpool",
     "agentpool",
 ];
-/// The label that names the zone of a node.
 pub const ZONE: &str = "topology.kubernetes.io/zone";
 
-/// The group that a node belongs to.
+/// The group of a node; `ungrouped` if no label names one.
 #[must_use]
 pub fn group(node: &NodeView) -> &str {
     GROUPS.into_iter().find_map(|key| node.labels.get(key)).unwrap_or("ungrouped")
 }
 
-/// The zone that a node is in; empty if it has none.
+/// The zone of a node; empty if it has none.
 #[must_use]
 pub fn zone(node: &NodeView) -> &str {
     node.labels.get(ZONE).unwrap_or_default()

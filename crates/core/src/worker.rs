@@ -1,4 +1,4 @@
-//! The worker: the pod that looks at one node, and what it came to.
+//! The worker: the pod that verifies one node, and its progress.
 
 mod outcome;
 mod pod;
@@ -16,23 +16,22 @@ pub use pod::{Allowed, Forbidden, NoPod, Template, control_pod, pod};
 
 /// The container whose termination message is the report.
 pub const CONTAINER: &str = "worker";
-/// How the names of containers begin that are checks of the user's. Others, a mesh's for example, say nothing.
+/// Name prefix of containers that are exec checks. Other containers, such as a mesh's sidecar, are ignored.
 pub const CHECK_PREFIX: &str = "check-";
-/// Selects all workers in their namespace.
 pub const SELECTOR: &str = "app.kubernetes.io/name=nodekeeper,app.kubernetes.io/component=worker";
-/// Selects all workers in their namespace that only compare.
+/// Selects the workers that run on control nodes.
 pub const CONTROLS: &str = "app.kubernetes.io/name=nodekeeper,app.kubernetes.io/component=control";
-/// Label and annotations of a worker: for which node, in which boot, for which gate, as which one.
+/// Label with the uid of the worker's node.
 pub const NODE_UID: &str = "nodekeeper.dev/node-uid";
 const NODE_NAME: &str = "nodekeeper.dev/node-name";
+/// Annotation with the worker's identity, as JSON.
 const SUBJECT: &str = "nodekeeper.dev/subject";
 
-/// What a worker is for.
 #[derive(Clone, Copy)]
 enum Role {
-    /// The node is let in if it passes.
+    /// The worker verifies the node.
     Verify,
-    /// Others are compared with the node. Nothing follows from it for the node itself.
+    /// The worker runs on a control node, which failed nodes are compared with. Its verdict does not affect the node.
     Control,
 }
 
@@ -52,58 +51,49 @@ impl Role {
     }
 }
 
-/// How far a worker is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// The scheduler finds that it cannot run there; why.
+    /// The scheduler could not place the pod; its message.
     Unscheduled(String),
-    /// It has not started; why, where the kubelet says so.
+    /// The worker has not started; the kubelet's message, if any.
     Waiting(InconclusiveReason, String),
-    /// It looks.
     Running,
-    /// It ended with a report that is its own.
+    /// The worker ended with a valid report.
     Reported(Report),
-    /// It ended and cannot tell anything; why.
+    /// The worker ended without a verdict; why.
     Inconclusive(InconclusiveReason, String),
 }
 
 impl Progress {
-    /// Whether there is no more to come.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         matches!(self, Self::Reported(_) | Self::Inconclusive(..))
     }
 }
 
-/// A worker pod, as far as anything here is decided by it.
+/// A trimmed view of a worker pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerView {
-    /// Name of the pod.
     pub name: String,
-    /// uid of the pod.
     pub uid: String,
-    /// For guarded writes and for order.
     pub resource_version: String,
-    /// When we first saw it, on our own clock: nobody's time of day says how old it is.
+    /// When this process first observed the pod, on its monotonic clock. The pod's age is not read from wall clocks.
     pub first_seen: Duration,
-    /// Somebody deleted it.
+    /// The pod has a deletion timestamp.
     pub deleting: bool,
-    /// Name of the node.
     pub node_name: String,
-    /// For whom it works.
     pub identity: WorkerIdentity,
-    /// How far it is.
     pub progress: Progress,
 }
 
 impl WorkerView {
-    /// Keeps what is needed of a worker pod; none if it is not one of ours.
+    /// None if the pod is no worker of this controller.
     #[must_use]
     pub fn new(pod: &Pod) -> Option<Self> {
         Self::read(pod, Role::Verify)
     }
 
-    /// The same of a worker that only compares.
+    /// The view of a worker on a control node; none if the pod is not one.
     #[must_use]
     pub fn control(pod: &Pod) -> Option<Self> {
         Self::read(pod, Role::Control)
@@ -114,12 +104,14 @@ impl WorkerView {
         let annotations = metadata.annotations.as_ref()?;
         let identity: WorkerIdentity = serde_json::from_str(annotations.get(SUBJECT)?).ok()?;
         let node_name = annotations.get(NODE_NAME)?.clone();
-        // The name is what reserves the number: a pod under another is not the one that was made.
+        // The name reserves the number, so a pod with another name is no worker.
         let pod_name =
             metadata.name.clone().filter(|is| *is == role.name(&identity.node_uid, identity.number))?;
         let runs_on = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
         let progress = match runs_on.filter(|node| **node != node_name) {
-            Some(other) => Progress::Inconclusive(InconclusiveReason::Other, format!("it ran on {other}")),
+            Some(other) => {
+                Progress::Inconclusive(InconclusiveReason::Other, format!("the pod ran on node {other}"))
+            }
             None => outcome::progress(pod, &identity),
         };
         Some(Self {
@@ -134,7 +126,7 @@ impl WorkerView {
         })
     }
 
-    /// A pod that has a worker's name and cannot be read as one: its number is used up.
+    /// The view of a pod that has a worker's name and is no worker. The number counts as used.
     #[must_use]
     pub fn unreadable(pod: &Pod, node: &NodeView, identity: &WorkerIdentity) -> Self {
         let metadata = &pod.metadata;
@@ -148,31 +140,31 @@ impl WorkerView {
             identity: identity.clone(),
             progress: Progress::Inconclusive(
                 InconclusiveReason::Other,
-                "there is a pod of its name that is no worker".into(),
+                "another pod has the worker's name".into(),
             ),
         }
     }
 
-    /// Whether its container ended, or never will have run.
+    /// Whether the worker ended or can never run.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.progress.has_ended()
     }
 }
 
-/// The name of a worker's pod. The name reserves the number: two controllers cannot both make it.
+/// The name of a worker pod. It reserves the number: two controllers cannot both create it.
 #[must_use]
 pub fn name(node_uid: &str, number: u32) -> String {
     format!("{}{number}", name_prefix(node_uid))
 }
 
-/// The name of a worker's pod that only compares; the number is the minute in which the run began.
+/// The name of a worker pod on a control node; the number is the minute in which the comparison began.
 #[must_use]
 pub fn control_name(node_uid: &str, number: u32) -> String {
     format!("nodekeeper-control-{node_uid}-{number:x}")
 }
 
-/// How the names of all workers of a node begin.
+/// The prefix of the names of all workers of a node.
 #[must_use]
 pub fn name_prefix(node_uid: &str) -> String {
     format!("nodekeeper-{node_uid}-")

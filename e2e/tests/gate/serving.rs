@@ -29,7 +29,7 @@ pub async fn a_dry_run_tells_and_writes_no_node(world: impl World) -> Result<()>
     for name in ["good", "bad"] {
         world.join(machine(name)).await?;
     }
-    tells(&world, "good", "NodeGateDryRun", "would be let in").await?;
+    tells(&world, "good", "NodeGateDryRun", "the taint would be removed").await?;
     tells(&world, "bad", "NodeGateDryRun", "would stay tainted: dns").await?;
     // Again and again, and still only in words.
     tells(&world, "bad", "NodeGateDryRun", "worker 2").await?;

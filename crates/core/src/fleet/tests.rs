@@ -1,8 +1,10 @@
 use jiff::Timestamp;
 
 use super::*;
-use crate::api::Condition;
-use crate::api::NodeGateSpec;
+use crate::api::{Condition, NodeGateSpec, NodeGateStatus};
+use crate::condition::Finding;
+use crate::gate::GateView;
+use crate::node::NodeView;
 
 fn node_status(state: State, cause: Option<InconclusiveReason>) -> NodeStatus {
     NodeStatus { at: "g".into(), state, cause, retainted: false, created_at: 0, retries: 0, worker_ms: None }
@@ -21,17 +23,17 @@ fn gate() -> GateView {
     }
 }
 
-fn input<'a>(gate: &'a GateView, counts: &'a GateCounts) -> GateStatusInput<'a> {
+fn status_input<'a>(gate: &'a GateView, counts: &'a GateCounts) -> GateStatusInput<'a> {
     let autoscalers = Finding::new("AutoscalerCompatible", "True", "NoAutoscaler", "");
     GateStatusInput { gate, counts, refused: None, shadowed_by: None, unserved: None, autoscalers }
 }
 
 fn condition<'a>(status: &'a NodeGateStatus, type_: &str) -> &'a Condition {
-    status.conditions.iter().find(|one| one.type_ == type_).expect("it is there")
+    status.conditions.iter().find(|one| one.type_ == type_).expect("a condition")
 }
 
 #[test]
-fn every_node_is_counted_once_wherever_it_goes() {
+fn each_node_is_counted_once() {
     let mut fleet = FleetIndex::default();
     for name in ["a", "b", "c"] {
         assert_eq!(fleet.set(&name.into(), Some(node_status(State::InProgress, None))), ["g".into()]);
@@ -45,29 +47,32 @@ fn every_node_is_counted_once_wherever_it_goes() {
         fleet.set(&name.into(), None);
     }
     assert_eq!(fleet.counts("g"), GateCounts::default());
-    assert!(fleet.by_gate.is_empty() && fleet.nodes.is_empty(), "nothing stays of a gate without nodes");
+    assert!(
+        fleet.by_gate.is_empty() && fleet.nodes.is_empty(),
+        "the counts of a gate without nodes are dropped"
+    );
 }
 
 #[test]
-fn three_nodes_that_cannot_run_alike_blame_nobody() {
+fn three_nodes_with_the_same_cause_are_a_common_failure() {
     let mut fleet = FleetIndex::default();
     fleet.set(&"a".into(), Some(node_status(State::Inconclusive, Some(InconclusiveReason::ImagePull))));
     fleet.set(&"b".into(), Some(node_status(State::Inconclusive, Some(InconclusiveReason::ImagePull))));
     fleet.set(&"c".into(), Some(node_status(State::Inconclusive, Some(InconclusiveReason::OutOfMemory))));
-    assert!(!fleet.fleet("g", false).cannot_run, "two and one are no three alike");
+    assert!(!fleet.fleet("g", false).cannot_run, "two causes");
     fleet.set(&"c".into(), Some(node_status(State::Inconclusive, Some(InconclusiveReason::ImagePull))));
     assert!(fleet.fleet("g", false).cannot_run);
-    let status = status(&input(&gate(), &fleet.counts("g")), &NodeGateStatus::default(), "now");
+    let status = status(&status_input(&gate(), &fleet.counts("g")), &NodeGateStatus::default(), "now");
     let found = condition(&status, "WorkersCannotRun");
     assert!(found.status == "True" && found.message.contains("image"), "{found:?}");
     assert_eq!(condition(&status, "Ready").status, "False");
 }
 
 #[test]
-fn a_dns_that_does_not_run_is_named_with_the_fix() {
+fn cluster_dns_without_endpoints_is_reported_with_the_fix() {
     let mut fleet = FleetIndex::default();
     fleet.set(&"a".into(), Some(node_status(State::Inconclusive, Some(InconclusiveReason::ClusterDns))));
-    let status = status(&input(&gate(), &fleet.counts("g")), &NodeGateStatus::default(), "now");
+    let status = status(&status_input(&gate(), &fleet.counts("g")), &NodeGateStatus::default(), "now");
     let found = condition(&status, "ClusterDNSNotRunning");
     assert!(
         found.status == "True" && found.message.contains("must tolerate the taint node-ready/unverified")
@@ -75,12 +80,12 @@ fn a_dns_that_does_not_run_is_named_with_the_fix() {
 }
 
 #[test]
-fn a_condition_keeps_its_time_until_its_status_changes() {
+fn conditions_keep_their_transition_time() {
     let (gate, counts) = (gate(), GateCounts::default());
-    let first = status(&input(&gate, &counts), &NodeGateStatus::default(), "t1");
-    let again = status(&input(&gate, &counts), &first, "t2");
+    let first = status(&status_input(&gate, &counts), &NodeGateStatus::default(), "t1");
+    let again = status(&status_input(&gate, &counts), &first, "t2");
     assert_eq!(again, first);
-    let refused = GateStatusInput { refused: Some("quota"), ..input(&gate, &counts) };
+    let refused = GateStatusInput { refused: Some("quota"), ..status_input(&gate, &counts) };
     let then = status(&refused, &first, "t3");
     assert_eq!(condition(&then, "WorkersCannotRun").last_transition_time, "t3");
     assert_eq!(condition(&then, "Shadowed").last_transition_time, "t1");
@@ -88,46 +93,42 @@ fn a_condition_keeps_its_time_until_its_status_changes() {
 }
 
 #[test]
-fn a_gate_that_another_shadows_says_which() {
+fn a_shadowed_gate_names_the_other_gate() {
     let (gate, counts) = (gate(), GateCounts::default());
-    let shadowed = GateStatusInput { shadowed_by: Some(("first", 2)), ..input(&gate, &counts) };
+    let shadowed = GateStatusInput { shadowed_by: Some(("first", 2)), ..status_input(&gate, &counts) };
     let found = status(&shadowed, &NodeGateStatus::default(), "now");
     let found = condition(&found, "Shadowed");
     assert!(found.status == "True" && found.message.contains("gate first"), "{found:?}");
 }
 
 #[test]
-fn at_most_a_tenth_is_tainted_again_and_always_one() {
+fn at_most_a_tenth_and_at_least_one_is_retainted() {
     let fleet = |open, retainted| Fleet { open, retainted, ..Fleet::default() };
     assert!(fleet(1, 0).may_retaint() && !fleet(8, 1).may_retaint());
     assert!(fleet(99, 9).may_retaint() && !fleet(90, 10).may_retaint());
 }
 
 #[test]
-fn a_gate_is_shadowed_by_one_that_precedes_it() {
+fn a_gate_with_precedence_shadows() {
     let (low, mut high) = (gate(), gate());
     high.name = "high".into();
     high.uid = "v".into();
     high.spec.priority = 1;
     let all = [&low, &high];
-    assert_eq!(
-        shadowing_gate(&low, &all, [].iter()),
-        Some(("high".into(), 0)),
-        "even before there is a node"
-    );
+    assert_eq!(shadowing_gate(&low, &all, [].iter()), Some(("high".into(), 0)), "without any node");
     assert_eq!(shadowing_gate(&high, &all, [].iter()), None);
-    let held = NodeView {
+    let gated = NodeView {
         taints: vec![crate::node::Taint { key: "node-ready/unverified".into(), effect: "NoSchedule".into() }],
         ..NodeView::default()
     };
-    assert_eq!(shadowing_gate(&low, &all, [held.clone()].iter()), Some(("high".into(), 1)));
-    let mut picky = high;
-    picky.spec.node_selector.match_labels.insert("pool".into(), "gpu".into());
-    assert_eq!(shadowing_gate(&low, &[&low, &picky], [held].iter()), None);
+    assert_eq!(shadowing_gate(&low, &all, [gated.clone()].iter()), Some(("high".into(), 1)));
+    let mut selective = high;
+    selective.spec.node_selector.match_labels.insert("pool".into(), "gpu".into());
+    assert_eq!(shadowing_gate(&low, &[&low, &selective], [gated].iter()), None);
 }
 
 #[test]
-fn a_few_chronic_nodes_among_many_that_run_stop_no_clock() {
+fn a_minority_is_no_common_failure() {
     let mut fleet = FleetIndex::default();
     for name in ["a", "b", "c"] {
         fleet.set(&name.into(), Some(node_status(State::Inconclusive, Some(InconclusiveReason::ImagePull))));
@@ -136,5 +137,5 @@ fn a_few_chronic_nodes_among_many_that_run_stop_no_clock() {
     for name in ["d", "e", "f"] {
         fleet.set(&name.into(), Some(node_status(State::InProgress, None)));
     }
-    assert!(!fleet.fleet("g", false).cannot_run, "three of six are not most");
+    assert!(!fleet.fleet("g", false).cannot_run, "three of six");
 }

@@ -1,4 +1,4 @@
-//! Which gate a node stands before.
+//! Which gate serves a node.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -10,29 +10,21 @@ use crate::api::{Enforcement, GateTaint, NodeGate, NodeGateSpec, NodeGateStatus}
 use crate::node::NodeView;
 use crate::topology::TOPOLOGY_LABELS;
 
-/// A gate, as far as anything here is decided by it.
+/// A trimmed view of a NodeGate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GateView {
-    /// Its name.
     pub name: String,
-    /// Its uid.
     pub uid: String,
-    /// Orders its states.
     pub resource_version: String,
-    /// Changes with its spec.
     pub generation: i64,
-    /// The older one wins.
     pub created: Timestamp,
-    /// Somebody deleted it: it serves no more.
+    /// A gate that is being deleted serves no node.
     pub deleting: bool,
-    /// What it asks for.
     pub spec: NodeGateSpec,
-    /// What it says about itself.
     pub status: NodeGateStatus,
 }
 
 impl GateView {
-    /// Keeps what is needed of a gate.
     #[must_use]
     pub fn new(gate: &NodeGate) -> Self {
         let metadata = &gate.metadata;
@@ -48,49 +40,48 @@ impl GateView {
         }
     }
 
-    /// The first of two gates for the same node serves it: by priority, then by age, then by name. One that only looks
-    /// comes last: trying it out must not hold what another would let in.
+    /// The least of the gates for the same node serves it: by priority, then by age, then by name. A dry run comes last,
+    /// so that trying a gate out does not keep another one from verifying nodes.
     fn precedence(&self) -> (bool, Reverse<i32>, Timestamp, &str) {
-        let only_looks = self.spec.enforcement == Enforcement::DryRun;
-        (only_looks, Reverse(self.spec.priority), self.created, &self.name)
+        let is_dry_run = self.spec.enforcement == Enforcement::DryRun;
+        (is_dry_run, Reverse(self.spec.priority), self.created, &self.name)
     }
 
-    /// Whether this one is ahead of another.
+    /// Whether this gate has precedence over another one.
     #[must_use]
     pub fn precedes(&self, other: &Self) -> bool {
         self.precedence() < other.precedence()
     }
 
-    /// Whether it is for this node, tainted or not.
+    /// Whether the gate selects this node, tainted or not.
     #[must_use]
     pub fn selects(&self, node: &NodeView) -> bool {
         !self.deleting && self.spec.node_selector.matches(&node.labels)
     }
 
-    /// Whether it is for this node and the node bears a taint of it.
+    /// Whether the gate selects this node and the node has one of its taints.
     #[must_use]
-    pub fn holds(&self, node: &NodeView) -> bool {
+    pub fn gates(&self, node: &NodeView) -> bool {
         self.selects(node) && !node.positions(&self.spec.taints).is_empty()
     }
 }
 
-/// Who looks after a node.
+/// Which gate serves a node.
 #[derive(Clone, Copy, Debug)]
 pub enum Ownership<'a> {
-    /// It bears a taint of this gate.
+    /// The gate selects the node, and the node has one of its taints.
     Gated(&'a GateView),
-    /// It was let in, and this gate is for it.
+    /// The node is verified, and the gate selects it.
     Verified(&'a GateView),
-    /// It bears a taint that is a gate's, and no gate serves it; the taint.
+    /// The node has a gate's taint, and no gate serves it: the taint's key, and why.
     Unserved(&'a str, &'static str),
-    /// It was let in, and its gate is gone or no longer for it.
+    /// The node is verified, and no gate selects it any more.
     Released,
-    /// It is nobody's.
+    /// The node never had a gate.
     Unmanaged,
 }
 
 impl<'a> Ownership<'a> {
-    /// The gate, if any.
     #[must_use]
     pub fn gate(self) -> Option<&'a GateView> {
         match self {
@@ -100,33 +91,36 @@ impl<'a> Ownership<'a> {
     }
 }
 
-/// The labels that decisions look at: those of the gates, Karpenter's, and those that say which group and zone.
+/// The label keys that decisions need: those of the gates, of Karpenter and of the topology.
 #[must_use]
 pub fn wanted_labels<'a>(gates: impl IntoIterator<Item = &'a GateView>) -> BTreeSet<Arc<str>> {
-    let asked = gates
+    let keys = gates
         .into_iter()
         .flat_map(|gate| gate.spec.node_selector.keys().chain([gate.spec.verified_label.key.as_str()]));
-    // And the word that most of them have for a value.
-    asked.chain(super::prerequisites::LABELS).chain(TOPOLOGY_LABELS).chain(["true"]).map(Arc::from).collect()
+    // `true` is no key: it is the most common value, and is shared as the keys are.
+    keys.chain(super::prerequisites::KARPENTER_LABELS)
+        .chain(TOPOLOGY_LABELS)
+        .chain(["true"])
+        .map(Arc::from)
+        .collect()
 }
 
-/// Who looks after this node.
 #[must_use]
 pub fn ownership<'a>(gates: impl IntoIterator<Item = &'a GateView>, node: &'a NodeView) -> Ownership<'a> {
     let gates: Vec<&GateView> = gates.into_iter().collect();
     let first = |fits: &dyn Fn(&GateView) -> bool| {
         gates.iter().copied().filter(|gate| fits(gate)).min_by_key(|gate| gate.precedence())
     };
-    if let Some(gate) = first(&|gate| gate.holds(node)) {
+    if let Some(gate) = first(&|gate| gate.gates(node)) {
         return Ownership::Gated(gate);
     }
-    let usual = GateTaint::default();
-    let is_gates_own = |key: &str, effect: &str| {
+    let default_taint = GateTaint::default();
+    let is_gate_taint = |key: &str, effect: &str| {
         let mut known = gates.iter().flat_map(|gate| &gate.spec.taints);
         let same = |taint: &GateTaint| taint.key == key && taint.effect.as_str() == effect;
-        same(&usual) || known.any(same)
+        same(&default_taint) || known.any(same)
     };
-    if let Some(taint) = node.taints.iter().find(|taint| is_gates_own(&taint.key, &taint.effect)) {
+    if let Some(taint) = node.taints.iter().find(|taint| is_gate_taint(&taint.key, &taint.effect)) {
         let known = |gate: &GateView| gate.spec.taints.iter().any(|own| *own.key == *taint.key);
         let why = if first(&known).is_some() {
             "no gate with this taint selects the node"
@@ -137,14 +131,14 @@ pub fn ownership<'a>(gates: impl IntoIterator<Item = &'a GateView>, node: &'a No
     }
     let Some(record) = node.record.as_deref() else { return Ownership::Unmanaged };
     if !record.is_open() {
-        // Of a gate that is no more.
-        let held_by = node.taints.iter().find(|taint| *taint.key == *record.taint);
-        return held_by
+        // The gate that wrote the record may be deleted.
+        let gated_by = node.taints.iter().find(|taint| *taint.key == *record.taint);
+        return gated_by
             .map_or(Ownership::Unmanaged, |taint| Ownership::Unserved(&taint.key, "its gate is gone"));
     }
-    // The gate that let it in, if it still is for it.
-    let same = first(&|gate| gate.selects(node) && gate.uid == record.scope.gate_uid);
-    // Or its successor, which gives the same label: one with other taints and labels has nothing to do with it.
-    let heir = |gate: &GateView| gate.selects(node) && gate.spec.verified_label.key == record.label;
-    same.or_else(|| first(&heir)).map_or(Ownership::Released, Ownership::Verified)
+    // The gate that verified the node, if it still selects it.
+    let verifier = first(&|gate| gate.selects(node) && gate.uid == record.scope.gate_uid);
+    // Otherwise a successor that sets the same label.
+    let successor = |gate: &GateView| gate.selects(node) && gate.spec.verified_label.key == record.label;
+    verifier.or_else(|| first(&successor)).map_or(Ownership::Released, Ownership::Verified)
 }

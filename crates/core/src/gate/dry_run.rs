@@ -1,6 +1,6 @@
-//! A gate that only says what it would do: workers run, and no Node is written.
+//! `DryRun`: workers run, Events say what the gate would do, and no Node is written.
 //!
-//! With no record to write, the newest worker is what is remembered: it stays until the next one starts.
+//! No record is written, so the newest worker keeps the state: it stays until the next one starts.
 
 use std::time::Duration;
 
@@ -15,80 +15,86 @@ use crate::record::Record;
 use crate::report::Verdict;
 use crate::worker::{Progress, WorkerView};
 
-pub(super) fn decide(seen: &Observed<'_>, gate: &GateView, record: &Record) -> Decision {
-    let newest = seen.workers.iter().max_by_key(|worker| worker.identity.number);
+pub(super) fn decide(observed: &Observed<'_>, gate: &GateView, record: &Record) -> Decision {
+    let newest = observed.workers.iter().max_by_key(|worker| worker.identity.number);
     match newest {
-        None => start(seen, gate, record.number),
+        None => start(observed, gate, record.number),
         Some(worker) if !worker.has_ended() => {
             let allowed = u64::from(gate.spec.deadlines.worker_seconds.unsigned_abs()) + 60;
-            let age = seen.elapsed.saturating_sub(worker.first_seen);
+            let age = observed.elapsed.saturating_sub(worker.first_seen);
             match Duration::from_secs(allowed).checked_sub(age) {
                 Some(left) if !left.is_zero() && !worker.deleting => Decision {
                     recheck_in: Some(left),
-                    ..Decision::new(State::InProgress, "dry run: a worker looks at the node")
+                    ..Decision::new(State::InProgress, "dry run: a worker runs on the node")
                 },
                 _ => Decision::new(State::Pending, "dry run: an overdue worker is removed")
-                    .with(remove_workers(seen.workers))
+                    .with(remove_workers(observed.workers))
                     .requeue_after(SignedDuration::from_mins(1)),
             }
         }
-        // A newer one may have been recorded and be gone: no number is used twice.
-        Some(worker) if record.number > worker.identity.number => start(seen, gate, record.number),
-        Some(worker) if scope_of(&worker.identity) != scope(seen.node, gate) => {
-            start(seen, gate, worker.identity.number)
+        // A later worker may be recorded and deleted: no number is used twice.
+        Some(worker) if record.number > worker.identity.number => start(observed, gate, record.number),
+        Some(worker) if scope_of(&worker.identity) != scope(observed.node, gate) => {
+            start(observed, gate, worker.identity.number)
         }
-        Some(worker) => ended(seen, gate, worker),
+        Some(worker) => ended(observed, gate, worker),
     }
 }
 
-fn ended(seen: &Observed<'_>, gate: &GateView, worker: &WorkerView) -> Decision {
-    let (state, passed, what) = match &worker.progress {
-        Progress::Reported(report) => match report.verdict {
-            Verdict::Passed => (State::Unverified, true, format!("would be let in: {}", report.summary())),
-            Verdict::Failed => (State::Failed, false, format!("would stay tainted: {}", report.summary())),
-            Verdict::Inconclusive => {
-                (State::Inconclusive, false, format!("could not tell: {}", report.summary()))
+fn ended(observed: &Observed<'_>, gate: &GateView, worker: &WorkerView) -> Decision {
+    let (state, passed, result) = match &worker.progress {
+        Progress::Reported(report) => {
+            let summary = report.summary();
+            match report.verdict {
+                Verdict::Passed => {
+                    (State::Unverified, true, format!("the taint would be removed: {summary}"))
+                }
+                Verdict::Failed => (State::Failed, false, format!("the node would stay tainted: {summary}")),
+                Verdict::Inconclusive => (State::Inconclusive, false, format!("inconclusive: {summary}")),
             }
-        },
-        Progress::Inconclusive(_, why) => (State::Inconclusive, false, format!("could not tell: {why}")),
-        _ => (State::InProgress, false, "looks".to_owned()),
+        }
+        Progress::Inconclusive(_, why) => (State::Inconclusive, false, format!("inconclusive: {why}")),
+        _ => (State::InProgress, false, "running".to_owned()),
     };
-    let note = format!("dry run of gate {}, worker {}: {what}", gate.name, worker.identity.number);
+    let note = format!("dry run of gate {}, worker {}: {result}", gate.name, worker.identity.number);
     let event = EventSpec {
         dedup_key: Some(worker.identity.number),
         ..EventSpec::new(!passed, reasons::NODE_GATE_DRY_RUN, "Check", note.clone())
     };
-    let event = Effect::EmitEvent(event);
+    let decision = Decision::new(state, note).with([Effect::EmitEvent(event)]);
     if passed {
-        return Decision::new(state, note).with([event]);
+        return decision;
     }
-    let pause = Duration::from_secs(gate.spec.retry.recheck_seconds.unsigned_abs().into());
-    match pause.checked_sub(seen.elapsed.saturating_sub(worker.first_seen)).filter(|left| !left.is_zero()) {
-        Some(left) => Decision { recheck_in: Some(left), ..Decision::new(state, note).with([event]) },
-        None => start(seen, gate, worker.identity.number),
+    let period = Duration::from_secs(gate.spec.retry.recheck_seconds.unsigned_abs().into());
+    match period
+        .checked_sub(observed.elapsed.saturating_sub(worker.first_seen))
+        .filter(|left| !left.is_zero())
+    {
+        Some(left) => Decision { recheck_in: Some(left), ..decision },
+        None => start(observed, gate, worker.identity.number),
     }
 }
 
-fn start(seen: &Observed<'_>, gate: &GateView, last: u32) -> Decision {
-    let node = seen.node;
+fn start(observed: &Observed<'_>, gate: &GateView, last: u32) -> Decision {
+    let node = observed.node;
     if !node.ready || node.boot_id.is_empty() || node.unschedulable {
         return Decision::new(State::Waiting, "dry run: the node is not Ready, or cordoned");
     }
-    match unmet(seen, &gate.spec.wait_for) {
+    match unmet(observed, &gate.spec.wait_for) {
         Some(Unmet::OnNode(why)) => return Decision::new(State::Waiting, format!("dry run: {why}")),
         Some(Unmet::OnPods(why)) => {
             return Decision { wants_pods: true, ..Decision::new(State::Waiting, format!("dry run: {why}")) };
         }
         None => {}
     }
-    if !(if last == 0 { seen.slots.first } else { seen.slots.another }) {
+    if !(if last == 0 { observed.slots.first } else { observed.slots.another }) {
         return Decision {
             wants_slot: Some(last),
-            ..Decision::new(State::Unverified, "dry run: the node waits for a free slot")
+            ..Decision::new(State::Unverified, "dry run: the node waits for a free worker slot")
         };
     }
     let number = last.saturating_add(1);
     Decision::new(State::Pending, format!("dry run: worker {number} starts"))
         .with([Effect::StartWorker(identity(node, gate, number))])
-        .with(remove_workers(seen.workers))
+        .with(remove_workers(observed.workers))
 }

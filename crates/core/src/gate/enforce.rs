@@ -1,51 +1,38 @@
-//! A node that a gate acts on: one that it holds, or one that it let in and looks at again.
+//! The decision about a node of an enforcing gate, and how the result of a worker is recorded.
 
 use std::time::Duration;
 
-use jiff::SignedDuration;
-
-use super::backoff::pause;
-use super::outage::failed;
-use super::prerequisites::{Unmet, unmet};
+use super::outage::failed_checks;
 use super::verified::RecheckReason;
-use super::{
-    Decision, Effect, EventSpec, GateView, Observed, State, identity, remove_workers, scope, scope_of,
-};
+use super::{Decision, Effect, EventSpec, GateView, Observed, State, remove_workers, scope, scope_of};
 use crate::api::FailureAction;
-use crate::jitter::stable_hash;
 use crate::reasons;
-use crate::record::{InconclusiveReason, MAX_WORKER_NUMBER, Record, WorkerResult};
+use crate::record::{InconclusiveReason, Record, WorkerResult};
 use crate::report::{CheckResult, Outcome, Report, Verdict, reason};
 use crate::worker::{Progress, WorkerView};
 
-/// So many workers in a row without a verdict, and the next comes as rarely as to a node that failed.
-const MAX_INCONCLUSIVE_STREAK: u32 = 20;
-/// The same of a node that works.
-const MAX_INCONCLUSIVE_STREAK_VERIFIED: u32 = 3;
-/// How long a worker may wait for a kubelet to start it, and for its end to be seen.
+/// How long a worker may take beyond its deadline, for the kubelet to start it and for its end to be observed.
 const WAITING_GRACE: Duration = Duration::from_mins(1);
-/// How long the scheduler may refuse a worker. The next one tolerates what the node bears then.
+/// How long a worker may stay unschedulable. The next worker tolerates the taints that the node has then.
 const UNSCHEDULED_GRACE: Duration = Duration::from_secs(20);
-/// How often a worker that does not go away is looked at.
-const REMOVAL_RECHECK: SignedDuration = SignedDuration::from_mins(1);
 
-pub(super) struct GatedNode<'a> {
-    pub seen: &'a Observed<'a>,
+pub(super) struct ManagedNode<'a> {
+    pub observed: &'a Observed<'a>,
     pub gate: &'a GateView,
     pub record: &'a Record,
-    /// The node bears the gate's taint. Else it was let in, and works.
+    /// The node has the gate's taint. Otherwise the gate verified it, and pods run on it.
     pub gated: bool,
 }
 
-impl GatedNode<'_> {
+impl ManagedNode<'_> {
     pub fn decide(&self) -> Decision {
-        let newest = self.seen.workers.iter().max_by_key(|worker| worker.identity.number);
+        let newest = self.observed.workers.iter().max_by_key(|worker| worker.identity.number);
         let mut decision = match newest {
             Some(worker) if worker.identity.number > self.record.number => self.evaluate_worker(worker),
-            _ if self.gated => self.next(),
+            _ if self.gated => self.schedule(),
             _ => self.reconcile_verified(),
         };
-        // A node that works is verified, whatever is looked at on it; only what is written about it can change that.
+        // A verified node stays verified while workers run on it; only a new taint changes that.
         let retainted = decision.effects.iter().any(|effect| matches!(effect, Effect::Retaint(_)));
         if !self.gated && !retainted {
             decision.state = State::Verified;
@@ -53,29 +40,29 @@ impl GatedNode<'_> {
         decision
     }
 
-    /// A worker whose end is not recorded yet.
+    /// Evaluates a worker whose result is not recorded yet.
     fn evaluate_worker(&self, worker: &WorkerView) -> Decision {
-        let node = self.seen.node;
+        let node = self.observed.node;
         let other = |why| self.inconclusive(worker, InconclusiveReason::Other, why);
         if *worker.node_name != *node.name {
-            return other("the worker was made for a node of another name");
+            return other("the worker was created for a node of another name");
         }
-        let (looked_at, now) = (scope_of(&worker.identity), scope(node, self.gate));
-        if looked_at.boot_id != now.boot_id {
+        let (verified, current) = (scope_of(&worker.identity), scope(node, self.gate));
+        if verified.boot_id != current.boot_id {
             if self.must_retaint_after_reboot() {
                 return self.retaint_after_reboot(worker.identity.number);
             }
-            return other("the node was booted again since the worker was made");
+            return other("the node was rebooted after the worker was created");
         }
-        if looked_at != now {
-            return other("the gate was changed since the worker was made");
+        if verified != current {
+            return other("the gate was changed after the worker was created");
         }
         match &worker.progress {
-            // A container that is event to end may well end with 0.
+            // A container that is terminated may exit with 0.
             Progress::Reported(_) if worker.deleting && !self.gate.spec.checks.exec.is_empty() => {
-                other("the worker was deleted before all of its checks were read")
+                other("the worker was deleted before the results of all checks were read")
             }
-            Progress::Reported(report) => self.judge(worker, report),
+            Progress::Reported(report) => self.evaluate_report(worker, report),
             Progress::Inconclusive(cause, why) => self.inconclusive(worker, *cause, why),
             _ if worker.deleting => other("the worker was deleted before it ended"),
             Progress::Running => {
@@ -96,7 +83,7 @@ impl GatedNode<'_> {
         }
     }
 
-    /// Waits for the end of a worker, but not for ever.
+    /// Waits for the end of a worker until it is overdue.
     fn await_end(
         &self,
         worker: &WorkerView,
@@ -106,7 +93,7 @@ impl GatedNode<'_> {
     ) -> Decision {
         let allowed = match cause {
             InconclusiveReason::Unscheduled => UNSCHEDULED_GRACE,
-            // Its pod's own deadline would end it before ours, and take along why.
+            // Earlier than the pod's own deadline, which would end the pod without the reason.
             InconclusiveReason::ImagePull => WAITING_GRACE,
             _ => {
                 Duration::from_secs(self.gate.spec.deadlines.worker_seconds.unsigned_abs().into())
@@ -123,10 +110,10 @@ impl GatedNode<'_> {
     }
 
     fn age(&self, worker: &WorkerView) -> Duration {
-        self.seen.elapsed.saturating_sub(worker.first_seen)
+        self.observed.elapsed.saturating_sub(worker.first_seen)
     }
 
-    fn judge(&self, worker: &WorkerView, report: &Report) -> Decision {
+    fn evaluate_report(&self, worker: &WorkerView, report: &Report) -> Decision {
         match report.verdict {
             Verdict::Inconclusive => {
                 let dns = |check: &CheckResult| check.reason == reason::CLUSTER_DNS_NOT_RUNNING;
@@ -137,17 +124,17 @@ impl GatedNode<'_> {
                 };
                 self.inconclusive(worker, cause, &report.summary())
             }
-            Verdict::Passed if !self.seen.node.ready => {
-                let why = "the node was no longer Ready when its worker had passed";
+            Verdict::Passed if !self.observed.node.ready => {
+                let why = "the worker passed, but the node is no longer Ready";
                 self.inconclusive(worker, InconclusiveReason::Other, why)
             }
             Verdict::Passed => self.passed(worker, report),
-            Verdict::Failed if !self.seen.policy_known => {
+            Verdict::Failed if !self.observed.policy_known => {
                 let why = "checks failed; this counts once the RemediationPolicy was read";
                 Decision::new(State::InProgress, why)
             }
-            Verdict::Failed if self.is_shared_outage(&failed(report)) => {
-                let why = format!("nodes that work fail alike: {}", report.summary());
+            Verdict::Failed if self.is_shared_outage(&failed_checks(report)) => {
+                let why = format!("the same check fails on control nodes: {}", report.summary());
                 self.inconclusive(worker, InconclusiveReason::SharedDependency, &why)
             }
             Verdict::Failed if self.gated => self.failed(worker, report),
@@ -162,42 +149,39 @@ impl GatedNode<'_> {
         cause: Option<InconclusiveReason>,
         why: &str,
     ) -> Record {
-        let mut failed_now = match &worker.progress {
-            Progress::Reported(report) => failed(report),
+        let mut failed = match &worker.progress {
+            Progress::Reported(report) => failed_checks(report),
             _ => Vec::new(),
         };
         let mut cause = cause;
-        // A worker that cannot tell does not thaw what is frozen: the node is to begin restart, when it is time.
-        if verdict == Verdict::Inconclusive && self.is_suspended() && !self.is_shared_outage(&failed_now) {
-            (cause, failed_now) = (Some(InconclusiveReason::SharedDependency), self.record.failed.clone());
+        // An inconclusive worker does not end the suspension: only the end of the shared outage does.
+        if verdict == Verdict::Inconclusive && self.is_suspended() && !self.is_shared_outage(&failed) {
+            (cause, failed) = (Some(InconclusiveReason::SharedDependency), self.record.failed.clone());
         }
-        // Where nothing can run, or what all nodes need does not work, the node's clock stands still.
+        // The deadline does not run while no worker can run or a shared dependency is down.
         let shared =
             matches!(cause, Some(InconclusiveReason::ClusterDns | InconclusiveReason::SharedDependency));
-        let stands = self.seen.fleet.cannot_run || shared || !self.gated;
-        let elapsed_seconds = self.age(worker) + Duration::try_from(self.pause()).unwrap_or_default();
+        let is_paused = self.observed.fleet.cannot_run || shared || !self.gated;
+        let elapsed = self.age(worker) + Duration::try_from(self.backoff()).unwrap_or_default();
+        let elapsed_seconds = u32::try_from(elapsed.as_secs()).unwrap_or(u32::MAX);
         let record = self.record.after(WorkerResult {
-            uid: &self.seen.node.uid,
-            scope: scope(self.seen.node, self.gate),
+            uid: &self.observed.node.uid,
+            scope: scope(self.observed.node, self.gate),
             number: worker.identity.number,
             verdict,
             why,
-            failed: failed_now,
+            failed,
             cause,
-            elapsed_seconds: if stands {
-                0
-            } else {
-                u32::try_from(elapsed_seconds.as_secs()).unwrap_or(u32::MAX)
-            },
-            restart: self.seen.node.verify.is_some() || self.has_resumed(),
-            at: self.seen.now,
+            elapsed_seconds: if is_paused { 0 } else { elapsed_seconds },
+            restart: self.observed.node.verify.is_some() || self.has_resumed(),
+            at: self.observed.now,
         });
-        // One that somebody tainted is not open any more, whatever let it in.
+        // A user or another controller may have tainted a verified node.
         let taint = if self.gated { self.taint() } else { String::new() };
         Record { open: record.open && !self.gated, taint, ..record }
     }
 
-    /// The taint by which the gate holds a node.
+    /// The key of the gate's first taint.
     pub(super) fn taint(&self) -> String {
         self.gate.spec.taints.first().map(|taint| taint.key.clone()).unwrap_or_default()
     }
@@ -205,25 +189,21 @@ impl GatedNode<'_> {
     fn passed(&self, worker: &WorkerView, report: &Report) -> Decision {
         let record = self.record_after(worker, Verdict::Passed, None, &report.summary());
         let (attempt, gate) = (record.attempts, &self.gate.name);
-        let note = if self.gated {
-            format!("attempt {attempt} passed: {}; gate {gate} is open", report.summary())
+        let (action, note) = if self.gated {
+            let note =
+                format!("attempt {attempt} passed: {}; gate {gate} removes its taint", report.summary());
+            ("RemoveTaint", note)
         } else {
-            format!("verified again: {}", report.summary())
+            ("Verify", format!("verified again: {}", report.summary()))
         };
-        let event = EventSpec::new(
-            false,
-            reasons::NODE_VERIFIED,
-            if self.gated { "RemoveTaint" } else { "Verify" },
-            &*note,
-        );
-        let record = record.opened(&self.gate.spec.verified_label.key);
-        // What is looked at every few hours needs no Event each time.
-        let asked =
+        // A periodic worker that passes emits no Event.
+        let is_event =
             self.gated || self.recheck_reason().is_some_and(|reason| reason != RecheckReason::Periodic);
+        let event = EventSpec::new(false, reasons::NODE_VERIFIED, action, &*note);
         Decision::new(State::Verified, note)
-            .with([Effect::RemoveTaint(record)])
-            .with(asked.then_some(Effect::EmitEvent(event)))
-            .with(remove_workers(self.seen.workers))
+            .with([Effect::RemoveTaint(record.opened(&self.gate.spec.verified_label.key))])
+            .with(is_event.then_some(Effect::EmitEvent(event)))
+            .with(remove_workers(self.observed.workers))
     }
 
     fn failed(&self, worker: &WorkerView, report: &Report) -> Decision {
@@ -238,20 +218,16 @@ impl GatedNode<'_> {
         let event = EventSpec::new(true, reasons::NODE_CHECK_FAILED, &action(report), &*note);
         let mut effects = vec![Effect::PatchRecord(record), Effect::EmitEvent(event)];
         if attempts == allowed {
-            let pause = self.gate.spec.retry.recheck_seconds;
+            let period = self.gate.spec.retry.recheck_seconds;
             let then = match self.gate.spec.on_failure {
                 FailureAction::KeepTainted => "",
-                FailureAction::Replace => "; its replacement is asked for",
+                FailureAction::Replace => "; its replacement is requested",
             };
             let note = format!(
-                "{allowed} attempts failed; the node stays tainted and is looked at every {pause} s{then}"
+                "{allowed} attempts failed; the node stays tainted and is verified again every {period} s{then}"
             );
-            effects.push(Effect::EmitEvent(EventSpec::new(
-                true,
-                reasons::NODE_VERIFICATION_FAILED,
-                "KeepTaint",
-                note,
-            )));
+            let event = EventSpec::new(true, reasons::NODE_VERIFICATION_FAILED, "KeepTaint", note);
+            effects.push(Effect::EmitEvent(event));
         }
         let state = if attempts < allowed { State::Unverified } else { State::Failed };
         Decision::new(state, note).with(effects)
@@ -259,182 +235,22 @@ impl GatedNode<'_> {
 
     fn inconclusive(&self, worker: &WorkerView, cause: InconclusiveReason, why: &str) -> Decision {
         let record = self.record_after(worker, Verdict::Inconclusive, Some(cause), why);
-        let note = format!("worker {} could not tell: {why}", worker.identity.number);
+        let note = format!("worker {} was inconclusive: {why}", worker.identity.number);
         let event = EventSpec::new(true, reasons::NODE_VERIFICATION_INCONCLUSIVE, "RunWorker", &*note);
         let deadline = self.gate.spec.deadlines.gate_seconds;
         let stuck = (self.is_stuck(&record) && !self.is_stuck(self.record)).then(|| {
-            let pause = self.gate.spec.retry.recheck_seconds;
+            let period = self.gate.spec.retry.recheck_seconds;
             let note = format!(
-                "no worker could tell within {deadline} s; the node stays tainted and is looked at every {pause} s; the last one: {why}"
+                "no worker came to a verdict within {deadline} s; the node stays tainted and is verified again every {period} s; the last worker: {why}"
             );
             Effect::EmitEvent(EventSpec::new(true, reasons::NODE_VERIFICATION_STUCK, "KeepTaint", note))
         });
         let state = if self.is_stuck(&record) { State::Stuck } else { State::Inconclusive };
         Decision::new(state, note).with([Effect::PatchRecord(record), Effect::EmitEvent(event)]).with(stuck)
     }
-
-    /// All that ended is recorded. Is it time for the next worker?
-    pub(super) fn next(&self) -> Decision {
-        let node = self.seen.node;
-        let waiting =
-            |why: String| Decision::new(State::Waiting, why).with(remove_workers(self.unfinished_workers()));
-        if !node.ready || node.boot_id.is_empty() {
-            return waiting("the node is not Ready".into());
-        }
-        if node.unschedulable {
-            return waiting("the node is cordoned".into());
-        }
-        if let Some(decision) = self.suspend() {
-            return decision;
-        }
-        let decision = self.next_worker();
-        let Some(cause) = self.remediation_cause() else { return decision };
-        // Last: where nobody can be asked, the node is looked at all the same, and let in if it heals.
-        let why = format!("{}; its replacement is asked for", decision.why);
-        Decision { why, ..decision.with([Effect::RequestRemediation(cause)]) }
-    }
-
-    fn next_worker(&self) -> Decision {
-        let waiting =
-            |why: String| Decision::new(State::Waiting, why).with(remove_workers(self.unfinished_workers()));
-        // Never two at dedup_key: one that was given up has to be gone before the next starts.
-        if self.unfinished_workers().next().is_some() {
-            return Decision::new(State::Unverified, "an earlier worker is being removed")
-                .with(remove_workers(self.unfinished_workers()))
-                .requeue_after(REMOVAL_RECHECK);
-        }
-        let (state, why) = self.status();
-        let wait = self.pause() - self.since_recorded();
-        if wait.is_positive() {
-            let seconds = wait.as_secs() + i64::from(wait.subsec_nanos() > 0);
-            return Decision::new(state, format!("{why}; next worker in {seconds} s")).requeue_after(wait);
-        }
-        match unmet(self.seen, &self.gate.spec.wait_for).filter(|_| self.gated) {
-            Some(Unmet::OnNode(why)) => return waiting(why),
-            Some(Unmet::OnPods(why)) => {
-                let note = format!("{why}; no worker is sent before, however long it takes");
-                let event = EventSpec {
-                    dedup_key: Some(0),
-                    ..EventSpec::new(false, reasons::NODE_WAITING, "Wait", note)
-                };
-                return Decision { wants_pods: true, ..waiting(why).with([Effect::EmitEvent(event)]) };
-            }
-            None => {}
-        }
-        self.start(state, &why)
-    }
-
-    fn start(&self, state: State, why: &str) -> Decision {
-        let slots = self.seen.slots;
-        if !(if self.record.number == 0 { slots.first } else { slots.another }) {
-            return Decision {
-                wants_slot: Some(self.record.number),
-                ..Decision::new(state, format!("{why}; waits for a free slot"))
-            };
-        }
-        let number = self.record.number.saturating_add(1);
-        if number >= MAX_WORKER_NUMBER {
-            let why = "its record counts more workers than it can have had: remove the annotation nodekeeper.dev/record";
-            return Decision::new(State::Stuck, why);
-        }
-        let periodic = !self.gated && self.recheck_reason() == Some(RecheckReason::Periodic);
-        if periodic && !slots.periodic {
-            // One a second, wherever the clock stands: those that are due together share the time that all of them need.
-            let now = u32::try_from(self.seen.elapsed.as_secs()).unwrap_or_default();
-            let share = stable_hash(&self.record.uid, now) % u64::from(self.seen.fleet.open.max(1)) + 1;
-            let wait = SignedDuration::from_secs(i64::try_from(share).unwrap_or(i64::MAX));
-            let why = format!("{why}; others are looked at first");
-            return Decision::new(State::Verified, why)
-                .with(remove_workers(self.seen.workers))
-                .requeue_after(wait);
-        }
-        let event = (!self.gated && !periodic).then(|| {
-            let note = format!("worker {number} looks at the verified node: {why}");
-            Effect::EmitEvent(EventSpec::new(false, reasons::NODE_VERIFICATION_STARTED, "CreateWorker", note))
-        });
-        let starts = Decision::new(State::Pending, format!("worker {number} starts"));
-        // The last worker's logs could be read until now.
-        Decision { periodic, ..starts }
-            .with([Effect::StartWorker(identity(self.seen.node, self.gate, number))])
-            .with(event)
-            .with(remove_workers(self.seen.workers))
-    }
-
-    fn unfinished_workers(&self) -> impl Iterator<Item = &WorkerView> {
-        self.seen.workers.iter().filter(|worker| !worker.has_ended())
-    }
-
-    pub(super) fn attempts_allowed(&self) -> u32 {
-        self.gate.spec.retry.max_retries.unsigned_abs().saturating_add(1)
-    }
-
-    pub(super) fn continues_scope(&self) -> bool {
-        self.record.continues(&scope(self.seen.node, self.gate))
-            && self.seen.node.verify.is_none()
-            && !self.has_resumed()
-    }
-
-    /// The gate's deadline is past, and the last worker could not tell either.
-    pub(super) fn is_stuck(&self, record: &Record) -> bool {
-        self.gated
-            && record.attempts < self.attempts_allowed()
-            && record.verdict == Some(Verdict::Inconclusive)
-            && record.cause != Some(InconclusiveReason::SharedDependency)
-            && record.elapsed_seconds >= self.gate.spec.deadlines.gate_seconds.unsigned_abs()
-    }
-
-    fn is_backed_off(&self) -> bool {
-        self.record.attempts >= self.attempts_allowed()
-            || self.record.inconclusive_streak >= MAX_INCONCLUSIVE_STREAK
-            || self.is_stuck(self.record)
-            || self.is_suspended()
-            // A node that works is not looked at more often than it needs.
-            || (!self.gated && (self.record.verdict == Some(Verdict::Failed) || self.record.inconclusive_streak >= MAX_INCONCLUSIVE_STREAK_VERIFIED))
-    }
-
-    pub(super) fn status(&self) -> (State, String) {
-        if !self.gated {
-            let reason = self.recheck_reason().map(RecheckReason::describe).unwrap_or_default();
-            return (State::Verified, reason.to_owned());
-        }
-        if !self.continues_scope() {
-            return (State::Unverified, "no worker has looked at it yet".to_owned());
-        }
-        let (attempts, allowed, last) = (self.record.attempts, self.attempts_allowed(), &self.record.why);
-        match self.record.verdict {
-            _ if self.is_suspended() => (State::Inconclusive, last.clone()),
-            _ if attempts >= allowed => (State::Failed, format!("all {allowed} attempts failed: {last}")),
-            Some(Verdict::Failed) => {
-                (State::Unverified, format!("attempt {attempts} of {allowed} failed: {last}"))
-            }
-            _ if self.is_stuck(self.record) => {
-                (State::Stuck, format!("no worker could tell in time; worker {}: {last}", self.record.number))
-            }
-            _ => (State::Inconclusive, format!("worker {} could not tell: {last}", self.record.number)),
-        }
-    }
-
-    /// How long after the last worker's end the next one comes.
-    fn pause(&self) -> SignedDuration {
-        if !self.continues_scope() || self.record.workers == 0 {
-            SignedDuration::ZERO
-        } else if self.is_backed_off() {
-            SignedDuration::from_secs(self.gate.spec.retry.recheck_seconds.into())
-        } else {
-            pause(&self.gate.spec.retry, self.record)
-        }
-    }
-
-    /// Whoever wrote the record may have a clock that is ahead of ours: no node waits longer than the pause since we
-    /// saw it.
-    pub(super) fn since_recorded(&self) -> SignedDuration {
-        let since_seen = self.seen.elapsed.saturating_sub(self.seen.node.record_seen_at);
-        let since_seen = SignedDuration::try_from(since_seen).unwrap_or(SignedDuration::MAX);
-        self.record.at.map_or(since_seen, |at| self.seen.now.duration_since(at).max(since_seen))
-    }
 }
 
-/// Which check failed first: an Event is event from another by its action.
+/// The action of a failure Event. It names the first failed check, because Events with the same action are aggregated.
 pub(super) fn action(report: &Report) -> String {
     let failed = report.checks.iter().find(|check| check.outcome == Outcome::Failed);
     failed.map_or_else(|| "Check".to_owned(), |check| format!("Check-{}", check.name))

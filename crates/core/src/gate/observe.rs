@@ -41,20 +41,20 @@ pub fn observe<'a>(
     around: &impl Surroundings,
 ) -> Observed<'a> {
     let NodeInputs { node, workers, daemons, outages, now, elapsed } = inputs;
-    let served = ownership(gates, node);
-    let gate = served.gate();
+    let owner = ownership(gates, node);
+    let gate = owner.gate();
     let name = gate.map_or("", |gate| gate.name.as_str());
-    let gated = matches!(served, Ownership::Gated(_));
+    let gated = matches!(owner, Ownership::Gated(_));
     Observed {
         node,
-        served,
+        ownership: owner,
         workers,
-        daemons,
+        daemon_pods: daemons,
         slots: around.slots(name),
         fleet: gate.map_or_else(Fleet::default, |gate| around.fleet(gate, node, gated)),
-        down: outages.unwrap_or_default(),
+        shared_outages: outages.unwrap_or_default(),
         policy_known: outages.is_some(),
-        asked: around.requested_at(name, node),
+        remediation_requested_at: around.requested_at(name, node),
         now,
         elapsed,
     }

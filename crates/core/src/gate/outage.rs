@@ -1,45 +1,45 @@
-//! Who is to blame: a node that fails what nodes that work fail as well is not, and one that is hopeless is asked to be
-//! replaced.
+//! Shared outages: a check that fails on control nodes too does not count against a node. A node that failed by itself
+//! may be remediated.
 
-use super::enforce::GatedNode;
+use super::enforce::ManagedNode;
 use super::{Decision, Effect, EventSpec, State};
 use crate::api::{CauseSource, CauseVerdict, FailedCheck, FailureAction, RemediationCause};
-use crate::outage::{brief, matches_outage};
+use crate::outage::{matches_outage, to_failed_check};
 use crate::reasons;
 use crate::record::{InconclusiveReason, Record};
 use crate::report::{Report, Verdict};
 use crate::topology::zone;
 
-/// So many checks that failed are remembered.
+/// How many failed checks a record keeps.
 const MAX_FAILED_CHECKS: usize = 8;
 
-impl GatedNode<'_> {
-    /// Whether nodes that work fail one of these as well.
+impl ManagedNode<'_> {
+    /// Whether one of the checks also fails on control nodes of this node's zone.
     pub(super) fn is_shared_outage(&self, failed: &[FailedCheck]) -> bool {
-        let place = zone(self.seen.node);
-        let here = || self.seen.down.iter().filter(|down| down.zone == place);
-        failed.iter().any(|check| here().any(|down| matches_outage(down, &check.name, &check.target)))
+        let node_zone = zone(self.observed.node);
+        let in_zone = || self.observed.shared_outages.iter().filter(|down| down.zone == node_zone);
+        failed.iter().any(|check| in_zone().any(|down| matches_outage(down, &check.name, &check.target)))
     }
 
-    /// What it failed is still down for all.
+    /// Whether the record's verdict is suspended by a shared outage that continues.
     pub(super) fn is_suspended(&self) -> bool {
         self.record.cause == Some(InconclusiveReason::SharedDependency)
-            && (!self.seen.policy_known || self.is_shared_outage(&self.record.failed))
+            && (!self.observed.policy_known || self.is_shared_outage(&self.record.failed))
     }
 
-    /// What it failed was down for all, and works again: it begins restart.
+    /// Whether the shared outage that suspended the verdict is over. The node's counts restart.
     pub(super) fn has_resumed(&self) -> bool {
         self.record.cause == Some(InconclusiveReason::SharedDependency) && !self.is_suspended()
     }
 
-    /// A verdict that was recorded before it was known that nodes that work fail alike blames nobody any more.
+    /// Suspends a Failed verdict that was recorded before the shared outage was known.
     pub(super) fn suspend(&self) -> Option<Decision> {
-        let is_blamed = self.gated
+        let is_suspended = self.gated
             && self.continues_scope()
             && self.record.verdict == Some(Verdict::Failed)
             && self.is_shared_outage(&self.record.failed);
-        is_blamed.then(|| {
-            let why = format!("nodes that work fail alike: {}", self.record.why);
+        is_suspended.then(|| {
+            let why = format!("the same check fails on control nodes: {}", self.record.why);
             let record = Record {
                 verdict: Some(Verdict::Inconclusive),
                 cause: Some(InconclusiveReason::SharedDependency),
@@ -52,10 +52,11 @@ impl GatedNode<'_> {
         })
     }
 
-    /// The node is hopeless, and its gate wants it replaced: asked once for each verdict.
+    /// The cause of a remediation request, once for each verdict.
     pub(super) fn remediation_cause(&self) -> Option<RemediationCause> {
         let (record, spec) = (self.record, &self.gate.spec);
-        if !self.seen.policy_known || !self.gated || !self.continues_scope() || record.at <= self.seen.asked {
+        let is_new = record.at > self.observed.remediation_requested_at;
+        if !self.observed.policy_known || !self.gated || !self.continues_scope() || !is_new {
             return None;
         }
         let has_failed =
@@ -64,7 +65,7 @@ impl GatedNode<'_> {
             CauseVerdict::Failed
         } else if self.is_stuck(record)
             && spec.on_stuck == FailureAction::Replace
-            && self.seen.fleet.ran_elsewhere
+            && self.observed.fleet.ran_elsewhere
         {
             CauseVerdict::Stuck
         } else {
@@ -81,7 +82,7 @@ impl GatedNode<'_> {
     }
 }
 
-/// The checks that failed, as they are remembered: few, and short.
-pub(super) fn failed(report: &Report) -> Vec<FailedCheck> {
-    report.failed().take(MAX_FAILED_CHECKS).map(brief).collect()
+/// The failed checks of a report, as a record keeps them.
+pub(super) fn failed_checks(report: &Report) -> Vec<FailedCheck> {
+    report.failed().take(MAX_FAILED_CHECKS).map(to_failed_check).collect()
 }

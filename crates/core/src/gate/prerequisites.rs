@@ -1,28 +1,26 @@
-//! What has to be there before a worker is sent to a node.
+//! What a node must have before a worker starts on it (`spec.waitFor`).
 
 use k8s_openapi::api::core::v1::Pod;
 
 use super::Observed;
 use crate::api::{Awaited, DaemonSetRef, WaitFor};
 
-/// Taints of those who initialise nodes: a cloud's controller, and Cluster API.
+/// The taints of controllers that initialise nodes: a cloud controller manager and Cluster API.
 const UNINITIALISED: [&str; 2] =
     ["node.cloudprovider.kubernetes.io/uninitialized", "node.cluster.x-k8s.io/uninitialized"];
 
-/// Labels by which Karpenter says whose a node is, and that it knows it.
-pub(super) const LABELS: [&str; 2] = ["karpenter.sh/nodepool", "karpenter.sh/registered"];
+/// The labels that name a node's Karpenter pool and say that Karpenter registered it.
+pub(super) const KARPENTER_LABELS: [&str; 2] = ["karpenter.sh/nodepool", "karpenter.sh/registered"];
 
-/// A `DaemonSet`'s pod on a node.
+/// A DaemonSet's pod on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DaemonPod {
-    /// Whose it is.
     pub of: DaemonSetRef,
-    /// What its kubelet says.
     pub ready: bool,
 }
 
 impl DaemonPod {
-    /// Keeps what is needed of a pod; none if it is not a DaemonSet's.
+    /// A view of the pod; none if no DaemonSet controls it.
     #[must_use]
     pub fn new(pod: &Pod) -> Option<Self> {
         let owners = pod.metadata.owner_references.as_ref()?;
@@ -38,35 +36,34 @@ impl DaemonPod {
     }
 }
 
-/// What is waited for.
 pub(super) enum Unmet {
-    /// The node itself will say when it is there.
+    /// A change of the Node will show that the prerequisite is met.
     OnNode(String),
-    /// Only the node's pods say.
+    /// Only the node's pods show it, so they have to be watched.
     OnPods(String),
 }
 
-/// Why no worker can be sent to the node, if so.
-pub(super) fn unmet(seen: &Observed<'_>, wait: &WaitFor) -> Option<Unmet> {
-    let node = seen.node;
+/// The first prerequisite that the node does not meet.
+pub(super) fn unmet(observed: &Observed<'_>, wait: &WaitFor) -> Option<Unmet> {
+    let node = observed.node;
     if wait.cloud == Awaited::Wait
         && let Some(taint) = UNINITIALISED.into_iter().find(|taint| node.has_taint(taint))
     {
-        return Some(Unmet::OnNode(format!("the node is not initialised yet: it bears the taint {taint}")));
+        return Some(Unmet::OnNode(format!("the node is not initialised yet: it has the taint {taint}")));
     }
-    let [pool, registered] = LABELS.map(|key| node.labels.get(key));
+    let [pool, registered] = KARPENTER_LABELS.map(|key| node.labels.get(key));
     let unregistered =
         node.has_taint("karpenter.sh/unregistered") || (pool.is_some() && registered != Some("true"));
     if wait.karpenter == Awaited::Wait && unregistered {
         return Some(Unmet::OnNode("Karpenter has not registered the node yet".into()));
     }
     let is_ready = |set: &DaemonSetRef| {
-        seen.daemons.is_some_and(|pods| pods.iter().any(|pod| pod.of == *set && pod.ready))
+        observed.daemon_pods.is_some_and(|pods| pods.iter().any(|pod| pod.of == *set && pod.ready))
     };
     let missing = wait.daemon_sets.iter().find(|set| !is_ready(set))?;
     let DaemonSetRef { namespace, name } = missing;
-    Some(Unmet::OnPods(match seen.daemons {
+    Some(Unmet::OnPods(match observed.daemon_pods {
         Some(_) => format!("the pod of DaemonSet {namespace}/{name} on the node is not Ready"),
-        None => format!("the pods of the node are not known yet; DaemonSet {namespace}/{name} is waited for"),
+        None => format!("the node's pods are not watched yet, and DaemonSet {namespace}/{name} is required"),
     }))
 }

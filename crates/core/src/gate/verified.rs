@@ -1,9 +1,8 @@
-//! A node that was let in: it works, and is looked at again where somebody asks for it, it was booted, or its time has
-//! come.
+//! Verified nodes: when one is verified again, and when its taint is put back.
 
 use jiff::SignedDuration;
 
-use super::enforce::{GatedNode, action};
+use super::enforce::{ManagedNode, action};
 use super::{Decision, Effect, EventSpec, State, remove_workers, scope};
 use crate::api::{Mode, OnReboot};
 use crate::jitter::jitter;
@@ -37,25 +36,24 @@ impl RecheckReason {
     }
 }
 
-impl GatedNode<'_> {
-    /// A node that was let in does not pass any more.
+impl ManagedNode<'_> {
     pub(super) fn verified_node_failed(&self, worker: &WorkerView, report: &Report) -> Decision {
         let record = self.record_after(worker, Verdict::Failed, None, &report.summary());
-        let needed = match self.gate.spec.mode {
+        let threshold = match self.gate.spec.mode {
             Mode::Bootstrap => 1,
             Mode::Continuous => self.gate.spec.continuous.failures.unsigned_abs(),
         };
         let count = record.attempts;
-        let failed = format!("failure {count} of {needed} of a verified node: {}", report.summary());
-        if count < needed {
+        let failed = format!("failure {count} of {threshold} of a verified node: {}", report.summary());
+        if count < threshold {
             let event = EventSpec::new(true, reasons::NODE_CHECK_FAILED, &action(report), &*failed);
             return Decision::new(State::Verified, failed)
                 .with([Effect::PatchRecord(record), Effect::EmitEvent(event)]);
         }
-        if !self.seen.fleet.may_retaint() {
-            let retainted = self.seen.fleet.retainted;
+        if !self.observed.fleet.may_retaint() {
+            let retainted = self.observed.fleet.retainted;
             let note = format!(
-                "{failed}; it is not tainted: {retainted} nodes of gate {} are tainted again already, so it is hardly the node",
+                "{failed}; it is not tainted, because {retainted} nodes of gate {} are tainted again already: the cause is probably shared",
                 self.gate.name
             );
             let event = EventSpec::new(true, reasons::NODE_RETAINT_SKIPPED, "SkipTaint", &*note);
@@ -73,35 +71,34 @@ impl GatedNode<'_> {
         ])
     }
 
-    /// A node that was let in: is there anything to look at?
+    /// Decides about a verified node without an unrecorded worker.
     pub(super) fn reconcile_verified(&self) -> Decision {
         if self.must_retaint_after_reboot() {
             return self.retaint_after_reboot(self.record.number);
         }
         if self.recheck_reason().is_some() {
-            return self.next();
+            return self.schedule();
         }
-        let settled =
-            Decision::new(State::Verified, "the node was verified").with(remove_workers(self.seen.workers));
+        let verified = Decision::new(State::Verified, "the node is verified")
+            .with(remove_workers(self.observed.workers));
         match self.gate.spec.mode {
-            Mode::Bootstrap => settled,
-            Mode::Continuous => settled.requeue_after(self.until_periodic()),
+            Mode::Bootstrap => verified,
+            Mode::Continuous => verified.requeue_after(self.until_periodic()),
         }
     }
 
-    /// The gate holds what was booted, and this was.
     pub(super) fn must_retaint_after_reboot(&self) -> bool {
         !self.gated
             && self.was_rebooted()
             && self.gate.spec.on_reboot == OnReboot::Regate
-            && self.seen.node.ready
+            && self.observed.node.ready
     }
 
     pub(super) fn retaint_after_reboot(&self, number: u32) -> Decision {
-        let why = "the node was booted again";
-        let ending = WorkerResult {
-            uid: &self.seen.node.uid,
-            scope: scope(self.seen.node, self.gate),
+        let why = "the node was rebooted";
+        let result = WorkerResult {
+            uid: &self.observed.node.uid,
+            scope: scope(self.observed.node, self.gate),
             number,
             verdict: Verdict::Inconclusive,
             why,
@@ -109,19 +106,19 @@ impl GatedNode<'_> {
             cause: Some(InconclusiveReason::Other),
             elapsed_seconds: 0,
             restart: true,
-            at: self.seen.now,
+            at: self.observed.now,
         };
-        let record = Record { workers: 0, inconclusive_streak: 0, ..self.record.after(ending) };
-        let note = format!("{why}; gate {} holds it until it is verified", self.gate.name);
+        let record = Record { workers: 0, inconclusive_streak: 0, ..self.record.after(result) };
+        let note = format!("{why}; gate {} taints it until it is verified", self.gate.name);
         self.retaint(record, note)
     }
 
     /// Why the verified node needs another worker, if it does.
     pub(super) fn recheck_reason(&self) -> Option<RecheckReason> {
         let label = &self.gate.spec.verified_label.key;
-        if self.seen.node.verify.is_some() {
+        if self.observed.node.verify.is_some() {
             Some(RecheckReason::Requested)
-        } else if self.record.label == *label && self.seen.node.labels.get(label).is_none() {
+        } else if self.record.label == *label && self.observed.node.labels.get(label).is_none() {
             Some(RecheckReason::LabelRemoved)
         } else if self.was_rebooted() && self.gate.spec.on_reboot != OnReboot::Ignore {
             Some(RecheckReason::Rebooted)
@@ -135,13 +132,14 @@ impl GatedNode<'_> {
     }
 
     fn was_rebooted(&self) -> bool {
-        !self.seen.node.boot_id.is_empty() && *self.record.scope.boot_id != *self.seen.node.boot_id
+        !self.observed.node.boot_id.is_empty() && *self.record.scope.boot_id != *self.observed.node.boot_id
     }
 
-    /// When a verified node is looked at again: so that no more than one worker a second is started for it.
+    /// The time until the next periodic worker. The period is at least one second for each verified node, so that at
+    /// most one periodic worker a second is due.
     fn until_periodic(&self) -> SignedDuration {
-        let asked = i64::from(self.gate.spec.continuous.period_seconds);
-        let period = SignedDuration::from_secs(asked.max(self.seen.fleet.open.into()));
+        let configured = i64::from(self.gate.spec.continuous.period_seconds);
+        let period = SignedDuration::from_secs(configured.max(self.observed.fleet.open.into()));
         jitter(period, self.record) - self.since_recorded()
     }
 }

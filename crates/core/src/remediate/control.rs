@@ -8,7 +8,7 @@ use crate::checks::WorkerIdentity;
 use crate::gate::GateView;
 use crate::jitter::stable_hash;
 use crate::node::NodeView;
-use crate::outage::{brief, matches_outage};
+use crate::outage::{matches_outage, to_failed_check};
 use crate::report::{CheckResult, Outcome, Report, Verdict};
 use crate::topology::zone;
 use crate::worker::{Progress, WorkerView};
@@ -144,7 +144,7 @@ impl Compared {
 }
 
 fn same(result: &CheckResult, check: &FailedCheck) -> bool {
-    let result = brief(result);
+    let result = to_failed_check(result);
     result.name == check.name && (result.target == check.target || check.target.is_empty())
 }
 
@@ -250,7 +250,7 @@ pub fn failing(run: &Run) -> Vec<FailedCheck> {
     let mut failing: Vec<FailedCheck> = reports
         .flat_map(|report| &report.checks)
         .filter(|result| result.outcome == Outcome::Failed)
-        .map(brief)
+        .map(to_failed_check)
         .collect();
     failing.sort();
     failing.dedup_by(|a, b| a.name == b.name && a.target == b.target);

@@ -10,7 +10,7 @@ fn judged(results: Vec<CheckResult>) -> Report {
 }
 
 #[test]
-fn verdicts() {
+fn verdict_follows_from_outcomes() {
     use Outcome::{Failed, Inconclusive, Passed, Skipped, Warned};
     let table: [(&[Outcome], Verdict); 11] = [
         (&[], Verdict::Inconclusive),
@@ -32,7 +32,7 @@ fn verdicts() {
 }
 
 #[test]
-fn a_node_is_not_blamed_for_cluster_dns_that_does_not_run() {
+fn cluster_dns_without_endpoints_is_inconclusive() {
     let report = judged(vec![
         result("dns", "a.", Outcome::Failed, reason::TIMEOUT),
         result("dns", "b.", Outcome::Passed, ""),
@@ -42,11 +42,11 @@ fn a_node_is_not_blamed_for_cluster_dns_that_does_not_run() {
     let reasons: Vec<_> = report.checks.iter().map(|c| (c.outcome, c.reason.as_str())).collect();
     let excused = (Outcome::Inconclusive, reason::CLUSTER_DNS_NOT_RUNNING);
     assert_eq!(reasons, [excused, (Outcome::Passed, ""), excused]);
-    assert_eq!(report.checks[0].message, reason::TIMEOUT, "what was seen is still told");
+    assert_eq!(report.checks[0].message, reason::TIMEOUT, "the message keeps the original reason");
 }
 
 #[test]
-fn other_failures_are_not_excused_by_it() {
+fn cluster_dns_excuses_no_other_failures() {
     let report = judged(vec![
         result("tcp", "10.96.0.1:443", Outcome::Failed, reason::TIMEOUT),
         result("services", CLUSTER_DNS, Outcome::Failed, reason::NO_READY_ENDPOINTS),
@@ -55,7 +55,7 @@ fn other_failures_are_not_excused_by_it() {
 }
 
 #[test]
-fn a_node_is_not_blamed_where_nobody_knows_whether_cluster_dns_runs() {
+fn unknown_cluster_dns_state_is_inconclusive() {
     use Outcome::{Failed, Inconclusive};
     for (outcome, why, stays, verdict) in [
         (Inconclusive, reason::FORBIDDEN, Inconclusive, Verdict::Inconclusive),
@@ -66,14 +66,14 @@ fn a_node_is_not_blamed_where_nobody_knows_whether_cluster_dns_runs() {
     ] {
         let names = result("dns", "a.", Failed, reason::TIMEOUT);
         let report = judged(vec![names, result("services", CLUSTER_DNS, outcome, why)]);
-        let told: Vec<_> = report.checks.iter().map(|c| (c.outcome, c.reason.as_str())).collect();
-        assert_eq!((told, report.verdict), (vec![(Inconclusive, reason::TIMEOUT), (stays, why)], verdict));
+        let results: Vec<_> = report.checks.iter().map(|c| (c.outcome, c.reason.as_str())).collect();
+        assert_eq!((results, report.verdict), (vec![(Inconclusive, reason::TIMEOUT), (stays, why)], verdict));
         assert!(report.checks[0].message.ends_with(why), "{report:?}");
     }
 }
 
 #[test]
-fn too_few_endpoints_of_cluster_dns_are_no_nodes_fault() {
+fn too_few_cluster_dns_endpoints_are_inconclusive() {
     let few =
         |target| judged(vec![result("services", target, Outcome::Failed, reason::TOO_FEW_READY_ENDPOINTS)]);
     assert_eq!(few(CLUSTER_DNS).verdict, Verdict::Inconclusive);
@@ -81,12 +81,12 @@ fn too_few_endpoints_of_cluster_dns_are_no_nodes_fault() {
 }
 
 #[test]
-fn a_connection_to_a_host_name_is_excused_as_a_name_is() {
+fn unresolved_tcp_host_names_are_inconclusive() {
     let verdict = |target, why| {
         let down = result("services", CLUSTER_DNS, Outcome::Failed, reason::NO_READY_ENDPOINTS);
         judged(vec![result("tcp", target, Outcome::Failed, why), down]).verdict
     };
-    for why in NAME_FAILS {
+    for why in cluster_dns::UNRESOLVED {
         assert_eq!(verdict("db.example.com:5432", why), Verdict::Inconclusive, "{why}");
     }
     assert_eq!(verdict("db.example.com:5432", reason::REFUSED), Verdict::Failed, "it had an address");
@@ -95,7 +95,7 @@ fn a_connection_to_a_host_name_is_excused_as_a_name_is() {
 }
 
 #[test]
-fn a_url_with_a_host_name_is_excused_as_a_name_is() {
+fn unresolved_url_host_names_are_inconclusive() {
     let verdict = |target| {
         let down = result("services", CLUSTER_DNS, Outcome::Failed, reason::NO_READY_ENDPOINTS);
         judged(vec![result("http", target, Outcome::Failed, reason::NX_DOMAIN), down]).verdict
@@ -111,7 +111,7 @@ fn a_url_with_a_host_name_is_excused_as_a_name_is() {
 }
 
 #[test]
-fn peers_are_not_missed_where_cluster_dns_does_not_run() {
+fn cluster_dns_peers_without_endpoints_are_inconclusive() {
     let down = || result("services", CLUSTER_DNS, Outcome::Failed, reason::NO_READY_ENDPOINTS);
     let peers = |target, outcome, why| result("peers", target, outcome, why);
     for peer in [
@@ -126,7 +126,7 @@ fn peers_are_not_missed_where_cluster_dns_does_not_run() {
     let alone = judged(vec![peers(CLUSTER_DNS, Outcome::Inconclusive, reason::NO_READY_ENDPOINTS)]);
     assert_eq!(alone.checks[0].reason, reason::CLUSTER_DNS_NOT_RUNNING);
     let others = judged(vec![peers("ns/web", Outcome::Failed, reason::TIMEOUT), down()]);
-    assert_eq!(others.verdict, Verdict::Failed, "other pods are no excuse");
+    assert_eq!(others.verdict, Verdict::Failed, "only cluster DNS pods are excused");
     let runs = judged(vec![
         peers(CLUSTER_DNS, Outcome::Failed, reason::TIMEOUT),
         result("services", CLUSTER_DNS, Outcome::Passed, ""),
@@ -135,34 +135,34 @@ fn peers_are_not_missed_where_cluster_dns_does_not_run() {
 }
 
 #[test]
-fn f22_an_external_name_is_told_and_holds_nobody() {
+fn f22_an_external_name_only_warns() {
     let report = judged(vec![
         result("dns", "kubernetes.default.svc.cluster.local.", Outcome::Passed, ""),
         result("dns", "google.com.", Outcome::Warned, reason::NX_DOMAIN),
     ]);
     assert_eq!((report.verdict, report.exit_code()), (Verdict::Passed, 0));
     assert_eq!(report.summary(), "1 check passed in 7 ms; warning: dns google.com.: NxDomain");
-    let standard = crate::checks::Checks::standard().dns.expect("names are part of it");
-    assert_eq!(standard.names, [crate::checks::CLUSTER_NAME], "nothing outside the cluster is required");
+    let standard = crate::checks::Checks::standard().dns.expect("the standard checks include dns");
+    assert_eq!(standard.names, [crate::checks::CLUSTER_NAME], "no external name is required");
     assert!(
         standard.names.iter().chain(&standard.optional).all(|name| name.ends_with('.')),
-        "one question each"
+        "fully qualified: one query each"
     );
 }
 
 #[test]
-fn an_outcome_of_a_newer_worker_counts_for_nobody() {
+fn unknown_outcomes_of_newer_workers_are_inconclusive() {
     let passed = judged(vec![result("dns", "a.", Outcome::Passed, "")]).to_message(MESSAGE_LIMIT);
     let newer = passed.replace("\"o\":\"Passed\"", "\"o\":\"Splendid\"");
-    assert!(matches!(parse(&newer), Err(ParseError::Contradiction { .. })), "it opens nothing");
-    let unsure = newer.replace("\"verdict\":\"Passed\"", "\"verdict\":\"Inconclusive\"");
-    assert_eq!(parse(&unsure).expect("it can be read").checks[0].outcome, Outcome::Inconclusive);
+    assert!(matches!(parse(&newer), Err(ParseError::Contradiction { .. })), "it does not pass");
+    let inconclusive = newer.replace("\"verdict\":\"Passed\"", "\"verdict\":\"Inconclusive\"");
+    assert_eq!(parse(&inconclusive).expect("a report").checks[0].outcome, Outcome::Inconclusive);
     let more = passed.replacen('{', "{\"mood\":\"good\",", 1);
-    assert_eq!(parse(&more).expect("what is new is passed over").verdict, Verdict::Passed);
+    assert_eq!(parse(&more).expect("unknown keys are ignored").verdict, Verdict::Passed);
 }
 
 #[test]
-fn names_fail_the_node_where_cluster_dns_runs() {
+fn dns_failures_count_if_cluster_dns_runs() {
     let report = judged(vec![
         result("dns", "a.", Outcome::Failed, reason::TIMEOUT),
         result("services", CLUSTER_DNS, Outcome::Passed, ""),
@@ -171,14 +171,14 @@ fn names_fail_the_node_where_cluster_dns_runs() {
 }
 
 #[test]
-fn cluster_dns_by_another_name_is_none_of_the_nodes_business() {
+fn a_missing_cluster_dns_service_never_fails_a_node() {
     let missing = || result("services", CLUSTER_DNS, Outcome::Failed, reason::NOT_FOUND);
     let resolves = judged(vec![result("dns", "a.", Outcome::Passed, ""), missing()]);
     assert_eq!((resolves.verdict, resolves.checks[1].outcome), (Verdict::Passed, Outcome::Skipped));
     let fails = judged(vec![result("dns", "a.", Outcome::Failed, reason::TIMEOUT), missing()]);
     assert_eq!(fails.verdict, Verdict::Inconclusive);
     let alone = Report::judge(WorkerIdentity::default(), vec![missing()], 1);
-    assert_eq!(alone.verdict, Verdict::Inconclusive, "no name was asked for, so nobody knows");
+    assert_eq!(alone.verdict, Verdict::Inconclusive, "no name was resolved");
     let api = result("api", "", Outcome::Passed, "");
     assert_eq!(
         Report::judge(WorkerIdentity::default(), vec![api, missing()], 1).verdict,
@@ -190,16 +190,16 @@ fn cluster_dns_by_another_name_is_none_of_the_nodes_business() {
 fn the_summary_names_the_first_failure() {
     let mut dns = result("dns", "kubernetes.default.svc.cluster.local.", Outcome::Failed, reason::TIMEOUT);
     dns.message = "no answer within 10 s".into();
-    let told = "dns kubernetes.default.svc.cluster.local.: Timeout (no answer within 10 s)";
+    let summary = "dns kubernetes.default.svc.cluster.local.: Timeout (no answer within 10 s)";
     let passed = result("api", "", Outcome::Passed, "");
-    assert_eq!(judged(vec![passed.clone(), dns.clone()]).summary(), told);
-    assert_eq!(judged(vec![dns.clone(), dns]).summary(), format!("{told}; and 1 more"));
+    assert_eq!(judged(vec![passed.clone(), dns.clone()]).summary(), summary);
+    assert_eq!(judged(vec![dns.clone(), dns]).summary(), format!("{summary}; and 1 more"));
     assert_eq!(judged(vec![passed]).summary(), "1 check passed in 7 ms");
     assert_eq!(judged(vec![]).summary(), "nothing was checked");
 }
 
 #[test]
-fn the_summary_moves_no_cursor_and_stays_short() {
+fn the_summary_is_short_and_has_no_control_codes() {
     let mut wild = result("dns", "x", Outcome::Failed, "Timeout");
     wild.message = format!("\u{1b}[2J\n{}", "ä".repeat(999));
     let line = judged(vec![wild]).summary();
@@ -207,18 +207,18 @@ fn the_summary_moves_no_cursor_and_stays_short() {
 }
 
 #[test]
-fn what_passed_goes_before_what_failed() {
+fn passed_results_are_dropped_before_failed_ones() {
     let mut results: Vec<_> =
         (0..60).map(|i| result("dns", &format!("name-{i}.example.test."), Outcome::Passed, "")).collect();
     results.push(result("api", "10.96.0.1:443", Outcome::Failed, reason::TLS_ERROR));
-    let report = parse(&judged(results).to_message(2048)).expect("it is a report");
+    let report = parse(&judged(results).to_message(2048)).expect("a report");
     assert_eq!(report.checks.last().map(|c| c.name.as_str()), Some("api"));
     assert_eq!(report.left_out as usize + report.checks.len(), 61);
     assert!(report.left_out > 0);
 }
 
 #[test]
-fn what_is_no_report() {
+fn invalid_messages_are_rejected() {
     let passed = judged(vec![result("dns", "a.", Outcome::Passed, "")]).to_message(MESSAGE_LIMIT);
     assert!(parse(&passed).is_ok());
     let failed_check = passed.replace("\"o\":\"Passed\"", "\"o\":\"Failed\"");
@@ -251,7 +251,7 @@ fn results() -> impl Strategy<Value = Vec<CheckResult>> {
     proptest::collection::vec(one, 0..60)
 }
 
-fn subjects() -> impl Strategy<Value = WorkerIdentity> {
+fn identities() -> impl Strategy<Value = WorkerIdentity> {
     (".{0,40}", ".{0,40}", "[0-9a-f-]{36}", any::<i64>(), any::<u32>()).prop_map(
         |(node_uid, boot_id, gate_uid, gate_generation, number)| WorkerIdentity {
             node_uid,
@@ -265,13 +265,13 @@ fn subjects() -> impl Strategy<Value = WorkerIdentity> {
 
 proptest! {
     #[test]
-    fn a_message_fits_and_keeps_verdict_and_subject(
-        identity in subjects(), results in results(), limit in 1536_usize..=MESSAGE_LIMIT
+    fn a_message_fits_and_keeps_verdict_and_identity(
+        identity in identities(), results in results(), limit in 1536_usize..=MESSAGE_LIMIT
     ) {
         let report = Report::judge(identity, results, 1);
         let message = report.to_message(limit);
         prop_assert!(message.len() <= limit);
-        let back = parse(&message).expect("what we write we can read");
+        let back = parse(&message).expect("a report");
         prop_assert_eq!(back.verdict, report.verdict);
         prop_assert_eq!(&back.identity, &report.identity);
         prop_assert_eq!(back.checks.len() + back.left_out as usize, report.checks.len());
@@ -283,12 +283,12 @@ proptest! {
     }
 
     #[test]
-    fn anything_can_be_read_without_a_panic(text in ".{0,200}") {
+    fn parsing_never_panics(text in ".{0,200}") {
         let _ = parse(&text);
     }
 
     #[test]
-    fn a_report_with_a_wound_can_be_read_without_a_panic(
+    fn parsing_a_corrupted_report_never_panics(
         results in results(), at in any::<prop::sample::Index>(), with in any::<char>()
     ) {
         let mut letters: Vec<char> = judged(results).to_message(MESSAGE_LIMIT).chars().collect();
@@ -309,8 +309,8 @@ const WRITTEN_BY_6B13452: [&str; 2] = [
 #[test]
 fn reports_of_6b13452_round_trip_byte_for_byte() {
     for text in WRITTEN_BY_6B13452 {
-        assert_eq!(parse(text).expect("it is a report").to_message(MESSAGE_LIMIT), text);
+        assert_eq!(parse(text).expect("a report").to_message(MESSAGE_LIMIT), text);
     }
-    let full = parse(WRITTEN_BY_6B13452[0]).expect("it is a report");
+    let full = parse(WRITTEN_BY_6B13452[0]).expect("a report");
     assert_eq!((full.identity.number, full.left_out, full.checks.len()), (7, 2, 5));
 }

@@ -399,8 +399,10 @@ fn a_deadline_does_not_hide_what_was_waited_for() {
         over(&cannot_pull()),
         Progress::Inconclusive(InconclusiveReason::ImagePull, "ErrImagePull: not found".into())
     );
-    let nothing =
-        Progress::Inconclusive(InconclusiveReason::NotStarted, "DeadlineExceeded before it started".into());
+    let nothing = Progress::Inconclusive(
+        InconclusiveReason::NotStarted,
+        "DeadlineExceeded before the container started".into(),
+    );
     assert_eq!(over(&unknown()), nothing);
     assert_eq!(with_status(json!({"phase": "Failed", "reason": "DeadlineExceeded"})), nothing);
     let ran = over(&json!({"running": {}}));

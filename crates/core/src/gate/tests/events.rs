@@ -1,4 +1,4 @@
-//! What a gate can be event: enforcement, what to wait for, deadlines, conditions.
+//! The options of a gate: enforcement, prerequisites, deadlines, node condition.
 
 use super::*;
 use crate::api::{Awaited, DaemonSetRef, NodeCondition};
@@ -8,7 +8,7 @@ fn before(gate: &GateView, node: &NodeView, workers: &[WorkerView]) -> Decision 
 }
 
 #[test]
-fn a_paused_gate_touches_nothing_and_says_so_once() {
+fn a_paused_gate_only_emits_one_event() {
     let mut gate = gate();
     gate.spec.enforcement = Enforcement::Paused;
     for workers in [vec![], vec![worker(1, Progress::Running)], vec![reported(1, Outcome::Passed)]] {
@@ -23,12 +23,14 @@ fn a_paused_gate_touches_nothing_and_says_so_once() {
 }
 
 #[test]
-fn a_dry_run_looks_and_writes_no_node() {
+fn a_dry_run_writes_no_node() {
     let mut gate = gate();
     gate.spec.enforcement = Enforcement::DryRun;
     assert_eq!(starts(&before(&gate, &node(), &[])), Some(1));
     assert_eq!(before(&gate, &node(), &[worker(1, Progress::Running)]).effects, vec![]);
-    for (outcome, words) in [(Outcome::Passed, "would be let in"), (Outcome::Failed, "would stay tainted")] {
+    for (outcome, words) in
+        [(Outcome::Passed, "the taint would be removed"), (Outcome::Failed, "would stay tainted")]
+    {
         let decision = before(&gate, &node(), &[reported(1, outcome)]);
         let [Effect::EmitEvent(event)] = decision.effects.as_slice() else { panic!("{decision:?}") };
         assert!(event.note.contains(words) && event.dedup_key == Some(1), "{event:?}");
@@ -36,11 +38,11 @@ fn a_dry_run_looks_and_writes_no_node() {
     let (node, failed) = (node(), [reported(1, Outcome::Failed)]);
     let later = Duration::from_mins(5);
     let again = decide(&Observed { elapsed: later, ..observed(&node, Ownership::Gated(&gate), &failed) });
-    assert_eq!((starts(&again), removed(&again)), (Some(2), vec!["pod-1"]), "and looks again, rarely");
+    assert_eq!((starts(&again), removed(&again)), (Some(2), vec!["pod-1"]), "rechecked after recheckSeconds");
 }
 
 #[test]
-fn a_dry_run_gives_an_overdue_worker_up_at_the_very_moment() {
+fn a_dry_run_removes_an_overdue_worker() {
     let (node, mut gate) = (node(), gate());
     gate.spec.enforcement = Enforcement::DryRun;
     let workers = [worker(1, Progress::Running)];
@@ -57,12 +59,12 @@ fn a_dry_run_uses_no_number_twice() {
     assert_eq!(
         starts(&before(&gate, &node, &[reported(1, Outcome::Passed)])),
         Some(3),
-        "somebody deleted worker 2"
+        "worker 2 was deleted"
     );
 }
 
 #[test]
-fn f16_no_worker_is_sent_before_the_node_is_what_it_waits_for() {
+fn f16_no_worker_starts_before_prerequisites_are_met() {
     let gate = gate();
     for taint_key in [
         "node.cloudprovider.kubernetes.io/uninitialized",
@@ -79,14 +81,14 @@ fn f16_no_worker_is_sent_before_the_node_is_what_it_waits_for() {
     assert_eq!(before(&gate, &node, &[]).state, State::Waiting);
     node.labels.insert("karpenter.sh/registered", "true");
     assert_eq!(starts(&before(&gate, &node, &[])), Some(1));
-    let mut hasty = gate;
-    hasty.spec.wait_for.karpenter = Awaited::Ignore;
+    let mut ignoring = gate;
+    ignoring.spec.wait_for.karpenter = Awaited::Ignore;
     node.labels.remove("karpenter.sh/registered");
-    assert_eq!(starts(&before(&hasty, &node, &[])), Some(1));
+    assert_eq!(starts(&before(&ignoring, &node, &[])), Some(1));
 }
 
 #[test]
-fn f12_pods_are_asked_for_only_while_a_daemon_set_is_waited_for() {
+fn f12_pods_are_watched_only_while_a_daemon_set_is_required() {
     let (node, mut gate) = (node(), gate());
     assert!(!before(&gate, &node, &[]).wants_pods);
     let cni = DaemonSetRef { namespace: "kube-system".into(), name: "cilium".into() };
@@ -95,7 +97,7 @@ fn f12_pods_are_asked_for_only_while_a_daemon_set_is_waited_for() {
     assert!(decision.wants_pods && decision.state == State::Waiting, "{decision:?}");
     let with = |of: &DaemonSetRef, ready| {
         let pods = [DaemonPod { of: of.clone(), ready }];
-        decide(&Observed { daemons: Some(&pods), ..observed(&node, Ownership::Gated(&gate), &[]) })
+        decide(&Observed { daemon_pods: Some(&pods), ..observed(&node, Ownership::Gated(&gate), &[]) })
     };
     assert!(with(&cni, false).wants_pods);
     assert!(with(&DaemonSetRef { name: "other".into(), ..cni.clone() }, true).wants_pods);
@@ -103,22 +105,22 @@ fn f12_pods_are_asked_for_only_while_a_daemon_set_is_waited_for() {
     assert_eq!((starts(&decision), decision.wants_pods), (Some(1), false));
 }
 
-/// The record after a worker that took so long and could not tell.
-fn silent_for(minutes: i64, cause: InconclusiveReason, fleet: Fleet) -> (Decision, Record) {
+/// The decision about an inconclusive worker that took so long, and its record.
+fn inconclusive_for(minutes: i64, cause: InconclusiveReason, fleet: Fleet) -> (Decision, Record) {
     let (node, gate) = (node(), gate());
     let workers = [worker(1, Progress::Inconclusive(cause, "x".into()))];
     let elapsed = Duration::from_secs(minutes.unsigned_abs() * 60);
-    let seen = Observed { fleet, elapsed, ..observed(&node, Ownership::Gated(&gate), &workers) };
-    let decision = decide(&seen);
-    let record = recorded(&decision).expect("it is recorded").clone();
+    let input = Observed { fleet, elapsed, ..observed(&node, Ownership::Gated(&gate), &workers) };
+    let decision = decide(&input);
+    let record = recorded(&decision).expect("a record").clone();
     (decision, record)
 }
 
 #[test]
-fn a_node_that_nobody_can_tell_anything_about_is_stuck_after_its_deadline() {
-    let (decision, record) = silent_for(9, InconclusiveReason::NoReport, Fleet::default());
+fn a_node_without_a_verdict_is_stuck_after_the_deadline() {
+    let (decision, record) = inconclusive_for(9, InconclusiveReason::NoReport, Fleet::default());
     assert_eq!((decision.state, record.elapsed_seconds), (State::Inconclusive, 540));
-    let (decision, record) = silent_for(10, InconclusiveReason::NoReport, Fleet::default());
+    let (decision, record) = inconclusive_for(10, InconclusiveReason::NoReport, Fleet::default());
     assert_eq!(decision.state, State::Stuck);
     assert!(
         decision
@@ -130,52 +132,55 @@ fn a_node_that_nobody_can_tell_anything_about_is_stuck_after_its_deadline() {
     set_record(&mut node, &record);
     let decision = decided(&node, &[]);
     assert_eq!((decision.state, decision.recheck_in), (State::Stuck, Some(Duration::from_mins(5))));
-    assert!(removes_taint(&decided(&node, &[reported(2, Outcome::Passed)])), "and let in if it heals");
+    assert!(
+        removes_taint(&decided(&node, &[reported(2, Outcome::Passed)])),
+        "a node that recovers is verified"
+    );
 }
 
 #[test]
-fn no_clock_runs_where_it_is_not_the_node() {
-    let (decision, record) = silent_for(20, InconclusiveReason::ClusterDns, Fleet::default());
+fn the_deadline_is_paused_during_common_failures() {
+    let (decision, record) = inconclusive_for(20, InconclusiveReason::ClusterDns, Fleet::default());
     assert_eq!((decision.state, record.elapsed_seconds), (State::Inconclusive, 0));
     let fleet = Fleet { cannot_run: true, ..Fleet::default() };
-    let (decision, record) = silent_for(20, InconclusiveReason::ImagePull, fleet);
+    let (decision, record) = inconclusive_for(20, InconclusiveReason::ImagePull, fleet);
     assert_eq!((decision.state, record.elapsed_seconds), (State::Inconclusive, 0));
     let mut failed = node();
     set_record(&mut failed, &Record { elapsed_seconds: 9_999, ..self::record(1, Verdict::Failed, now()) });
-    assert_eq!(decided(&failed, &[]).state, State::Unverified, "one that failed is not stuck");
+    assert_eq!(decided(&failed, &[]).state, State::Unverified, "a failed node is not stuck");
 }
 
 #[test]
-fn the_verdict_is_written_as_a_condition_where_the_gate_wants_it_and_once() {
+fn the_node_condition_is_written_once_if_configured() {
     let (mut node, mut gate) = (node(), gate());
     set_record(&mut node, &record(1, Verdict::Failed, now()));
     assert_eq!(before(&gate, &node, &[]).effects, vec![]);
     gate.spec.node_condition = NodeCondition::NetworkVerified;
     let decision = before(&gate, &node, &[]);
-    let [Effect::SetNodeCondition(said)] = decision.effects.as_slice() else { panic!("{decision:?}") };
-    assert_eq!((said.status, said.reason), ("False", "ChecksFailed"));
-    node.published = Some(Box::new(("False".into(), "ChecksFailed".into())));
+    let [Effect::SetNodeCondition(update)] = decision.effects.as_slice() else { panic!("{decision:?}") };
+    assert_eq!((update.status, update.reason), ("False", "ChecksFailed"));
+    node.network_verified = Some(Box::new(("False".into(), "ChecksFailed".into())));
     assert_eq!(before(&gate, &node, &[]).effects, vec![]);
     set_record(&mut node, &record(2, Verdict::Passed, now()).opened("node-ready/verified"));
     node.labels.insert("node-ready/verified", "true");
     node.taints.clear();
     let decision = decide(&observed(&node, Ownership::Verified(&gate), &[]));
-    let [Effect::SetNodeCondition(said)] = decision.effects.as_slice() else { panic!("{decision:?}") };
-    assert_eq!((said.status, said.reason), ("True", "Verified"));
+    let [Effect::SetNodeCondition(update)] = decision.effects.as_slice() else { panic!("{decision:?}") };
+    assert_eq!((update.status, update.reason), ("True", "Verified"));
 }
 
 #[test]
-fn f09_a_node_that_used_up_its_attempts_stays_failed_whatever_a_later_worker_cannot_tell() {
+fn f09_a_failed_node_stays_failed_after_inconclusive_workers() {
     let mut node = node();
     let failed = record(6, Verdict::Failed, now());
-    let silent = failed.after(ending(7, failed.scope.clone(), Verdict::Inconclusive, now()));
-    set_record(&mut node, &silent);
+    let inconclusive = failed.after(result(7, failed.scope.clone(), Verdict::Inconclusive, now()));
+    set_record(&mut node, &inconclusive);
     let decision = decided(&node, &[]);
     assert_eq!((decision.state, decision.recheck_in), (State::Failed, Some(Duration::from_mins(5))));
 }
 
 #[test]
-fn an_image_that_cannot_be_had_is_given_up_before_the_pod_ends_itself() {
+fn an_image_pull_failure_is_recorded_before_the_pod_deadline() {
     let stuck = worker(1, Progress::Waiting(InconclusiveReason::ImagePull, "ErrImagePull".into()));
     let decision = decided(&node(), std::slice::from_ref(&stuck));
     assert_eq!(decision.recheck_in, Some(Duration::from_mins(1)));
@@ -184,20 +189,24 @@ fn an_image_that_cannot_be_had_is_given_up_before_the_pod_ends_itself() {
 }
 
 #[test]
-fn a_node_whose_gate_with_a_taint_of_its_own_is_gone_is_told_about() {
+fn a_custom_taint_of_a_deleted_gate_is_reported() {
     let mut gate = gate();
     gate.spec.taints = vec![GateTaint { key: "foreign".into(), ..GateTaint::default() }];
     let mut node = node();
     node.taints = vec![taint("foreign")];
     let decision = before(&gate, &node, &[reported(1, Outcome::Failed)]);
-    set_record(&mut node, recorded(&decision).expect("it is recorded"));
+    set_record(&mut node, recorded(&decision).expect("a record"));
     assert_eq!(decide(&observed(&node, ownership([], &node), &[])).state, State::Unserved);
     node.taints.clear();
-    assert_eq!(decide(&observed(&node, ownership([], &node), &[])).state, State::Ungated, "freed by hand");
+    assert_eq!(
+        decide(&observed(&node, ownership([], &node), &[])).state,
+        State::Ungated,
+        "the taint was removed by a user"
+    );
 }
 
 #[test]
-fn a_record_that_counts_too_far_starts_nothing() {
+fn a_record_at_the_number_limit_starts_no_worker() {
     let mut node = node();
     let forged =
         Record { uid: "uid-1".into(), number: crate::record::MAX_WORKER_NUMBER - 1, ..Record::default() };

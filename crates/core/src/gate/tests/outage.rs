@@ -1,4 +1,4 @@
-//! What nodes that work fail as well blames nobody; who is hopeless is asked to be replaced.
+//! Shared outages and remediation requests.
 
 use jiff::SignedDuration;
 
@@ -15,8 +15,8 @@ fn dns_down() -> SharedOutage {
     }
 }
 
-/// A node over time: what is decided is done, as the operator does it.
-struct Life {
+/// A node over time, to which decisions are applied as the operator applies them.
+struct Simulation {
     node: NodeView,
     gate: GateView,
     workers: Vec<WorkerView>,
@@ -26,7 +26,7 @@ struct Life {
     at: Duration,
 }
 
-impl Life {
+impl Simulation {
     fn new() -> Self {
         let (mut node, mut gate) = (node(), gate());
         node.labels.insert("topology.kubernetes.io/zone", "a");
@@ -35,20 +35,27 @@ impl Life {
         Self { node, gate, workers: vec![], down: vec![], asked: None, fleet, at: Duration::ZERO }
     }
 
-    fn look(&self) -> Decision {
+    fn decide(&self) -> Decision {
         let now = now() + SignedDuration::try_from(self.at).expect("short");
         let Self { down, asked, fleet, .. } = self;
-        let seen = observed(&self.node, Ownership::Gated(&self.gate), &self.workers);
-        decide(&Observed { down, asked: *asked, fleet: *fleet, now, elapsed: self.at, ..seen })
+        let input = observed(&self.node, Ownership::Gated(&self.gate), &self.workers);
+        decide(&Observed {
+            shared_outages: down,
+            remediation_requested_at: *asked,
+            fleet: *fleet,
+            now,
+            elapsed: self.at,
+            ..input
+        })
     }
 
     fn record(&self) -> Record {
         self.node.record.as_deref().cloned().unwrap_or_default()
     }
 
-    /// One decision, done.
+    /// Decides once and applies the effects.
     fn step(&mut self) -> Decision {
-        let decision = self.look();
+        let decision = self.decide();
         for effect in decision.effects.clone() {
             match effect {
                 Effect::StartWorker(identity) => {
@@ -68,7 +75,7 @@ impl Life {
         decision
     }
 
-    /// Until a worker runs, time passes as it is asked for; then the worker ends so.
+    /// Advances time until a worker runs, and ends it with this progress.
     fn attempt(&mut self, progress: impl Fn(u32) -> Progress) -> Decision {
         for _ in 0..10 {
             let decision = self.step();
@@ -78,7 +85,7 @@ impl Life {
             }
             self.at += decision.recheck_in.unwrap_or_default();
         }
-        panic!("no worker comes: {:?}", self.look());
+        panic!("no worker starts: {:?}", self.decide());
     }
 
     fn fail(&mut self) -> Decision {
@@ -93,73 +100,73 @@ fn requests_remediation(decision: &Decision) -> Option<&RemediationCause> {
     })
 }
 
-/// All six attempts are used up, and the replacement was asked for.
-fn hopeless() -> Life {
-    let mut life = Life::new();
+/// A node whose six attempts failed and whose remediation was requested.
+fn failed_node() -> Simulation {
+    let mut sim = Simulation::new();
     for _ in 0..6 {
-        assert_eq!(requests_remediation(&life.fail()), None);
+        assert_eq!(requests_remediation(&sim.fail()), None);
     }
-    let decision = life.step();
-    let cause = requests_remediation(&decision).expect("it asks");
-    assert_eq!((cause.verdict, cause.observed_at), (CauseVerdict::Failed, life.record().at));
+    let decision = sim.step();
+    let cause = requests_remediation(&decision).expect("a request");
+    assert_eq!((cause.verdict, cause.observed_at), (CauseVerdict::Failed, sim.record().at));
     assert_eq!(
         (&*cause.name, &*cause.checks[0].name, &*cause.checks[0].target),
         ("default", "dns", "kubernetes.")
     );
-    life
+    sim
 }
 
 #[test]
-fn a_hopeless_node_is_asked_for_once_for_each_verdict() {
-    let mut life = hopeless();
-    assert_eq!(requests_remediation(&life.step()), None);
-    life.fail();
-    let again = life.step();
-    assert_eq!(requests_remediation(&again).expect("a new verdict").observed_at, life.record().at);
-    life.gate.spec.on_failure = FailureAction::KeepTainted;
-    life.fail();
-    assert_eq!(requests_remediation(&life.step()), None);
+fn remediation_is_requested_once_for_each_verdict() {
+    let mut sim = failed_node();
+    assert_eq!(requests_remediation(&sim.step()), None);
+    sim.fail();
+    let again = sim.step();
+    assert_eq!(requests_remediation(&again).expect("a new verdict").observed_at, sim.record().at);
+    sim.gate.spec.on_failure = FailureAction::KeepTainted;
+    sim.fail();
+    assert_eq!(requests_remediation(&sim.step()), None);
 }
 
 #[test]
-fn a_node_that_nobody_can_be_asked_about_is_looked_at_all_the_same() {
-    let mut life = hopeless();
+fn a_failing_request_does_not_stop_verification() {
+    let mut sim = failed_node();
     for _ in 0..3 {
-        life.asked = None;
-        let decision = life.look();
+        sim.asked = None;
+        let decision = sim.decide();
         assert!(requests_remediation(&decision).is_some() && decision.recheck_in.is_some(), "{decision:?}");
-        life.fail();
+        sim.fail();
     }
-    life.asked = None;
-    let healed = life.attempt(|number| reported(number, Outcome::Passed).progress);
+    sim.asked = None;
+    let healed = sim.attempt(|number| reported(number, Outcome::Passed).progress);
     assert!(removes_taint(&healed));
 }
 
 #[test]
-fn who_is_stuck_is_asked_for_only_where_workers_told_elsewhere() {
+fn a_stuck_node_is_remediated_only_if_workers_run_elsewhere() {
     for (on_stuck, ran_elsewhere, expected) in [
         (FailureAction::Replace, true, Some(CauseVerdict::Stuck)),
         (FailureAction::Replace, false, None),
         (FailureAction::KeepTainted, true, None),
     ] {
-        let mut life = Life::new();
-        life.gate.spec.on_stuck = on_stuck;
-        life.fleet.ran_elsewhere = ran_elsewhere;
-        life.attempt(|_| Progress::Inconclusive(InconclusiveReason::NotStarted, "no sandbox".into()));
-        let stuck = Record { elapsed_seconds: 600, ..life.record() };
-        set_record(&mut life.node, &stuck);
-        assert_eq!(requests_remediation(&life.look()).map(|cause| cause.verdict), expected);
+        let mut sim = Simulation::new();
+        sim.gate.spec.on_stuck = on_stuck;
+        sim.fleet.ran_elsewhere = ran_elsewhere;
+        sim.attempt(|_| Progress::Inconclusive(InconclusiveReason::NotStarted, "no sandbox".into()));
+        let stuck = Record { elapsed_seconds: 600, ..sim.record() };
+        set_record(&mut sim.node, &stuck);
+        assert_eq!(requests_remediation(&sim.decide()).map(|cause| cause.verdict), expected);
     }
 }
 
 #[test]
-fn what_is_down_freezes_the_blamed_and_each_begins_anew_when_it_is_back() {
-    let mut life = hopeless();
-    let before = life.record();
-    life.down = vec![dns_down()];
-    let frozen = life.step();
+fn an_outage_suspends_failed_nodes_and_restarts_their_counts() {
+    let mut sim = failed_node();
+    let before = sim.record();
+    sim.down = vec![dns_down()];
+    let frozen = sim.step();
     assert_eq!(frozen.state, State::Inconclusive);
-    let record = life.record();
+    let record = sim.record();
     assert_eq!(
         (record.verdict, record.cause),
         (Some(Verdict::Inconclusive), Some(InconclusiveReason::SharedDependency))
@@ -167,49 +174,49 @@ fn what_is_down_freezes_the_blamed_and_each_begins_anew_when_it_is_back() {
     assert_eq!(
         (record.attempts, record.elapsed_seconds, record.at),
         (6, before.elapsed_seconds, before.at),
-        "nothing moves"
+        "no counter changes"
     );
-    assert_eq!(life.look().state, State::Inconclusive, "and it is not called failed");
+    assert_eq!(sim.decide().state, State::Inconclusive, "not Failed");
 
     for _ in 0..4 {
-        let from = life.at;
-        life.fail();
-        assert!(life.at.saturating_sub(from) >= Duration::from_mins(4), "it is looked at rarely");
-        let record = life.record();
+        let from = sim.at;
+        sim.fail();
+        assert!(sim.at.saturating_sub(from) >= Duration::from_mins(4), "it is rechecked slowly");
+        let record = sim.record();
         assert_eq!(
             (record.attempts, record.elapsed_seconds),
             (6, before.elapsed_seconds),
-            "attempts and deadline stand still"
+            "attempts and deadline are paused"
         );
-        assert_eq!(requests_remediation(&life.step()), None);
+        assert_eq!(requests_remediation(&sim.step()), None);
     }
-    life.down.clear();
-    assert_eq!(life.look().state, State::Pending, "it is looked at at once");
-    life.fail();
-    let record = life.record();
-    assert_eq!((record.attempts, record.verdict), (1, Some(Verdict::Failed)), "a round of its own");
-    assert_eq!(requests_remediation(&life.step()), None, "one failure is not six");
+    sim.down.clear();
+    assert_eq!(sim.decide().state, State::Pending, "a worker starts at once");
+    sim.fail();
+    let record = sim.record();
+    assert_eq!((record.attempts, record.verdict), (1, Some(Verdict::Failed)), "the counts restart");
+    assert_eq!(requests_remediation(&sim.step()), None, "one failed attempt of six");
     for _ in 0..5 {
-        life.fail();
+        sim.fail();
     }
-    assert_eq!(requests_remediation(&life.step()).expect("now it is").observed_at, life.record().at);
+    assert_eq!(requests_remediation(&sim.step()).expect("a request").observed_at, sim.record().at);
 }
 
 #[test]
-fn what_was_asked_before_an_outage_is_not_acted_on_after_it() {
-    let mut life = hopeless();
-    let asked = life.asked.expect("it asked");
-    life.down = vec![dns_down()];
-    life.step();
-    life.at += Duration::from_mins(1);
-    life.down.clear();
-    life.fail();
-    assert_eq!(life.record().attempts, 1);
+fn a_request_from_before_an_outage_is_not_approved_after_it() {
+    let mut sim = failed_node();
+    let asked = sim.asked.expect("a request");
+    sim.down = vec![dns_down()];
+    sim.step();
+    sim.at += Duration::from_mins(1);
+    sim.down.clear();
+    sim.fail();
+    assert_eq!(sim.record().attempts, 1);
     let cause = RemediationCause {
         source: crate::api::CauseSource::Gate,
         name: "default".into(),
         verdict: CauseVerdict::Failed,
-        checks: life.record().failed,
+        checks: sim.record().failed,
         message: String::new(),
         observed_at: Some(asked),
     };
@@ -222,87 +229,84 @@ fn what_was_asked_before_an_outage_is_not_acted_on_after_it() {
         },
     );
     let request = crate::remediate::Remediation::new(&object);
-    let mut target = crate::remediate::Target { record: Some(life.record()), ..Default::default() };
+    let mut target = crate::remediate::Target { record: Some(sim.record()), ..Default::default() };
     target.identity.boot_id = BOOT.into();
-    let moment = life.record().at.expect("a time");
-    let held = crate::remediate::evidence(&request, &target, None, true, moment).expect_err("it is void");
+    let moment = sim.record().at.expect("a time");
+    let held = crate::remediate::evidence(&request, &target, None, true, moment).expect_err("blocked");
     assert_eq!(held.hold, crate::remediate::BlockReason::EvidenceExpired);
 }
 
 #[test]
-fn a_worker_that_cannot_tell_does_not_thaw_what_is_frozen() {
-    let mut life = hopeless();
-    life.down = vec![dns_down()];
-    life.step();
-    life.attempt(|_| Progress::Inconclusive(InconclusiveReason::ImagePull, "no image".into()));
-    assert_eq!(life.record().cause, Some(InconclusiveReason::SharedDependency));
-    life.down.clear();
-    life.fail();
-    assert_eq!(life.record().attempts, 1, "it begins restart all the same");
+fn an_inconclusive_worker_does_not_resume_a_suspended_node() {
+    let mut sim = failed_node();
+    sim.down = vec![dns_down()];
+    sim.step();
+    sim.attempt(|_| Progress::Inconclusive(InconclusiveReason::ImagePull, "no image".into()));
+    assert_eq!(sim.record().cause, Some(InconclusiveReason::SharedDependency));
+    sim.down.clear();
+    sim.fail();
+    assert_eq!(sim.record().attempts, 1, "the counts restart all the same");
 }
 
 #[test]
-fn a_verdict_about_what_is_down_is_none_and_another_is_one() {
-    let mut life = Life::new();
-    life.down = vec![dns_down()];
-    let decision = life.fail();
-    assert!(decision.why.contains("nodes that work fail alike"), "{}", decision.why);
-    assert_eq!(
-        (life.record().attempts, life.record().cause),
-        (0, Some(InconclusiveReason::SharedDependency))
-    );
+fn only_checks_of_the_outage_are_inconclusive() {
+    let mut sim = Simulation::new();
+    sim.down = vec![dns_down()];
+    let decision = sim.fail();
+    assert!(decision.why.contains("the same check fails on control nodes"), "{}", decision.why);
+    assert_eq!((sim.record().attempts, sim.record().cause), (0, Some(InconclusiveReason::SharedDependency)));
     for change in [
         |down: &mut SharedOutage| down.zone = "b".into(),
         |down: &mut SharedOutage| down.check = "tcp".into(),
         |down: &mut SharedOutage| down.target = "other.".into(),
     ] {
-        let mut life = Life::new();
-        life.down = vec![dns_down()];
-        change(&mut life.down[0]);
-        life.fail();
-        assert_eq!((life.record().attempts, life.record().cause), (1, None));
+        let mut sim = Simulation::new();
+        sim.down = vec![dns_down()];
+        change(&mut sim.down[0]);
+        sim.fail();
+        assert_eq!((sim.record().attempts, sim.record().cause), (1, None));
     }
-    let mut life = Life::new();
-    life.down = vec![dns_down()];
-    let passed = life.attempt(|number| reported(number, Outcome::Passed).progress);
-    assert!(removes_taint(&passed), "who passes is let in, whatever is down");
+    let mut sim = Simulation::new();
+    sim.down = vec![dns_down()];
+    let passed = sim.attempt(|number| reported(number, Outcome::Passed).progress);
+    assert!(removes_taint(&passed), "a node that passes is verified during an outage");
 }
 
 #[test]
-fn a_deadline_that_is_past_does_not_make_a_frozen_node_stuck() {
-    let mut life = Life::new();
-    life.fail();
-    let late = Record { elapsed_seconds: 9_999, ..life.record() };
-    set_record(&mut life.node, &late);
-    life.down = vec![dns_down()];
-    life.step();
-    let decision = life.look();
+fn a_suspended_node_is_never_stuck() {
+    let mut sim = Simulation::new();
+    sim.fail();
+    let late = Record { elapsed_seconds: 9_999, ..sim.record() };
+    set_record(&mut sim.node, &late);
+    sim.down = vec![dns_down()];
+    sim.step();
+    let decision = sim.decide();
     assert_eq!((decision.state, requests_remediation(&decision)), (State::Inconclusive, None));
 }
 
 #[test]
-fn a_record_remembers_few_checks_and_short_ones() {
+fn a_record_keeps_few_and_short_failed_checks() {
     let results: Vec<CheckResult> = (0..20)
         .map(|i| CheckResult::new(&format!("c{i}"), &"x".repeat(900), Outcome::Failed, &"r".repeat(900), ""))
         .collect();
-    let mut life = Life::new();
-    life.attempt(|number| Progress::Reported(Report::judge(identity(number), results.clone(), 5)));
-    let failed = life.record().failed;
+    let mut sim = Simulation::new();
+    sim.attempt(|number| Progress::Reported(Report::judge(identity(number), results.clone(), 5)));
+    let failed = sim.record().failed;
     assert_eq!((failed.len(), failed[0].target.len(), failed[0].reason.len()), (8, 128, 64));
 }
 
 #[test]
 fn without_the_policy_nodes_pass_and_no_failure_counts() {
-    let mut life = Life::new();
-    life.step();
-    let (gate, failed, passed) =
-        (life.gate.clone(), reported(1, Outcome::Failed), reported(1, Outcome::Passed));
-    let unknown = |node: &NodeView, workers: &[WorkerView]| {
-        decide(&Observed { policy_known: false, ..observed(node, Ownership::Gated(&gate), workers) })
+    let node = Simulation::new();
+    let decide_with = |node: &Simulation, workers: &[WorkerView], policy_known: bool| {
+        let observed = observed(&node.node, Ownership::Gated(&node.gate), workers);
+        decide(&Observed { policy_known, now: now() + SignedDuration::from_hours(1), ..observed })
     };
-    assert!(removes_taint(&unknown(&life.node, &[passed])));
-    assert_eq!(unknown(&life.node, &[failed]).effects, [], "an outage may be known in the policy");
-    let hopeless = hopeless();
-    let asked = unknown(&hopeless.node, &[]);
-    assert_eq!(requests_remediation(&asked), None);
+    assert!(removes_taint(&decide_with(&node, &[reported(1, Outcome::Passed)], false)));
+    let failed = [reported(1, Outcome::Failed)];
+    assert_eq!(decide_with(&node, &failed, false).effects, [], "the policy may know an outage");
+    assert_ne!(decide_with(&node, &failed, true).effects, []);
+    let failed = failed_node();
+    let requested = |policy_known| requests_remediation(&decide_with(&failed, &[], policy_known)).is_some();
+    assert!(requested(true) && !requested(false));
 }

@@ -148,15 +148,15 @@ impl Eye {
             self.workers.values().filter(|worker| *worker.identity.node_uid == *node.uid).cloned().collect();
         let decision = decide(&Observed {
             node,
-            served,
+            ownership: served,
             workers: &workers,
-            daemons: None,
+            daemon_pods: None,
             slots: Slots { first: true, another: true, periodic: true },
             fleet: Fleet::default(),
-            down: &[],
-            // That a replacement is asked for is told by the second act.
+            shared_outages: &[],
             policy_known: true,
-            asked: Some(Timestamp::MAX),
+            // That a replacement is asked for is told by the second act.
+            remediation_requested_at: Some(Timestamp::MAX),
             now,
             // No worker of the demo is ever overdue.
             elapsed: Duration::ZERO,

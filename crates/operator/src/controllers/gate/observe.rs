@@ -75,7 +75,7 @@ impl GateReconciler {
         };
         let observed = observe(inputs, gates.iter(), self);
         let mut decision = decide(&observed);
-        let served = observed.served;
+        let served = observed.ownership;
         let gate = served.gate().cloned();
         let gated = matches!(served, Ownership::Gated(_));
         let gate_name = gate.as_ref().map_or("", |gate| gate.name.as_str());

@@ -1,0 +1,166 @@
+//! The status of a NodeGate: its counts and conditions.
+
+use super::GateCounts;
+use crate::api::{Enforcement, NodeGateStatus, NodeSelector};
+use crate::condition::{Finding, conditions};
+use crate::gate::{GateView, ownership};
+use crate::node::NodeView;
+use crate::reasons;
+use crate::record::InconclusiveReason;
+
+#[derive(Clone, Debug)]
+pub struct GateStatusInput<'a> {
+    pub gate: &'a GateView,
+    pub counts: &'a GateCounts,
+    /// Why the API server refuses worker pods, if it does.
+    pub refused: Option<&'a str>,
+    /// The gate that serves nodes of this gate, and the number of those nodes; see [`shadowing_gate`].
+    pub shadowed_by: Option<(&'a str, usize)>,
+    /// One of the nodes that have the gate's taint and no gate, and their number.
+    pub unserved: Option<(&'a str, u32)>,
+    /// The condition `AutoscalerCompatible`.
+    pub autoscalers: Finding,
+}
+
+/// The gate's new status. A condition keeps its transition time while its status stays the same.
+#[must_use]
+pub fn status(input: &GateStatusInput<'_>, before: &NodeGateStatus, now: &str) -> NodeGateStatus {
+    let generation = input.gate.generation;
+    let mut findings =
+        vec![workers(input), cluster_dns(input), shadowed(input), unserved(input), input.autoscalers.clone()];
+    findings.insert(0, ready(input, &findings));
+    NodeGateStatus {
+        observed_generation: generation,
+        nodes: input.counts.counts(),
+        conditions: conditions(findings, &before.conditions, generation, now),
+    }
+}
+
+fn ready(input: &GateStatusInput<'_>, findings: &[Finding]) -> Finding {
+    let of = |status, reason, message: &str| Finding::new(reasons::READY, status, reason, message);
+    let is_blocking = |finding: &&Finding| {
+        [reasons::WORKERS_CANNOT_RUN, reasons::CLUSTER_DNS_NOT_RUNNING].contains(&finding.type_)
+            && finding.status == "True"
+    };
+    match input.gate.spec.enforcement {
+        _ if input.gate.deleting => {
+            of("False", reasons::DELETING, "the gate is being deleted and serves no node")
+        }
+        Enforcement::Paused => of(
+            "False",
+            reasons::PAUSED,
+            "`spec.enforcement` is `Paused`: tainted nodes stay tainted until it is `Enforce`",
+        ),
+        Enforcement::DryRun => of(
+            "False",
+            reasons::DRY_RUN,
+            "`spec.enforcement` is `DryRun`: workers run and no taint is removed; see the Events of the nodes",
+        ),
+        Enforcement::Enforce => match findings.iter().find(is_blocking) {
+            Some(finding) => of("False", finding.reason, &finding.message),
+            None => of("True", reasons::SERVING, "the gate verifies tainted nodes and removes their taint"),
+        },
+    }
+}
+
+fn workers(input: &GateStatusInput<'_>) -> Finding {
+    let of =
+        |status, reason, message: String| Finding::new(reasons::WORKERS_CANNOT_RUN, status, reason, message);
+    if let Some(why) = input.refused {
+        let message = format!(
+            "the API server refuses worker pods: {why}. It does not count against any node; the gate retries"
+        );
+        return of("True", reasons::CREATE_REFUSED, message);
+    }
+    match input.counts.cannot_run() {
+        Some((cause, count)) => {
+            let why = cause.describe();
+            let message = format!(
+                "the workers of {count} nodes cannot run: {why}. It does not count against any node; see the Events of the nodes"
+            );
+            of("True", reasons::COMMON_FAILURE, message)
+        }
+        None => of("False", reasons::WORKERS_RUN, "nothing is known that keeps workers from running".into()),
+    }
+}
+
+fn cluster_dns(input: &GateStatusInput<'_>) -> Finding {
+    let of = |status, reason, message: String| {
+        Finding::new(reasons::CLUSTER_DNS_NOT_RUNNING, status, reason, message)
+    };
+    match input.counts.causes.get(&InconclusiveReason::ClusterDns).copied().unwrap_or_default() {
+        0 => of("False", reasons::NOT_OBSERVED, "no worker found cluster DNS without ready endpoints".into()),
+        count => {
+            let taint = first_taint(input);
+            let message = format!(
+                "{count} nodes wait for cluster DNS, which has no ready endpoints. If all nodes are gated, CoreDNS must tolerate the taint {taint}, or some nodes must not have it"
+            );
+            of("True", reasons::NO_READY_ENDPOINTS, message)
+        }
+    }
+}
+
+fn shadowed(input: &GateStatusInput<'_>) -> Finding {
+    let of = |status, reason, message: String| Finding::new(reasons::SHADOWED, status, reason, message);
+    let Some((other, count)) = input.shadowed_by else {
+        return of("False", reasons::NO_OVERLAP, "no other gate has precedence over this one".into());
+    };
+    let what = match count {
+        0 => format!(
+            "gate {other} has the same taint, selects all nodes of this gate and has precedence: this gate serves no node"
+        ),
+        count => format!("gate {other} has precedence and serves {count} nodes that this gate selects"),
+    };
+    let message = format!("{what}; change `spec.priority`, `spec.taints` or `spec.nodeSelector`");
+    of("True", reasons::LOWER_PRECEDENCE, message)
+}
+
+fn unserved(input: &GateStatusInput<'_>) -> Finding {
+    let of = |status, reason, message: String| Finding::new(reasons::NODES_UNSERVED, status, reason, message);
+    match input.unserved {
+        Some((node, count)) => {
+            let taint = first_taint(input);
+            let message = format!(
+                "{count} nodes have a taint of this gate and no gate selects them, for example {node}; change `spec.nodeSelector`, or free them: `kubectl taint node {node} {taint}-`"
+            );
+            of("True", reasons::NOT_SELECTED, message)
+        }
+        None => of("False", reasons::ALL_SERVED, "a gate serves every node with the taint".into()),
+    }
+}
+
+fn first_taint<'a>(input: &GateStatusInput<'a>) -> &'a str {
+    input.gate.spec.taints.first().map(|taint| taint.key.as_str()).unwrap_or_default()
+}
+
+/// The gate that has precedence for nodes of this gate, and their number. The number is 0 if the other gate covers this
+/// one and there is no such node yet.
+#[must_use]
+pub fn shadowing_gate<'a>(
+    gate: &GateView,
+    gates: &[&GateView],
+    nodes: impl Iterator<Item = &'a NodeView>,
+) -> Option<(String, usize)> {
+    let others = || gates.iter().filter(|other| other.uid != gate.uid && !other.deleting);
+    others().next()?;
+    let mut winner = None;
+    let mut count = 0;
+    for node in nodes.filter(|node| gate.gates(node)) {
+        if let Some(other) =
+            ownership(gates.iter().copied(), node).gate().filter(|other| other.uid != gate.uid)
+        {
+            winner.get_or_insert_with(|| other.name.clone());
+            count += 1;
+        }
+    }
+    if winner.is_some() {
+        return winner.map(|name| (name, count));
+    }
+    let covers = |other: &&&GateView| {
+        let (theirs, ours) = (&other.spec.node_selector, &gate.spec.node_selector);
+        other.precedes(gate)
+            && gate.spec.taints.iter().all(|taint| other.spec.taints.contains(taint))
+            && (*theirs == NodeSelector::default() || theirs == ours)
+    };
+    others().find(covers).map(|other| (other.name.clone(), 0))
+}
