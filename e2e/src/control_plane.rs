@@ -5,7 +5,7 @@
 //! its owner is (see [`run`]).
 
 mod components;
-mod door;
+mod endpoint;
 pub(crate) mod run;
 
 use std::{
@@ -27,7 +27,7 @@ use tokio::{
 };
 
 use self::{
-    door::Door,
+    endpoint::Endpoint,
     run::{Launcher, Run},
 };
 use crate::{
@@ -79,7 +79,7 @@ pub struct Cluster {
     // Before what it has started, so that the reaper ends everything at once.
     run: Run,
     nodes: Option<Nodes>,
-    door: Door,
+    endpoint: Endpoint,
     assets: Assets,
     authority: Authority,
     admin: Identity,
@@ -114,15 +114,15 @@ impl Cluster {
             progress("starting the control plane (usually 5 s) ...");
         }
         let mut run = spawn_blocking(move || Run::create(&runs)).await??;
-        let door = match &node_assets {
-            Some(node_assets) => Door::forwarded(&mut run, &node_assets.testtool)?,
-            None => Door::loopback()?,
+        let endpoint = match &node_assets {
+            Some(node_assets) => Endpoint::forwarded(&mut run, &node_assets.testtool)?,
+            None => Endpoint::loopback()?,
         };
-        let mut cluster = Self { run, nodes: None, door, assets, authority, admin };
+        let mut cluster = Self { run, nodes: None, endpoint, assets, authority, admin };
 
         cluster.write_files()?;
         cluster.spawn("etcd", &components::etcd())?;
-        cluster.spawn("kube-apiserver", &components::api_server(&cluster.door.api_server_flags()))?;
+        cluster.spawn("kube-apiserver", &components::api_server(&cluster.endpoint.api_server_flags()))?;
         let client = cluster.client()?;
         cluster.wait_for("kube-apiserver to be ready", || is_ready(&client)).await?;
 
@@ -137,7 +137,7 @@ impl Cluster {
     }
 
     async fn boot_nodes(&mut self, options: &NodeOptions, assets: &NodeAssets) -> anyhow::Result<()> {
-        let namespace = self.door.namespace().context("nodes need a network of their own")?;
+        let namespace = self.endpoint.namespace().context("nodes need a network of their own")?;
         progress(&format!("booting {} nodes (usually 5 s) ...", options.count));
         let nodes = Nodes::boot(options, assets, self.run.launcher(), &self.authority, namespace)?;
         self.nodes = Some(nodes);
@@ -210,7 +210,7 @@ impl Cluster {
 
     /// The administrator's configuration, for clients with layers of their own.
     pub fn config(&self) -> anyhow::Result<Config> {
-        let mut config = Config::new(self.door.outside().parse()?);
+        let mut config = Config::new(self.endpoint.outside().parse()?);
         config.root_cert = Some(vec![self.authority.der()]);
         config.auth_info = serde_json::from_value::<AuthInfo>(user(&self.admin))?;
         // A test wants to see the first answer. And nothing waits forever: this is a little longer than any
@@ -264,10 +264,10 @@ impl Cluster {
 
     fn write_files(&self) -> anyhow::Result<()> {
         self.authority.write_files(self.folder())?;
-        self.write_kubeconfig("kubeconfig", &self.door.outside(), &self.admin)?;
+        self.write_kubeconfig("kubeconfig", &self.endpoint.outside(), &self.admin)?;
         for component in ["kube-controller-manager", "kube-scheduler"] {
             let identity = self.authority.client(&format!("system:{component}"), None)?;
-            self.write_kubeconfig(&format!("{component}.kubeconfig"), &self.door.inside(), &identity)?;
+            self.write_kubeconfig(&format!("{component}.kubeconfig"), &self.endpoint.inside(), &identity)?;
         }
         Ok(())
     }
@@ -278,7 +278,7 @@ impl Cluster {
     }
 
     fn spawn(&mut self, name: &str, flags: &[String]) -> anyhow::Result<()> {
-        let mut words = self.door.prefix();
+        let mut words = self.endpoint.prefix();
         words.push(self.assets.path(name).into());
         words.extend(flags.iter().map(Into::into));
         self.run.spawn(name, &words, Stdio::null())

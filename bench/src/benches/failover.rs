@@ -7,11 +7,11 @@ use futures::StreamExt as _;
 use nodekeeper_e2e::product::Product;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::follow::follow;
-use crate::hollow::{is_held, pass};
+use crate::fake_kubelet::{has_gate_taint, pass};
 use crate::process::Controller;
-use crate::real::{PATIENCE, Real};
+use crate::real_cluster::{PATIENCE, RealCluster};
 use crate::table::{Table, percentile, short};
+use crate::watch::watch;
 
 const GRACEFUL: usize = 5;
 const CRASHES: usize = 3;
@@ -27,7 +27,7 @@ enum End {
 }
 
 pub async fn run(product: Product) -> Result<Table> {
-    let real = Real::start().await?;
+    let real = RealCluster::start().await?;
     real.make_gate().await?;
     let mut leader = real.lead(&product.controller, "controller-0").await?;
     let ends = [vec![End::Graceful; GRACEFUL], vec![End::Crash; CRASHES]].concat();
@@ -59,7 +59,7 @@ pub async fn run(product: Product) -> Result<Table> {
 }
 
 /// Ends the leader while a node waits, and returns when its successor has opened the gate.
-async fn once(real: &Real, n: usize, leader: Controller, end: End) -> Result<f64> {
+async fn once(real: &RealCluster, n: usize, leader: Controller, end: End) -> Result<f64> {
     let name = format!("failover-{n}");
     real.join(std::slice::from_ref(&name)).await?;
     let pod = real.worker_of(&name).await?;
@@ -70,8 +70,8 @@ async fn once(real: &Real, n: usize, leader: Controller, end: End) -> Result<f64
         End::Crash => leader.crash(),
     }
     pass(&real.pods(), &pod).await?;
-    let mut node = follow(real.nodes(), "", &format!("metadata.name={name}"));
-    let opened = async { while node.next().await.as_ref().is_some_and(is_held) {} };
+    let mut node = watch(real.nodes(), "", &format!("metadata.name={name}"));
+    let opened = async { while node.next().await.as_ref().is_some_and(has_gate_taint) {} };
     timeout(PATIENCE, opened).await.with_context(|| format!("nobody opens {name}"))?;
     Ok(start.elapsed().as_secs_f64())
 }

@@ -7,7 +7,7 @@ use nodekeeper_e2e::product::Product;
 use tokio::time::{Instant, sleep};
 
 use super::with_fleet;
-use crate::front::Counts;
+use crate::counting_server::Counts;
 use crate::table::{Table, short};
 
 const NODES: usize = 10_000;
@@ -15,12 +15,12 @@ const WINDOW: Duration = Duration::from_secs(30);
 
 pub async fn run(product: Product) -> Result<Table> {
     let folder = tempfile::tempdir()?;
-    let (controller, front) = with_fleet(&product.controller, NODES, folder.path()).await?;
-    let (asked, used, start) = (front.counts(), controller.cpu()?, Instant::now());
+    let (controller, server) = with_fleet(&product.controller, NODES, folder.path()).await?;
+    let (asked, used, start) = (server.counts(), controller.cpu()?, Instant::now());
     sleep(WINDOW).await;
     let seconds = start.elapsed().as_secs_f64();
     let used = controller.cpu()?.saturating_sub(used).as_secs_f64();
-    let more = difference(&front.counts(), &asked);
+    let more = difference(&server.counts(), &asked);
     let mut table = Table::new("Idle, 10,000 nodes");
     let requests = f64::from(u32::try_from(more.values().sum::<u64>())?);
     table.budget("API requests", requests / seconds, 1.0, "/s");

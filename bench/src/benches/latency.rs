@@ -8,17 +8,17 @@ use kube::ResourceExt as _;
 use nodekeeper_e2e::product::Product;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::follow::follow;
-use crate::hollow::{is_held, pass};
-use crate::real::{PATIENCE, Real};
+use crate::fake_kubelet::{has_gate_taint, pass};
+use crate::real_cluster::{PATIENCE, RealCluster};
 use crate::table::{Table, percentile, short};
+use crate::watch::watch;
 
 const RUNS: usize = 30;
 /// For whatever the last node left to do.
 const REST: Duration = Duration::from_millis(500);
 
 pub async fn run(product: Product) -> Result<Table> {
-    let real = Real::start().await?;
+    let real = RealCluster::start().await?;
     real.make_gate().await?;
     let controller = real.lead(&product.controller, "controller").await?;
     let (mut sent, mut accepted) = (Vec::new(), Vec::new());
@@ -42,15 +42,15 @@ pub async fn run(product: Product) -> Result<Table> {
     Ok(table)
 }
 
-async fn once(real: &Real, name: &str) -> Result<(Duration, Duration)> {
+async fn once(real: &RealCluster, name: &str) -> Result<(Duration, Duration)> {
     real.join(&[name.to_owned()]).await?;
     let pod = real.worker_of(name).await?;
-    let mut node = follow(real.nodes(), "", &format!("metadata.name={name}"));
+    let mut node = watch(real.nodes(), "", &format!("metadata.name={name}"));
     node.next().await.context("the watch ends")?;
     sleep(REST).await;
     let opened = async move {
         while let Some(node) = node.next().await {
-            if !is_held(&node) {
+            if !has_gate_taint(&node) {
                 return Some(Instant::now());
             }
         }

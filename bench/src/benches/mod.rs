@@ -1,7 +1,7 @@
 //! The benchmarks, one a file. Each fails if it could not measure; none fails because a figure is too large.
 
+mod baseline;
 pub mod failover;
-mod floor;
 pub mod idle;
 pub mod latency;
 pub mod requests;
@@ -19,8 +19,8 @@ use nodekeeper_sim::{Cluster, Options};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
+use crate::counting_server::CountingServer;
 use crate::fleet::Fleet;
-use crate::front::Front;
 use crate::process::{Controller, NAMESPACE};
 
 /// An embedded cluster with a gate in it, and the gate's uid. Nobody works in it yet.
@@ -41,17 +41,17 @@ fn embedded() -> Result<(Cluster, String)> {
 }
 
 /// A controller that knows a fleet and has settled, and the server that it watches.
-async fn with_fleet(binary: &Path, nodes: usize, folder: &Path) -> Result<(Controller, Front)> {
+async fn with_fleet(binary: &Path, nodes: usize, folder: &Path) -> Result<(Controller, CountingServer)> {
     const PATIENCE: Duration = Duration::from_mins(3);
     let (cluster, gate) = embedded()?;
-    let front = Front::open(&cluster, Some(Fleet::new(nodes, &gate)), folder).await?;
-    let controller = Controller::start(binary, &front.kubeconfig, folder, "controller")?;
+    let server = CountingServer::start(&cluster, Some(Fleet::new(nodes, &gate)), folder).await?;
+    let controller = Controller::start(binary, &server.kubeconfig, folder, "controller")?;
     let end = Instant::now() + PATIENCE;
-    while !front.has_listed_nodes() {
+    while !server.has_listed_nodes() {
         controller.memory()?;
         anyhow::ensure!(Instant::now() < end, "the nodes were never listed: {}", controller.log_tail());
         sleep(Duration::from_millis(50)).await;
     }
     controller.settle(PATIENCE).await?;
-    Ok((controller, front))
+    Ok((controller, server))
 }

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::embedded;
-use crate::front::Front;
-use crate::hollow::TAINT;
+use crate::counting_server::CountingServer;
+use crate::fake_kubelet::TAINT;
 use crate::process::Controller;
 use crate::table::Table;
 
@@ -25,8 +25,8 @@ pub async fn run(product: Product) -> Result<Table> {
     let (cluster, _) = embedded()?;
     let _actors = actors::start(&cluster, Timing::default());
     let kubelets = Kubelets::start(&cluster, 1, Arc::new(Workers));
-    let front = Front::open(&cluster, None, folder.path()).await?;
-    let controller = Controller::start(&product.controller, &front.kubeconfig, folder.path(), "controller")?;
+    let server = CountingServer::start(&cluster, None, folder.path()).await?;
+    let controller = Controller::start(&product.controller, &server.kubeconfig, folder.path(), "controller")?;
     for n in 0..NODES {
         let taints = vec![json!({"key": TAINT, "value": "true", "effect": "NoSchedule"})];
         kubelets.join(NodeSpec { name: format!("node-{n}"), taints, ..NodeSpec::default() });
@@ -35,7 +35,7 @@ pub async fn run(product: Product) -> Result<Table> {
     let end = Instant::now() + PATIENCE;
     loop {
         let (nodes, pods) = (inside.all("nodes"), inside.all("pods"));
-        let open = nodes.iter().filter(|node| !is_held(node)).count();
+        let open = nodes.iter().filter(|node| !has_gate_taint(node)).count();
         if open == NODES as usize && pods.is_empty() {
             break;
         }
@@ -50,7 +50,7 @@ pub async fn run(product: Product) -> Result<Table> {
     controller.settle(PATIENCE).await?;
     let mut table = Table::new("API requests for one node that passes first time");
     let (mut writes, mut events) = (0, 0);
-    for (what, n) in front.counts() {
+    for (what, n) in server.counts() {
         let about_lease = what.ends_with("leases");
         match what.split(' ').next() {
             _ if about_lease => continue,
@@ -70,7 +70,7 @@ pub async fn run(product: Product) -> Result<Table> {
     Ok(table)
 }
 
-fn is_held(node: &Value) -> bool {
+fn has_gate_taint(node: &Value) -> bool {
     let taints = node["spec"]["taints"].as_array();
     taints.into_iter().flatten().any(|taint| taint["key"] == TAINT)
 }

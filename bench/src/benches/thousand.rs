@@ -10,11 +10,11 @@ use kube::api::ListParams;
 use nodekeeper_e2e::product::Product;
 use tokio::time::{Instant, timeout};
 
-use super::floor;
-use crate::follow::follow;
-use crate::hollow::{IN_FLIGHT, Kubelets, is_held};
-use crate::real::{Real, names};
+use super::baseline;
+use crate::fake_kubelet::{IN_FLIGHT, Kubelets, has_gate_taint};
+use crate::real_cluster::{RealCluster, names};
 use crate::table::{Table, short};
+use crate::watch::watch;
 
 const NODES: usize = 1000;
 const ROUNDS: usize = 2;
@@ -29,7 +29,7 @@ struct Took {
 }
 
 pub async fn run(product: Product) -> Result<Table> {
-    let real = Real::start().await?;
+    let real = RealCluster::start().await?;
     let mut kubelets = Kubelets::start(&real.client);
     let (mut ours, mut floors) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
@@ -67,7 +67,7 @@ pub async fn run(product: Product) -> Result<Table> {
     Ok(table)
 }
 
-async fn with_controller(real: &Real, product: &Product, nodes: &[String]) -> Result<Took> {
+async fn with_controller(real: &RealCluster, product: &Product, nodes: &[String]) -> Result<Took> {
     real.join(nodes).await?;
     let controller = real.lead(&product.controller, "controller").await?;
     let before = controller.cpu()?;
@@ -82,11 +82,11 @@ async fn with_controller(real: &Real, product: &Product, nodes: &[String]) -> Re
     Ok(Took { open: (open - start).as_secs_f64(), cleared, cpu })
 }
 
-async fn with_floor(real: &Real, nodes: &[String]) -> Result<Took> {
+async fn with_floor(real: &RealCluster, nodes: &[String]) -> Result<Took> {
     real.join(nodes).await?;
     let known = real.nodes().list(&ListParams::default()).await?.items;
     let start = Instant::now();
-    let (open, worked) = tokio::join!(all_open(real, nodes), timeout(PATIENCE, floor::run(real, &known)));
+    let (open, worked) = tokio::join!(all_open(real, nodes), timeout(PATIENCE, baseline::run(real, &known)));
     worked.context("the floor takes for ever")??;
     let open = open?;
     real.no_workers().await?;
@@ -94,12 +94,12 @@ async fn with_floor(real: &Real, nodes: &[String]) -> Result<Took> {
 }
 
 /// When the last of them was seen without the taint.
-async fn all_open(real: &Real, nodes: &[String]) -> Result<Instant> {
+async fn all_open(real: &RealCluster, nodes: &[String]) -> Result<Instant> {
     let mut held: BTreeSet<String> = nodes.iter().cloned().collect();
     let opened = async {
-        let mut seen = follow(real.nodes(), "", "");
+        let mut seen = watch(real.nodes(), "", "");
         while let Some(node) = seen.next().await {
-            if !is_held(&node) {
+            if !has_gate_taint(&node) {
                 held.remove(&node.name_any());
             }
             if held.is_empty() {

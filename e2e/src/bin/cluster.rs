@@ -4,7 +4,7 @@ use std::{env, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context as _, bail};
 use nodekeeper_e2e::{
-    assets::Settings, image::Image, is_unavailable, nodes::NodeOptions, standing::Standing,
+    assets::Settings, image::Image, is_unavailable, nodes::NodeOptions, persistent_cluster::PersistentCluster,
 };
 
 const HELP: &str = "\
@@ -48,7 +48,7 @@ fn parse(arguments: &[String]) -> anyhow::Result<NodeOptions> {
 
 async fn run() -> anyhow::Result<()> {
     let arguments: Vec<_> = env::args().skip(1).collect();
-    let standing = Standing::of(Settings::from_env()?);
+    let standing = PersistentCluster::of(Settings::from_env()?);
     match arguments.split_first().map(|(command, rest)| (command.as_str(), rest)) {
         Some(("up", rest)) => {
             // Refused here rather than in the background.

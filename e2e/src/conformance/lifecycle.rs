@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::check::{absent, condition, is, present, tainted};
 use super::ctx::{Ctx, PATIENCE, eventually};
-use super::hollow::{Hollow, NOT_READY};
+use super::fake_kubelet::{FakeKubelet, NOT_READY};
 use super::objects::{self, with};
 
 cases!["lifecycle":
@@ -49,15 +49,15 @@ async fn node_that_is_not_ready_keeps_its_taint(c: &Ctx) -> Result<()> {
 
 async fn ready_removes_the_taint(c: &Ctx) -> Result<()> {
     let node =
-        Hollow::start(c, "a", json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}}))
+        FakeKubelet::start(c, "a", json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}}))
             .await?;
     let read = c.read(&node.path).await?;
     is(&read, "/spec/taints", json!([{"key": "case", "value": c.ns(), "effect": "NoSchedule"}]))
 }
 
 async fn not_ready_again_is_tainted(c: &Ctx) -> Result<()> {
-    let _other = Hollow::start(c, "b", json!({})).await?;
-    let node = Hollow::start(c, "a", json!({})).await?;
+    let _other = FakeKubelet::start(c, "b", json!({})).await?;
+    let node = FakeKubelet::start(c, "a", json!({})).await?;
     node.ready(c, "False").await?;
     let both = |node: &Value| tainted(node, NOT_READY, "NoSchedule") && tainted(node, NOT_READY, "NoExecute");
     let read = c.until(&node.path, both).await?;
@@ -70,7 +70,7 @@ async fn not_ready_again_is_tainted(c: &Ctx) -> Result<()> {
 }
 
 async fn cordon_is_a_taint(c: &Ctx) -> Result<()> {
-    let node = Hollow::start(c, "a", json!({})).await?;
+    let node = FakeKubelet::start(c, "a", json!({})).await?;
     c.merge(&node.path, json!({"spec": {"unschedulable": true}})).await?.ok(200)?;
     c.until(&node.path, |node| tainted(node, UNSCHEDULABLE, "NoSchedule")).await?;
     c.merge(&node.path, json!({"spec": {"unschedulable": null}})).await?.ok(200)?;
@@ -80,7 +80,7 @@ async fn cordon_is_a_taint(c: &Ctx) -> Result<()> {
 }
 
 async fn pressure_is_a_taint(c: &Ctx) -> Result<()> {
-    let node = Hollow::start(c, "a", json!({})).await?;
+    let node = FakeKubelet::start(c, "a", json!({})).await?;
     let set = |status: &str| {
         json!({"status": {"conditions": [
             {"type": "MemoryPressure", "status": status}, {"type": "DiskPressure", "status": status},
@@ -99,7 +99,7 @@ async fn foreign_taints_are_left_alone(c: &Ctx) -> Result<()> {
     let gate = json!({"spec": {"taints": [
         {"key": "example.com/gate", "effect": "NoSchedule"}, {"key": "node.kubernetes.io/mine", "effect": "NoSchedule"},
     ]}});
-    let node = Hollow::start(c, "a", gate.clone()).await?;
+    let node = FakeKubelet::start(c, "a", gate.clone()).await?;
     node.ready(c, "False").await?;
     c.until(&node.path, |node| tainted(node, NOT_READY, "NoSchedule")).await?;
     node.ready(c, "True").await?;
@@ -197,8 +197,8 @@ fn unreachable(node: &Value) -> bool {
 }
 
 async fn silent_node_becomes_unknown(c: &Ctx) -> Result<()> {
-    let other = Hollow::start(c, "b", json!({})).await?;
-    let node = Hollow::start(c, "a", json!({})).await?;
+    let other = FakeKubelet::start(c, "b", json!({})).await?;
+    let node = FakeKubelet::start(c, "a", json!({})).await?;
     node.stop();
     let read = c.until(&node.path, |node| unknown(node) && unreachable(node)).await?;
     let ready = condition(&read, "Ready").cloned().unwrap_or_default();
@@ -212,8 +212,8 @@ async fn silent_node_becomes_unknown(c: &Ctx) -> Result<()> {
 }
 
 async fn pods_of_a_silent_node_are_not_ready(c: &Ctx) -> Result<()> {
-    let _other = Hollow::start(c, "b", json!({})).await?;
-    let node = Hollow::start(c, "a", json!({})).await?;
+    let _other = FakeKubelet::start(c, "b", json!({})).await?;
+    let node = FakeKubelet::start(c, "a", json!({})).await?;
     let pod = pod_on(c, &node.name, "p", json!([])).await?;
     let stays = pod_on(c, &node.name, "stays", json!([])).await?;
     let up = json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}});
@@ -226,12 +226,12 @@ async fn pods_of_a_silent_node_are_not_ready(c: &Ctx) -> Result<()> {
 }
 
 async fn silent_node_comes_back(c: &Ctx) -> Result<()> {
-    let _other = Hollow::start(c, "b", json!({})).await?;
-    let mut node = Hollow::start(c, "a", json!({})).await?;
+    let _other = FakeKubelet::start(c, "b", json!({})).await?;
+    let mut node = FakeKubelet::start(c, "a", json!({})).await?;
     node.stop();
     c.until(&node.path, |node| unknown(node) && unreachable(node)).await?;
     // Its first words may come before its lease is seen, and are overwritten: a kubelet repeats them.
-    node.beat_again(c);
+    node.resume_heartbeat(c);
     let read = eventually(PATIENCE, || async {
         node.ready(c, "True").await?;
         let node = c.read(&node.path).await?;

@@ -10,7 +10,7 @@
 mod registry;
 mod check;
 mod ctx;
-mod hollow;
+mod fake_kubelet;
 mod http;
 mod objects;
 

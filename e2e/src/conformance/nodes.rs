@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::check::{absent, is};
 use super::ctx::Ctx;
-use super::hollow::NOT_READY;
+use super::fake_kubelet::NOT_READY;
 use super::objects::{self, with};
 
 cases!["nodes":

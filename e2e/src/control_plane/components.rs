@@ -22,7 +22,7 @@ pub(super) fn etcd() -> Vec<String> {
 }
 
 /// With flags that say where it listens.
-pub(super) fn api_server(door: &[String]) -> Vec<String> {
+pub(super) fn api_server(endpoint: &[String]) -> Vec<String> {
     let mut flags = vec![
         format!("--etcd-servers={ETCD_CLIENTS}"),
         "--tls-cert-file=apiserver.crt".into(),
@@ -39,7 +39,7 @@ pub(super) fn api_server(door: &[String]) -> Vec<String> {
         "--kubelet-client-key=kubelet-client.key".into(),
         "--kubelet-preferred-address-types=InternalIP,Hostname".into(),
     ];
-    flags.extend_from_slice(door);
+    flags.extend_from_slice(endpoint);
     flags
 }
 

@@ -1,7 +1,7 @@
 //! The control plane is a real one, and it leaves nothing behind.
 
 mod processes;
-mod the_end;
+mod teardown;
 
 use std::{process::Command, time::Duration};
 
@@ -108,7 +108,7 @@ async fn controllers_make_service_accounts_and_pods() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn the_scheduler_binds_a_pod_to_a_hollow_node() -> anyhow::Result<()> {
+async fn the_scheduler_binds_a_pod_to_a_node_without_a_kubelet() -> anyhow::Result<()> {
     let Some(cluster) = or_skip(Cluster::shared().await)? else { return Ok(()) };
     let client = cluster.client()?;
     let namespace = create_namespace(&client, "scheduler").await?;

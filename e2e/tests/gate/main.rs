@@ -1,30 +1,30 @@
 //! The gate, scenario by scenario: each told once, and run on the embedded cluster and on a real control plane. Names
 //! that begin with a number are about that flaw of the system that the gate takes after.
 
-mod braking;
-mod crashing;
-mod crowding;
-mod draining;
-mod editing;
-mod eye;
-mod hollow;
-mod line;
-mod losing;
+mod controller_crash;
+mod drain;
+mod fake_kubelet;
+mod fault_proxy;
+mod gate_changes;
+mod gate_selection;
+mod no_side_effects;
 mod outages;
-mod passing;
-mod play;
-mod remediating;
-mod rerunning;
-mod rules;
-mod serving;
+mod pod_observer;
+mod remediation;
+mod remediation_limits;
+mod reverification;
+mod scale;
+mod schema_rules;
 mod simulated;
-mod sparing;
+mod steps;
+mod verification;
 mod worker;
+mod worker_loss;
 mod world;
 
 /// Each scenario becomes one test in each world.
 macro_rules! scenarios {
-    ($($room:ident { $($name:ident,)+ })+) => {
+    ($($module:ident { $($name:ident,)+ })+) => {
         mod on_the_embedded_cluster {
             use anyhow::Result;
 
@@ -33,7 +33,7 @@ macro_rules! scenarios {
             $($(
                 #[test]
                 fn $name() -> Result<()> {
-                    on_a_paused_clock(async { crate::$room::$name(Simulated::start()?).await })
+                    on_a_paused_clock(async { crate::$module::$name(Simulated::start()?).await })
                 }
             )+)+
         }
@@ -42,19 +42,19 @@ macro_rules! scenarios {
             use anyhow::Result;
             use nodekeeper_e2e::or_skip;
 
-            use crate::hollow::Hollow;
+            use crate::fake_kubelet::FakeKubeletWorld;
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn what_makes_no_sense_is_refused_with_the_fix() -> Result<()> {
-                let Some(world) = or_skip(Hollow::start().await)? else { return Ok(()) };
-                crate::rules::what_makes_no_sense_is_refused_with_the_fix(world).await
+                let Some(world) = or_skip(FakeKubeletWorld::start().await)? else { return Ok(()) };
+                crate::schema_rules::what_makes_no_sense_is_refused_with_the_fix(world).await
             }
 
             $($(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $name() -> Result<()> {
-                    let Some(world) = or_skip(Hollow::start().await)? else { return Ok(()) };
-                    crate::$room::$name(world).await
+                    let Some(world) = or_skip(FakeKubeletWorld::start().await)? else { return Ok(()) };
+                    crate::$module::$name(world).await
                 }
             )+)+
         }
@@ -64,7 +64,7 @@ macro_rules! scenarios {
 /// These wait for comparisons and deadlines, minutes each on a real clock: they have a world in which minutes pass in
 /// no time. What the API server does in them is in the others.
 macro_rules! embedded {
-    ($($room:ident { $($name:ident,)+ })+) => {
+    ($($module:ident { $($name:ident,)+ })+) => {
         mod on_a_clock_of_its_own {
             use anyhow::Result;
 
@@ -73,7 +73,7 @@ macro_rules! embedded {
             $($(
                 #[test]
                 fn $name() -> Result<()> {
-                    on_a_paused_clock(async { crate::$room::$name(Simulated::start()?).await })
+                    on_a_paused_clock(async { crate::$module::$name(Simulated::start()?).await })
                 }
             )+)+
         }
@@ -81,17 +81,17 @@ macro_rules! embedded {
 }
 
 embedded! {
-    remediating {
+    remediation {
         a_controller_that_is_killed_at_any_write_of_a_replacement_ends_it_once,
     }
-    braking {
+    remediation_limits {
         a_dry_run_says_what_it_would_do,
         a_node_that_nobody_replaces_stays,
         nodes_and_pods_that_opted_out_are_left_alone,
         the_control_plane_is_left_alone_unless_it_is_named,
         no_more_than_the_budget_allows,
     }
-    draining {
+    drain {
         a_drain_that_a_budget_blocks_is_given_up_and_asked_for_again,
         a_pause_ends_a_drain_and_frees_the_node,
         a_cordon_of_a_person_is_never_undone,
@@ -99,7 +99,7 @@ embedded! {
 }
 
 scenarios! {
-    remediating {
+    remediation {
         a_hopeless_node_is_replaced,
         a_person_has_a_node_replaced,
         i08_a_namesake_is_never_touched,
@@ -107,7 +107,7 @@ scenarios! {
     outages {
         i02_when_names_resolve_nowhere_no_node_is_blamed,
     }
-    passing {
+    verification {
         f01_a_finished_worker_opens_the_gate,
         f04_node_names_may_be_as_long_as_they_are,
         f05_a_worker_finds_its_node_by_name,
@@ -119,7 +119,7 @@ scenarios! {
         a_forged_label_opens_nothing,
         a_namesake_is_another_node,
     }
-    losing {
+    worker_loss {
         a_worker_that_is_deleted_is_made_again,
         a_worker_that_is_evicted_blames_nobody,
         a_worker_without_memory_blames_nobody,
@@ -127,33 +127,33 @@ scenarios! {
         a_node_that_goes_takes_its_worker_with_it,
         a_quota_that_refuses_workers_blames_nobody,
     }
-    crashing {
+    controller_crash {
         f06_a_controller_that_is_killed_at_any_write_loses_nothing,
         f06_the_next_leader_goes_on_with_the_same_worker,
         f10_a_read_that_fails_is_no_lost_worker,
         f12_only_workers_are_read,
     }
-    crowding {
+    scale {
         f03_two_taints_go_and_no_foreign_one,
         f15_hopeless_nodes_do_not_starve_the_healthy,
         f15_a_thousand_nodes_at_once_stay_within_the_cap,
     }
-    editing {
+    gate_changes {
         a_gate_that_is_edited_begins_anew,
         a_gate_that_is_deleted_leaves_the_node_alone,
         a_gate_that_is_paused_opens_nothing,
     }
-    serving {
+    gate_selection {
         a_dry_run_tells_and_writes_no_node,
         a_daemon_set_that_is_late_is_waited_for,
         of_two_gates_the_one_with_priority_serves,
         a_node_that_no_gate_selects_is_told,
     }
-    sparing {
+    no_side_effects {
         f13_nodes_that_fail_are_not_deleted,
         f14_nodes_are_read_and_patched_and_nothing_else,
     }
-    rerunning {
+    reverification {
         f07_a_label_that_is_removed_comes_back_by_a_worker,
         f07_a_verified_node_is_looked_at_when_asked_for,
         f07_a_failed_node_is_looked_at_when_asked_for,

@@ -16,7 +16,7 @@ use nodekeeper_sim::worker::{Workers, assignment};
 use nodekeeper_sim::{Cluster, Options};
 use serde_json::{Value, json};
 
-use crate::world::{Fate, Fates, Machine, NAMESPACE, World};
+use crate::world::{Machine, NAMESPACE, WorkerBehaviour, WorkerBehaviours, World};
 
 pub fn on_a_paused_clock(scenario: impl Future<Output = Result<()>>) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
@@ -27,7 +27,7 @@ pub struct Simulated {
     cluster: Cluster,
     _actors: Actors,
     kubelets: Kubelets,
-    fates: Fates,
+    behaviours: WorkerBehaviours,
 }
 
 impl Simulated {
@@ -48,16 +48,16 @@ impl Simulated {
         create("v1", "Namespace", "", json!({"metadata": {"name": NAMESPACE}}))?;
         let account = json!({"metadata": {"name": "nodekeeper-worker", "namespace": NAMESPACE}});
         create("v1", "ServiceAccount", NAMESPACE, account)?;
-        let fates = Fates::default();
-        let kubelets = Kubelets::start(&cluster, 7, Arc::new(Fated(fates.clone())));
-        Ok(Self { cluster, _actors: actors, kubelets, fates })
+        let behaviours = WorkerBehaviours::default();
+        let kubelets = Kubelets::start(&cluster, 7, Arc::new(ScriptedWorkers(behaviours.clone())));
+        Ok(Self { cluster, _actors: actors, kubelets, behaviours })
     }
 }
 
-/// Runs the real checks, in a network that is as the fate of the node says; or lets workers hang.
-struct Fated(Fates);
+/// Runs the real checks, in a network that is as the behaviour of the node says; or lets workers hang.
+struct ScriptedWorkers(WorkerBehaviours);
 
-impl Runner for Fated {
+impl Runner for ScriptedWorkers {
     fn has_image(&self, container: &Value) -> bool {
         Workers.has_image(container)
     }
@@ -67,10 +67,10 @@ impl Runner for Fated {
             return Workers.run(job);
         }
         let first = match self.0.of(&job.node) {
-            Fate::Fails { first } => first,
+            WorkerBehaviour::Fails { first } => first,
             // No answer comes to any question.
-            Fate::TimesOut => u32::MAX,
-            Fate::Hangs => return Box::pin(std::future::pending()),
+            WorkerBehaviour::TimesOut => u32::MAX,
+            WorkerBehaviour::Hangs => return Box::pin(std::future::pending()),
         };
         let outage = Outage::Node(job.node.clone());
         if number(&job.container) <= first {
@@ -105,8 +105,8 @@ impl World for Simulated {
         nodes
     }
 
-    fn fates(&self) -> &Fates {
-        &self.fates
+    fn behaviours(&self) -> &WorkerBehaviours {
+        &self.behaviours
     }
 
     async fn join(&self, machine: Machine) -> Result<()> {

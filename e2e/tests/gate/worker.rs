@@ -59,7 +59,7 @@ fn status(pod: &Pod, state: State) -> Result<Value> {
 /// What the worker of this pod would report: every check that it was told to make, and what came of it.
 fn report(pod: &Pod, passed: bool) -> Result<Report> {
     let assignment = assignment(pod)?;
-    let subject = subject_of(&assignment)?;
+    let subject = identity_of(&assignment)?;
     let checks = assignment["checks"].as_object().context("an assignment without checks")?;
     let result = |name: &String| match (name.as_str(), passed) {
         ("dns", false) => {
@@ -72,11 +72,11 @@ fn report(pod: &Pod, passed: bool) -> Result<Report> {
 }
 
 /// For whom a worker works.
-pub fn subject(pod: &Pod) -> Result<WorkerIdentity> {
-    subject_of(&assignment(pod)?)
+pub fn identity(pod: &Pod) -> Result<WorkerIdentity> {
+    identity_of(&assignment(pod)?)
 }
 
-fn subject_of(assignment: &Value) -> Result<WorkerIdentity> {
+fn identity_of(assignment: &Value) -> Result<WorkerIdentity> {
     Ok(serde_json::from_value(assignment["subject"].clone())?)
 }
 

@@ -34,7 +34,7 @@ pub trait World {
     fn about(&self, nodes: usize) -> usize;
 
     /// What becomes of the workers.
-    fn fates(&self) -> &Fates;
+    fn behaviours(&self) -> &WorkerBehaviours;
 
     /// A machine registers, and is Ready soon unless it is told not to be.
     async fn join(&self, machine: Machine) -> Result<()>;
@@ -79,7 +79,7 @@ pub fn taint(key: &str) -> Value {
 
 /// What becomes of the workers on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum WorkerBehaviour {
     /// The first of them find that names do not resolve; those after them that all is well.
     Fails { first: u32 },
     /// They wait for an answer as long as a check may, and fail: their slots are taken meanwhile.
@@ -88,24 +88,24 @@ pub enum Fate {
     Hangs,
 }
 
-pub const WORKS: Fate = Fate::Fails { first: 0 };
-pub const BROKEN: Fate = Fate::Fails { first: u32::MAX };
+pub const WORKS: WorkerBehaviour = WorkerBehaviour::Fails { first: 0 };
+pub const BROKEN: WorkerBehaviour = WorkerBehaviour::Fails { first: u32::MAX };
 
-/// The fate of each node. Where nothing is said, all is well.
+/// The behaviour of each node. Where nothing is said, all is well.
 #[derive(Clone, Debug, Default)]
-pub struct Fates(Arc<Mutex<BTreeMap<String, Fate>>>);
+pub struct WorkerBehaviours(Arc<Mutex<BTreeMap<String, WorkerBehaviour>>>);
 
-impl Fates {
-    pub fn set(&self, node: &str, fate: Fate) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(node.to_owned(), fate);
+impl WorkerBehaviours {
+    pub fn set(&self, node: &str, behaviour: WorkerBehaviour) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(node.to_owned(), behaviour);
     }
 
-    pub fn of(&self, node: &str) -> Fate {
+    pub fn of(&self, node: &str) -> WorkerBehaviour {
         self.told(node).unwrap_or(WORKS)
     }
 
     /// What was said of it, if anything.
-    pub fn told(&self, node: &str) -> Option<Fate> {
+    pub fn told(&self, node: &str) -> Option<WorkerBehaviour> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(node).copied()
     }
 }

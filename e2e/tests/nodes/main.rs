@@ -3,7 +3,7 @@
 //! Most of these share a cluster, and take turns with it.
 
 mod pods;
-mod the_end;
+mod teardown;
 
 use std::{path::Path, time::Duration};
 

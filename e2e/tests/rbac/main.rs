@@ -3,11 +3,11 @@
 //! that the chart brings.
 
 mod chart;
-mod harm;
+mod destructive_rights;
 mod node;
 mod policies;
 mod refusals;
-mod replacing;
+mod replacement;
 
 use std::collections::BTreeSet;
 use std::time::Duration;

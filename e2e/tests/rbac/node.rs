@@ -12,7 +12,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt as _};
 use nodekeeper_e2e::Cluster;
-use nodekeeper_e2e::hollow::{join, make, worker};
+use nodekeeper_e2e::fake_kubelet::{join, make, worker};
 use nodekeeper_sim::actors::kubelet::End;
 use nodekeeper_sim::loopback::Dns;
 use nodekeeper_sim::process::{Processes, Setup};

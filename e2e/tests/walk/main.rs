@@ -7,11 +7,11 @@
 //! And once more on real nodes, as a person meets them: with the README of the seed in one hand and kubectl in the other;
 //! and with remediation enforced.
 
+mod fake_kubelet;
 mod faults;
-mod hollow;
 mod readme;
 mod real;
-mod replacing;
+mod replacement;
 mod scenarios;
 mod shell;
 mod simulated;
@@ -22,7 +22,7 @@ use anyhow::{Result, anyhow};
 use nodekeeper_e2e::or_skip;
 use tokio::sync::Mutex;
 
-use hollow::Hollow;
+use fake_kubelet::FakeKubeletWorld;
 use real::Real;
 use simulated::{Simulated, on_a_paused_clock};
 use world::{Dns, World as _};
@@ -47,14 +47,14 @@ fn every_node_is_gated_and_the_cluster_comes_up_simulated() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_broken_node_is_held_until_it_heals_on_a_real_control_plane() -> Result<()> {
     let _turn = TURN.lock().await;
-    let Some(world) = or_skip(Hollow::start(Dns::Runs).await)? else { return Ok(()) };
+    let Some(world) = or_skip(FakeKubeletWorld::start(Dns::Runs).await)? else { return Ok(()) };
     scenarios::a_broken_node_is_held_until_it_heals(world).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_node_is_gated_and_the_cluster_comes_up_on_a_real_control_plane() -> Result<()> {
     let _turn = TURN.lock().await;
-    let Some(world) = or_skip(Hollow::start(Dns::NotYet).await)? else { return Ok(()) };
+    let Some(world) = or_skip(FakeKubeletWorld::start(Dns::NotYet).await)? else { return Ok(()) };
     scenarios::every_node_is_gated_and_the_cluster_comes_up(world).await
 }
 
@@ -89,9 +89,9 @@ async fn nodes_are_spared_and_replaced_on_real_nodes() -> Result<()> {
 
 /// First what must not be replaced, and then what is.
 async fn replace(world: &mut Real) -> Result<()> {
-    world.install(&replacing::gate(), replacing::policy()).await?;
-    replacing::nothing_is_deleted_while_dns_is_down(world)?;
-    replacing::a_budget_is_waited_for_and_then_the_node_goes(world)
+    world.install(&replacement::gate(), replacement::policy()).await?;
+    replacement::nothing_is_deleted_while_dns_is_down(world)?;
+    replacement::a_budget_is_waited_for_and_then_the_node_goes(world)
 }
 
 /// The README, from its first line to its last.

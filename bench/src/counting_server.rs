@@ -1,0 +1,293 @@
+//! An API server on a TLS port that counts what it is asked: the embedded one, but for the Nodes of a fleet, which are
+//! too many to keep. They can be listed, watched and read, and write themselves at the pace of real kubelets.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use bytes::Bytes;
+use futures::stream::{self, Stream, StreamExt as _};
+use http::{Request, Response, header};
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use nodekeeper_sim::{Cluster, server};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use serde_json::json;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, sleep_until};
+use tokio_rustls::TlsAcceptor;
+
+use crate::fleet::{Fleet, HEARTBEAT};
+
+/// What was asked how often: `PATCH nodes`, `WATCH pods`.
+pub type Counts = BTreeMap<String, u64>;
+
+/// A server on a port, until it is dropped.
+pub struct CountingServer {
+    /// The file with which a client gets there.
+    pub kubeconfig: PathBuf,
+    inside: Arc<ServerState>,
+    serving: JoinHandle<()>,
+}
+
+struct ServerState {
+    cluster: Cluster,
+    fleet: Option<Arc<Fleet>>,
+    counts: Mutex<Counts>,
+    /// Every node was sent to somebody.
+    listed: Arc<AtomicBool>,
+}
+
+impl CountingServer {
+    /// Opens a port of loopback, and writes a kubeconfig into the folder.
+    pub async fn start(cluster: &Cluster, fleet: Option<Fleet>, folder: &Path) -> Result<Self> {
+        let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await?;
+        let address = listener.local_addr()?;
+        let (acceptor, authority) = identity(address)?;
+        let (kubeconfig, ca_file) = (folder.join("kubeconfig"), folder.join("ca.crt"));
+        std::fs::write(&ca_file, authority)?;
+        let cluster_entry = json!({"server": format!("https://{address}"), "certificate-authority": ca_file});
+        let text = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "bench",
+            "clusters": [{"name": "bench", "cluster": cluster_entry}],
+            "users": [{"name": "bench", "user": {"token": "bench"}}],
+            "contexts": [{"name": "bench", "context": {"cluster": "bench", "user": "bench"}}],
+        });
+        std::fs::write(&kubeconfig, text.to_string())?;
+        let fleet = fleet.map(Arc::new);
+        let inside = Arc::new(ServerState {
+            cluster: cluster.clone(),
+            fleet,
+            counts: Mutex::default(),
+            listed: Arc::default(),
+        });
+        let serving = tokio::spawn(accept(inside.clone(), listener, acceptor));
+        Ok(Self { kubeconfig, inside, serving })
+    }
+
+    /// Whether all nodes of the fleet were sent.
+    pub fn has_listed_nodes(&self) -> bool {
+        self.inside.listed.load(Ordering::Relaxed)
+    }
+
+    /// What was asked until now.
+    pub fn counts(&self) -> Counts {
+        self.inside.counts.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Drop for CountingServer {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+fn identity(address: SocketAddr) -> Result<(TlsAcceptor, String)> {
+    let mut authority = CertificateParams::default();
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate()?)?;
+    let key = KeyPair::generate()?;
+    let certificate = CertificateParams::new(vec![address.ip().to_string()])?.signed_by(&key, &authority)?;
+    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+    let config =
+        rustls::ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], key)?;
+    Ok((TlsAcceptor::from(Arc::new(config)), authority.pem()))
+}
+
+async fn accept(inside: Arc<ServerState>, listener: TcpListener, acceptor: TlsAcceptor) {
+    // Owned here, so that connections end with the listener.
+    let mut connections = JoinSet::new();
+    loop {
+        while connections.try_join_next().is_some() {}
+        if let Ok((stream, _)) = listener.accept().await {
+            connections.spawn(serve_connection(inside.clone(), stream, acceptor.clone()));
+        }
+    }
+}
+
+async fn serve_connection(inside: Arc<ServerState>, stream: TcpStream, acceptor: TlsAcceptor) {
+    let _ = stream.set_nodelay(true);
+    let Ok(stream) = acceptor.accept(stream).await else { return };
+    let service = service_fn(move |request| {
+        let inside = inside.clone();
+        async move { inside.serve(request).await }
+    });
+    // A connection that breaks off concerns nobody but its client.
+    let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+}
+
+impl ServerState {
+    async fn serve(&self, request: Request<Incoming>) -> Result<Response<server::Body>> {
+        let (parts, body) = request.into_parts();
+        let body = body.collect().await.context("the request breaks off")?.to_bytes();
+        let request = Request::from_parts(parts, body);
+        let asked = what(&request);
+        *self.counts.lock().unwrap_or_else(PoisonError::into_inner).entry(asked).or_default() += 1;
+        let of_fleet = self.fleet.as_ref().and_then(|fleet| nodes(fleet, &self.listed, &request));
+        Ok(of_fleet.unwrap_or_else(|| {
+            let answer = server::answer(&self.cluster, "bench", &request, None);
+            server::respond(&self.cluster, answer)
+        }))
+    }
+}
+
+/// Verb and resource of a request.
+fn what<B>(request: &Request<B>) -> String {
+    let parts: Vec<&str> = request.uri().path().trim_matches('/').split('/').collect();
+    let rest = match parts.as_slice() {
+        ["api", _, rest @ ..] | ["apis", _, _, rest @ ..] => rest,
+        other => other,
+    };
+    let (resource, name) = match rest {
+        ["namespaces", _, resource, name @ ..] | [resource, name @ ..] => (*resource, name),
+        [] => ("", rest),
+    };
+    let verb = match request.method().as_str() {
+        "GET" if query(request, "watch").is_some() => "WATCH",
+        "GET" if name.is_empty() => "LIST",
+        verb => verb,
+    };
+    match name {
+        [_, subresource] => format!("{verb} {resource}/{subresource}"),
+        _ => format!("{verb} {resource}"),
+    }
+}
+
+/// The value of a parameter; all that are looked for here are plain words and numbers.
+fn query<'a, B>(request: &'a Request<B>, key: &str) -> Option<&'a str> {
+    let pairs = request.uri().query().unwrap_or_default().split('&');
+    pairs.filter_map(|pair| pair.split_once('=')).find(|(name, _)| *name == key).map(|(_, value)| value)
+}
+
+/// What a fleet answers; nothing where it is not asked.
+fn nodes(
+    fleet: &Arc<Fleet>,
+    listed: &Arc<AtomicBool>,
+    request: &Request<Bytes>,
+) -> Option<Response<server::Body>> {
+    let rest = request.uri().path().strip_prefix("/api/v1/nodes")?;
+    if request.method() != http::Method::GET {
+        return None;
+    }
+    if let Some(name) = rest.strip_prefix('/') {
+        let index = fleet.find(name)?;
+        return Some(json_response(Full::new(fleet.node(index, fleet.version()).into()).boxed_unsync()));
+    }
+    if query(request, "watch").is_none() {
+        return Some(json_response(Full::new(page(fleet, listed, request).into()).boxed_unsync()));
+    }
+    let seconds = query(request, "timeoutSeconds").and_then(|text| text.parse().ok()).unwrap_or(300);
+    let lines = heartbeats(fleet.clone(), Instant::now() + Duration::from_secs(seconds));
+    let lines = match query(request, "sendInitialEvents") {
+        Some(_) => all(fleet.clone(), listed.clone()).chain(lines).boxed(),
+        None => lines.boxed(),
+    };
+    let frames = lines.map(|line| Ok::<_, Infallible>(Frame::data(Bytes::from(line))));
+    Some(json_response(StreamBody::new(frames).boxed_unsync()))
+}
+
+fn json_response(body: server::Body) -> Response<server::Body> {
+    let mut response = Response::new(body);
+    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
+    response
+}
+
+fn page<B>(fleet: &Fleet, listed: &AtomicBool, request: &Request<B>) -> String {
+    let number = |key| query(request, key).and_then(|text| text.parse::<usize>().ok());
+    let from = number("continue").unwrap_or(0);
+    let end = number("limit").map_or(fleet.nodes, |limit| fleet.nodes.min(from + limit));
+    let token = if end < fleet.nodes { end.to_string() } else { String::new() };
+    listed.fetch_or(token.is_empty(), Ordering::Relaxed);
+    let items: Vec<String> = (from..end).map(|index| fleet.node(index, fleet.version())).collect();
+    let version = fleet.version();
+    format!(
+        r#"{{"kind":"NodeList","apiVersion":"v1","metadata":{{"resourceVersion":"{version}","continue":"{token}"}},"items":[{}]}}"#,
+        items.join(",")
+    )
+}
+
+fn event(kind: &str, object: &str) -> String {
+    format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n")
+}
+
+/// All there are, and that these were all.
+fn all(fleet: Arc<Fleet>, listed: Arc<AtomicBool>) -> impl Stream<Item = String> {
+    stream::iter(0..=fleet.nodes).map(move |index| {
+        let version = fleet.version();
+        if index < fleet.nodes {
+            return event("ADDED", &fleet.node(index, version));
+        }
+        listed.store(true, Ordering::Relaxed);
+        let annotations = r#"{"k8s.io/initial-events-end":"true"}"#;
+        event("BOOKMARK", &format!(
+            r#"{{"kind":"Node","apiVersion":"v1","metadata":{{"resourceVersion":"{version}","annotations":{annotations},"creationTimestamp":null}}}}"#
+        ))
+    })
+}
+
+/// Each node once in five minutes, evenly.
+fn heartbeats(fleet: Arc<Fleet>, end: Instant) -> impl Stream<Item = String> {
+    let pace = HEARTBEAT / u32::try_from(fleet.nodes.max(1)).unwrap_or(u32::MAX);
+    stream::unfold((fleet, 0, Instant::now() + pace), move |(fleet, index, at)| async move {
+        if at >= end || fleet.nodes == 0 {
+            sleep_until(end).await;
+            return None;
+        }
+        sleep_until(at).await;
+        let line = event("MODIFIED", &fleet.node(index, fleet.next_version()));
+        let next = (index + 1) % fleet.nodes;
+        Some((line, (fleet, next, at + pace)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(method: &str, uri: &str) -> String {
+        what(&Request::builder().method(method).uri(uri).body(()).expect("it is well formed"))
+    }
+
+    #[test]
+    fn requests_are_told_apart() {
+        assert_eq!(asked("PATCH", "/api/v1/nodes/a"), "PATCH nodes");
+        assert_eq!(asked("GET", "/api/v1/nodes?watch=true&x=y"), "WATCH nodes");
+        assert_eq!(asked("GET", "/api/v1/nodes?limit=1"), "LIST nodes");
+        assert_eq!(asked("POST", "/api/v1/namespaces/ns/pods"), "POST pods");
+        assert_eq!(asked("PATCH", "/apis/g/v1/gates/a/status"), "PATCH gates/status");
+        assert_eq!(asked("PUT", "/apis/coordination.k8s.io/v1/namespaces/ns/leases/l"), "PUT leases");
+    }
+
+    #[tokio::test]
+    async fn a_list_in_pages_has_all_and_a_stream_says_where_it_ends() {
+        let fleet = Arc::new(Fleet::new(25, "gate"));
+        let (mut found, mut token) = (0, String::new());
+        loop {
+            let uri = format!("/api/v1/nodes?limit=10&continue={token}");
+            let request = Request::builder().uri(uri).body(()).expect("it is well formed");
+            let list: serde_json::Value =
+                serde_json::from_str(&page(&fleet, &AtomicBool::default(), &request)).expect("it is JSON");
+            found += list["items"].as_array().expect("it is a list").len();
+            token = list["metadata"]["continue"].as_str().unwrap_or_default().to_owned();
+            if token.is_empty() {
+                break;
+            }
+        }
+        assert_eq!(found, 25);
+        let lines: Vec<String> = all(fleet, Arc::default()).collect().await;
+        assert_eq!(lines.len(), 26);
+        assert!(lines[25].contains("initial-events-end"));
+    }
+}

@@ -1,0 +1,122 @@
+//! Hollow nodes on a real API server: they say that they are Ready, and what their workers found is said for them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use futures::StreamExt as _;
+use futures::stream::{self, TryStreamExt as _};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client, ResourceExt as _};
+use nodekeeper_core::checks::Assignment;
+use nodekeeper_core::report::{CheckResult, MESSAGE_LIMIT, Outcome, Report};
+use serde_json::json;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use crate::process::NAMESPACE;
+use crate::watch::watch;
+
+/// The taint that holds a node.
+pub const TAINT: &str = "node-ready/unverified";
+/// Selects the workers.
+pub const WORKERS: &str = "app.kubernetes.io/component=worker";
+/// How many requests the harness, the floor and the controller have under way at once, each.
+pub const IN_FLIGHT: usize = 32;
+
+/// Makes nodes that bear the taint and are Ready.
+pub async fn join(client: &Client, names: &[String]) -> Result<()> {
+    stream::iter(names)
+        .map(|name| join_one(client.clone(), name))
+        .buffer_unordered(IN_FLIGHT)
+        .try_collect::<Vec<()>>()
+        .await?;
+    Ok(())
+}
+
+async fn join_one(client: Client, name: &str) -> Result<()> {
+    let taints = json!([{"key": TAINT, "value": "true", "effect": "NoSchedule"}]);
+    let labels = json!({"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"});
+    let node = json!({"metadata": {"name": name, "labels": labels}, "spec": {"taints": taints}});
+    nodekeeper_e2e::fake_kubelet::join(&client, name, node, &format!("boot-of-{name}"), true).await
+}
+
+/// Whether the node bears the gate's taint.
+pub fn has_gate_taint(node: &Node) -> bool {
+    taints(node).any(|key| key == TAINT)
+}
+
+/// Whether it bears no other.
+pub fn has_no_other_taint(node: &Node) -> bool {
+    taints(node).all(|key| key == TAINT)
+}
+
+fn taints(node: &Node) -> impl Iterator<Item = &str> {
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
+    taints.into_iter().flatten().map(|taint| taint.key.as_str())
+}
+
+/// The kubelets of all nodes, which end every worker at once: one write a pod.
+pub struct Kubelets(JoinSet<()>);
+
+impl Kubelets {
+    pub fn start(client: &Client) -> Self {
+        let mut task = JoinSet::new();
+        task.spawn(serve(Api::namespaced(client.clone(), NAMESPACE)));
+        Self(task)
+    }
+
+    /// An error where they died: then nothing that waits for them was measured.
+    pub fn check(&mut self) -> Result<()> {
+        anyhow::ensure!(self.0.try_join_next().is_none(), "the hollow kubelets died");
+        Ok(())
+    }
+}
+
+async fn serve(pods: Api<Pod>) {
+    let mut known = BTreeSet::new();
+    let mut ends = JoinSet::new();
+    let turns = Arc::new(Semaphore::new(IN_FLIGHT));
+    let mut bound = watch(pods.clone(), WORKERS, "spec.nodeName!=");
+    while let Some(pod) = bound.next().await {
+        while ends.try_join_next().is_some() {}
+        if !known.insert(pod.uid()) {
+            continue;
+        }
+        let (pods, turns) = (pods.clone(), turns.clone());
+        ends.spawn(async move {
+            let _turn = turns.acquire_owned().await;
+            if let Err(error) = pass(&pods, &pod).await {
+                eprintln!("bench: {}: {error:#}", pod.name_any());
+            }
+        });
+    }
+}
+
+/// Says that the worker in this pod found everything in order.
+pub async fn pass(pods: &Api<Pod>, pod: &Pod) -> Result<()> {
+    let state = json!({"terminated": {"exitCode": 0, "message": report(pod)?, "reason": "Completed"}});
+    let container = json!({"name": "worker", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state});
+    let status = json!({"status": {"phase": "Succeeded", "containerStatuses": [container]}});
+    pods.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Merge(status)).await?;
+    Ok(())
+}
+
+/// The report of a worker whose checks all passed, for whom its pod was made.
+fn report(pod: &Pod) -> Result<String> {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let mut variables = containers.flat_map(|container| container.env.iter().flatten());
+    let assignment = variables.find(|variable| variable.name == Assignment::ENV);
+    let assignment = assignment.and_then(|variable| variable.value.as_deref()).context("no assignment")?;
+    let assignment: Assignment = serde_json::from_str(assignment)?;
+    let passed = |name, target| CheckResult::new(name, target, Outcome::Passed, "", "");
+    let results = vec![
+        passed("dns", "kubernetes.default.svc.cluster.local."),
+        passed("api", ""),
+        passed("tcp", "kubernetes.default.svc.cluster.local.:443"),
+        passed("services", "default/kubernetes"),
+        passed("services", "kube-system/kube-dns"),
+    ];
+    Ok(Report::judge(assignment.identity, results, 20).to_message(MESSAGE_LIMIT))
+}

@@ -1,0 +1,57 @@
+//! Nodes without a machine, on a real control plane: they say what a kubelet would say. What runs on them is up to
+//! whoever makes them.
+
+use std::fmt::Debug;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client, Resource};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+/// Makes an object from its JSON.
+pub async fn make<K>(api: &Api<K>, body: Value) -> Result<K>
+where
+    K: Resource + Clone + Debug + DeserializeOwned + Serialize,
+{
+    Ok(api.create(&PostParams::default(), &serde_json::from_value(body)?).await?)
+}
+
+/// Makes a node as its kubelet would: `node` is its metadata and spec.
+pub async fn join(client: &Client, name: &str, node: Value, boot: &str, is_ready: bool) -> Result<()> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    make(&nodes, node).await?;
+    let room = json!({"cpu": "4", "memory": "8Gi", "pods": "110"});
+    let info = json!({"bootID": boot, "machineID": "", "systemUUID": "", "kernelVersion": "",
+        "osImage": "", "containerRuntimeVersion": "", "kubeletVersion": "v1.36.4", "kubeProxyVersion": "",
+        "operatingSystem": "linux", "architecture": "amd64"});
+    let status =
+        json!({"conditions": [ready(is_ready)], "capacity": room, "allocatable": room, "nodeInfo": info});
+    say(&nodes, name, status).await
+}
+
+/// What a kubelet says about its node.
+pub async fn say(nodes: &Api<Node>, name: &str, status: Value) -> Result<()> {
+    let status = Patch::Merge(json!({"status": status}));
+    nodes.patch_status(name, &PatchParams::default(), &status).await?;
+    Ok(())
+}
+
+/// The condition of a node that is Ready, or not.
+#[must_use]
+pub fn ready(is: bool) -> Value {
+    json!({"type": "Ready", "status": if is { "True" } else { "False" }, "reason": "FakeKubelet", "message": "",
+        "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z"})
+}
+
+/// The worker's binary, which is built with the workspace, beside the tests.
+pub fn worker() -> Result<PathBuf> {
+    let test = std::env::current_exe()?;
+    let folder = test.ancestors().nth(2).context("tests are in target/debug/deps")?;
+    let worker = folder.join("nodekeeper-worker");
+    ensure!(worker.exists(), "{} is not there: run `cargo build --workspace` first", worker.display());
+    Ok(worker)
+}

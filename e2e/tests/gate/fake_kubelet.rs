@@ -1,0 +1,248 @@
+//! A real control plane. All kubelets are one hollow one: it watches the workers of all nodes, and reports of each what
+//! the behaviour of its node says; of other pods, that they run. (That the real worker comes to such reports is shown by the
+//! walk.)
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use futures::StreamExt as _;
+use k8s_openapi::api::apps::v1::{DaemonSet, ReplicaSet};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ResourceQuota, ServiceAccount};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, WatchEvent, WatchParams};
+use kube::{Api, Client, Resource, ResourceExt as _};
+use nodekeeper_core::api::{NodeGate, NodeRemediation, RemediationPolicy, definitions as all_definitions};
+use nodekeeper_e2e::Cluster;
+use nodekeeper_e2e::control_plane::Options;
+use nodekeeper_e2e::fake_kubelet::{join, make, ready, say as say_of};
+use nodekeeper_e2e::pool::{Pool, Taken};
+use nodekeeper_operator::clock::Clock;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use crate::worker::{State, identity, say};
+use crate::world::{MISSING, Machine, NAMESPACE, WORKLOADS, WorkerBehaviour, WorkerBehaviours, World};
+
+/// Scenarios share them one after the other: each controller looks after every node that there is.
+static CLUSTERS: Pool<Cluster> = Pool::of(3);
+/// No boot is like another.
+static BOOTS: AtomicU32 = AtomicU32::new(0);
+
+const PATIENCE: Duration = Duration::from_mins(2);
+/// How long a check may take before it gives up; as the gates of the scenarios say.
+const CHECK: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(50);
+
+pub struct FakeKubeletWorld {
+    client: Client,
+    behaviours: WorkerBehaviours,
+    /// Machines without power.
+    off: Off,
+    _kubelet: JoinSet<()>,
+    /// Last: it goes back when its kubelet is gone.
+    cluster: Taken<'static, Cluster>,
+}
+
+type Off = Arc<Mutex<BTreeSet<String>>>;
+
+impl FakeKubeletWorld {
+    /// As it was before the first scenario, whatever became of the last one.
+    pub async fn start() -> Result<Self> {
+        let cluster = CLUSTERS.take(begin).await?;
+        let client = cluster.client()?;
+        clean(&client).await?;
+        let (behaviours, off) = (WorkerBehaviours::default(), Off::default());
+        let mut tasks = JoinSet::new();
+        for namespace in [NAMESPACE, WORKLOADS] {
+            let pods = Api::namespaced(client.clone(), namespace);
+            tasks.spawn(kubelet(client.clone(), pods, behaviours.clone(), off.clone()));
+        }
+        Ok(Self { cluster, client, behaviours, off, _kubelet: tasks })
+    }
+}
+
+async fn begin() -> Result<Cluster> {
+    let mut options = Options::from_env()?;
+    // Nobody renews the leases of these nodes.
+    options.controller_manager_flags.push("--node-monitor-grace-period=1h".into());
+    // The pods of these are the scenarios' to make.
+    let controllers = "--controllers=*,-daemonset-controller,-replicaset-controller";
+    options.controller_manager_flags.push(controllers.into());
+    let cluster = Cluster::start(options).await?;
+    let client = cluster.client()?;
+    make(&Api::<Namespace>::all(client.clone()), json!({"metadata": {"name": NAMESPACE}})).await?;
+    let account = json!({"metadata": {"name": "nodekeeper-worker"}});
+    make(&Api::<ServiceAccount>::namespaced(client.clone(), NAMESPACE), account).await?;
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    for definition in all_definitions() {
+        make(&definitions, serde_json::to_value(definition)?).await?;
+    }
+    served(&Api::<NodeGate>::all(client.clone())).await?;
+    served(&Api::<NodeRemediation>::all(client.clone())).await?;
+    served(&Api::<RemediationPolicy>::all(client)).await?;
+    Ok(cluster)
+}
+
+/// Each new kind is served when its storage is there, whatever is with the others.
+async fn served<K>(api: &Api<K>) -> Result<()>
+where
+    K: Resource + Clone + std::fmt::Debug + DeserializeOwned,
+{
+    let end = Instant::now() + PATIENCE;
+    while let Err(error) = api.list(&ListParams::default()).await {
+        ensure!(Instant::now() < end, "the new kind is not served: {error}");
+        sleep(LOOK).await;
+    }
+    Ok(())
+}
+
+/// A boot that no node had before.
+fn boot() -> String {
+    format!("boot-{}", BOOTS.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Removes what a scenario made. Gates first, so that nobody is about to make more.
+async fn clean(client: &Client) -> Result<()> {
+    let pods = Api::<Pod>::namespaced(client.clone(), NAMESPACE);
+    remove(&Api::<NodeGate>::all(client.clone())).await?;
+    remove(&Api::<RemediationPolicy>::all(client.clone())).await?;
+    remove(&Api::<NodeRemediation>::all(client.clone())).await?;
+    remove(&Api::<Node>::all(client.clone())).await?;
+    remove(&Api::<ResourceQuota>::namespaced(client.clone(), NAMESPACE)).await?;
+    remove(&Api::<Lease>::namespaced(client.clone(), NAMESPACE)).await?;
+    remove(&Api::<DaemonSet>::namespaced(client.clone(), "kube-system")).await?;
+    remove(&Api::<Pod>::namespaced(client.clone(), "kube-system")).await?;
+    remove(&Api::<PodDisruptionBudget>::namespaced(client.clone(), WORKLOADS)).await?;
+    remove(&Api::<ReplicaSet>::namespaced(client.clone(), WORKLOADS)).await?;
+    remove(&Api::<Pod>::namespaced(client.clone(), WORKLOADS)).await?;
+    remove(&pods).await
+}
+
+async fn remove<K>(api: &Api<K>) -> Result<()>
+where
+    K: Resource + Clone + std::fmt::Debug + DeserializeOwned,
+{
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let left = api.list_metadata(&ListParams::default()).await?.items;
+        if left.is_empty() {
+            return Ok(());
+        }
+        ensure!(Instant::now() < end, "{} of the last scenario do not go away", left.len());
+        api.delete_collection(&DeleteParams::default().grace_period(0), &ListParams::default()).await?;
+    }
+}
+
+/// Takes on what is bound to any node, and lets go what is deleted. Begins anew whenever its watch ends.
+async fn kubelet(client: Client, pods: Api<Pod>, behaviours: WorkerBehaviours, off: Off) {
+    let mut known = BTreeSet::new();
+    let mut reports = JoinSet::new();
+    loop {
+        let params = WatchParams::streaming_lists().fields("spec.nodeName!=").timeout(200);
+        if let Ok(events) = pods.watch(&params, "").await {
+            let mut events = events.boxed();
+            while let Some(Ok(event)) = events.next().await {
+                let (WatchEvent::Added(pod) | WatchEvent::Modified(pod)) = event else { continue };
+                let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
+                if off.lock().unwrap_or_else(PoisonError::into_inner).contains(&node) {
+                    continue;
+                }
+                let pods = pods.clone();
+                if pod.metadata.deletion_timestamp.is_some() {
+                    let gone = DeleteParams::default().grace_period(0);
+                    reports.spawn(async move { drop(pods.delete(&pod.name_any(), &gone).await) });
+                } else if known.insert(pod.uid()) {
+                    let (client, behaviour) = (client.clone(), behaviours.of(&node));
+                    reports.spawn(async move {
+                        if identity(&pod).is_ok() {
+                            report(&client, &pod, behaviour).await;
+                        } else {
+                            runs(&pods, &pod).await;
+                        }
+                    });
+                }
+                while reports.try_join_next().is_some() {}
+            }
+        }
+        sleep(LOOK).await;
+    }
+}
+
+async fn runs(pods: &Api<Pod>, pod: &Pod) {
+    let ready = json!({"type": "Ready", "status": "True"});
+    let status = Patch::Merge(json!({"status": {"phase": "Running", "conditions": [ready]}}));
+    drop(pods.patch_status(&pod.name_any(), &PatchParams::default(), &status).await);
+}
+
+async fn report(client: &Client, pod: &Pod, behaviour: WorkerBehaviour) {
+    let number = identity(pod).map(|subject| subject.number).unwrap_or_default();
+    let image = pod.spec.as_ref().and_then(|spec| spec.containers.first()?.image.as_deref());
+    let state = match behaviour {
+        _ if image == Some(MISSING) => State::NoImage,
+        WorkerBehaviour::Hangs => State::Runs,
+        WorkerBehaviour::TimesOut => {
+            sleep(CHECK).await;
+            State::Failed
+        }
+        WorkerBehaviour::Fails { first } if number <= first => State::Failed,
+        WorkerBehaviour::Fails { .. } => State::Passed,
+    };
+    // A pod that was deleted meanwhile has nobody to tell.
+    drop(say(client, pod, state).await);
+}
+
+impl World for FakeKubeletWorld {
+    fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    fn clock(&self) -> Clock {
+        Clock::real()
+    }
+
+    fn patience(&self) -> Duration {
+        PATIENCE
+    }
+
+    fn about(&self, nodes: usize) -> usize {
+        nodes.div_ceil(3)
+    }
+
+    fn behaviours(&self) -> &WorkerBehaviours {
+        &self.behaviours
+    }
+
+    async fn join(&self, machine: Machine) -> Result<()> {
+        let Machine { name, mut labels, taints, ready: is_ready } = machine;
+        // As every kubelet does: a node without a label is patched in another way.
+        labels.entry("kubernetes.io/hostname".into()).or_insert_with(|| name.clone());
+        labels.insert("kubernetes.io/os".into(), "linux".into());
+        self.off.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
+        let node = json!({"metadata": {"name": name, "labels": labels}, "spec": {"taints": taints}});
+        join(&self.client, &name, node, &boot(), is_ready).await
+    }
+
+    async fn say_ready(&self, node: &str, is_ready: bool) -> Result<()> {
+        say_of(&Api::all(self.client.clone()), node, json!({"conditions": [ready(is_ready)]})).await
+    }
+
+    async fn reboot(&self, node: &str) -> Result<()> {
+        say_of(&Api::all(self.client.clone()), node, json!({"nodeInfo": {"bootID": boot()}})).await
+    }
+
+    async fn power_off(&self, node: &str) -> Result<()> {
+        self.off.lock().unwrap_or_else(PoisonError::into_inner).insert(node.to_owned());
+        Ok(())
+    }
+
+    fn hint(&self) -> String {
+        format!("logs of the control plane are in {}", self.cluster.folder().display())
+    }
+}

@@ -1,0 +1,170 @@
+//! The proxy between a controller and its API server: who listens here knows what was requests and answered, and can kill_point it
+//! before or after any write. To the controller a kill_point is `kill -9`.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+
+use futures::future::BoxFuture;
+use http::{Method, Request, Response, StatusCode};
+use kube::Client;
+use kube::client::Body;
+use tokio::sync::watch;
+
+/// Where a proxy is kill_point: so many writes are made, counted from 1. Renewals of the lease do not count: they are all alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KillPoint {
+    /// The write is never sent.
+    BeforeWrite(usize),
+    /// It lands, and the answer is lost.
+    AfterWrite(usize),
+}
+
+impl KillPoint {
+    /// Which write.
+    pub fn write(self) -> usize {
+        match self {
+            Self::BeforeWrite(n) | Self::AfterWrite(n) => n,
+        }
+    }
+}
+
+/// What happens just before a write is carried on, told by its method and path: others write at the worst of moments.
+pub type WriteHook = Box<dyn Fn(Method, String) -> BoxFuture<'static, ()> + Send + Sync>;
+
+/// One request and its answer.
+#[derive(Clone, Debug)]
+pub struct RecordedRequest {
+    pub method: Method,
+    pub uri: String,
+    pub status: StatusCode,
+}
+
+impl RecordedRequest {
+    /// Whether it was about nodes themselves.
+    pub fn is_about_nodes(&self) -> bool {
+        self.uri.split('?').next().is_some_and(|path| path.starts_with("/api/v1/nodes"))
+    }
+
+    /// Whether somebody would miss something after it: a node, or a pod that is no worker.
+    pub fn is_destructive(&self) -> bool {
+        let deletes_node = self.method == Method::DELETE && self.is_about_nodes();
+        deletes_node || self.uri.contains("/eviction") || self.uri.contains("/nodeclaims/")
+    }
+}
+
+/// A proxy. Clones are the same one.
+#[derive(Clone, Default)]
+pub struct FaultProxy(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    kill_point: Option<KillPoint>,
+    before_write: Option<WriteHook>,
+    /// So many reads are answered with a 500 first.
+    failing_reads: AtomicUsize,
+    writes: AtomicUsize,
+    killed_flag: watch::Sender<bool>,
+    requests: Mutex<Vec<RecordedRequest>>,
+}
+
+impl FaultProxy {
+    pub fn killing_at(kill_point: KillPoint) -> Self {
+        Self(Arc::new(Inner { kill_point: Some(kill_point), ..Inner::default() }))
+    }
+
+    /// Somebody is faster with every write.
+    pub fn with_write_hook(before_write: WriteHook) -> Self {
+        Self(Arc::new(Inner { before_write: Some(before_write), ..Inner::default() }))
+    }
+
+    /// The API server is in error at first.
+    pub fn failing_reads(reads: usize) -> Self {
+        Self(Arc::new(Inner { failing_reads: AtomicUsize::new(reads), ..Inner::default() }))
+    }
+
+    /// A client at the near end.
+    pub fn client(&self, upstream: Client) -> Client {
+        Client::new(ProxyService { proxy: self.clone(), upstream }, "default")
+    }
+
+    /// How many writes were begun.
+    pub fn writes(&self) -> usize {
+        self.0.writes.load(Ordering::SeqCst)
+    }
+
+    /// What was requests so upstream.
+    pub fn requests(&self) -> Vec<RecordedRequest> {
+        self.0.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// From now on nothing gets through.
+    pub fn kill(&self) {
+        self.0.killed_flag.send_replace(true);
+    }
+
+    /// Returns when it is kill_point.
+    pub async fn killed(&self) {
+        // The sender lives as long as we do.
+        let _ = self.0.killed_flag.subscribe().wait_for(|killed_flag| *killed_flag).await;
+    }
+
+    async fn forward(self, upstream: Client, request: Request<Body>) -> kube::Result<Response<Body>> {
+        let (method, uri) = (request.method().clone(), request.uri().to_string());
+        let is_read = method == Method::GET;
+        if is_read && self.fails_read() {
+            let error = Response::builder().status(StatusCode::INTERNAL_SERVER_ERROR).body(Body::empty());
+            return error.map_err(kube::Error::HttpError);
+        }
+        if let Some(before) = self.0.before_write.as_ref().filter(|_| !is_read) {
+            before(method.clone(), request.uri().path().to_owned()).await;
+        }
+        let is_renewal = method == Method::PUT && uri.contains("/leases/");
+        let counts = !is_read && !is_renewal;
+        let write = if counts { self.0.writes.fetch_add(1, Ordering::SeqCst) + 1 } else { 0 };
+        if self.0.kill_point == Some(KillPoint::BeforeWrite(write)) {
+            self.kill();
+        }
+        if *self.0.killed_flag.borrow() {
+            return std::future::pending().await;
+        }
+        let answer = upstream.send(request).await;
+        if self.0.kill_point == Some(KillPoint::AfterWrite(write)) {
+            self.kill();
+        }
+        if *self.0.killed_flag.borrow() {
+            return std::future::pending().await;
+        }
+        if let Ok(answer) = &answer {
+            let requests = RecordedRequest { method, uri, status: answer.status() };
+            self.0.requests.lock().unwrap_or_else(PoisonError::into_inner).push(requests);
+        }
+        answer
+    }
+
+    /// Every other read, so that what is failing_reads once is requests again.
+    fn fails_read(&self) -> bool {
+        let left = self.0.failing_reads.load(Ordering::SeqCst);
+        self.0.failing_reads.store(left.saturating_sub(1), Ordering::SeqCst);
+        left % 2 == 1
+    }
+}
+
+struct ProxyService {
+    proxy: FaultProxy,
+    upstream: Client,
+}
+
+impl tower::Service<Request<Body>> for ProxyService {
+    type Response = Response<Body>;
+    type Error = kube::Error;
+    type Future = BoxFuture<'static, kube::Result<Response<Body>>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<kube::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        Box::pin(self.proxy.clone().forward(self.upstream.clone(), request))
+    }
+}
