@@ -1,5 +1,5 @@
-//! An API server on a TLS port that counts what it is asked: the embedded one, but for the Nodes of a fleet, which are
-//! too many to keep. They can be listed, watched and read, and write themselves at the pace of real kubelets.
+//! An API server on a TLS port that counts requests: the embedded one, except for the Nodes of a fleet, which are too
+//! many to store. They can be listed, watched and read, and change at the rate of real heartbeats.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -28,12 +28,11 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::fleet::{Fleet, HEARTBEAT};
 
-/// What was asked how often: `PATCH nodes`, `WATCH pods`.
+/// The number of requests by verb and resource: `PATCH nodes`, `WATCH pods`.
 pub type Counts = BTreeMap<String, u64>;
 
-/// A server on a port, until it is dropped.
+/// Stops when dropped.
 pub struct CountingServer {
-    /// The file with which a client gets there.
     pub kubeconfig: PathBuf,
     inside: Arc<ServerState>,
     serving: JoinHandle<()>,
@@ -43,12 +42,12 @@ struct ServerState {
     cluster: Cluster,
     fleet: Option<Arc<Fleet>>,
     counts: Mutex<Counts>,
-    /// Every node was sent to somebody.
+    /// Whether every node was sent to a client.
     listed: Arc<AtomicBool>,
 }
 
 impl CountingServer {
-    /// Opens a port of loopback, and writes a kubeconfig into the folder.
+    /// Listens on a loopback port and writes a kubeconfig into the folder.
     pub async fn start(cluster: &Cluster, fleet: Option<Fleet>, folder: &Path) -> Result<Self> {
         let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await?;
         let address = listener.local_addr()?;
@@ -74,12 +73,10 @@ impl CountingServer {
         Ok(Self { kubeconfig, inside, serving })
     }
 
-    /// Whether all nodes of the fleet were sent.
     pub fn has_listed_nodes(&self) -> bool {
         self.inside.listed.load(Ordering::Relaxed)
     }
 
-    /// What was asked until now.
     pub fn counts(&self) -> Counts {
         self.inside.counts.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -124,14 +121,14 @@ async fn serve_connection(inside: Arc<ServerState>, stream: TcpStream, acceptor:
         let inside = inside.clone();
         async move { inside.serve(request).await }
     });
-    // A connection that breaks off concerns nobody but its client.
+    // Errors of a connection concern only its client.
     let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }
 
 impl ServerState {
     async fn serve(&self, request: Request<Incoming>) -> Result<Response<server::Body>> {
         let (parts, body) = request.into_parts();
-        let body = body.collect().await.context("the request breaks off")?.to_bytes();
+        let body = body.collect().await.context("the request is incomplete")?.to_bytes();
         let request = Request::from_parts(parts, body);
         let asked = what(&request);
         *self.counts.lock().unwrap_or_else(PoisonError::into_inner).entry(asked).or_default() += 1;
@@ -143,7 +140,6 @@ impl ServerState {
     }
 }
 
-/// Verb and resource of a request.
 fn what<B>(request: &Request<B>) -> String {
     let parts: Vec<&str> = request.uri().path().trim_matches('/').split('/').collect();
     let rest = match parts.as_slice() {
@@ -165,13 +161,13 @@ fn what<B>(request: &Request<B>) -> String {
     }
 }
 
-/// The value of a parameter; all that are looked for here are plain words and numbers.
+/// The value of a query parameter; values are not decoded.
 fn query<'a, B>(request: &'a Request<B>, key: &str) -> Option<&'a str> {
     let pairs = request.uri().query().unwrap_or_default().split('&');
     pairs.filter_map(|pair| pair.split_once('=')).find(|(name, _)| *name == key).map(|(_, value)| value)
 }
 
-/// What a fleet answers; nothing where it is not asked.
+/// The response of the fleet; `None` if the request is not for it.
 fn nodes(
     fleet: &Arc<Fleet>,
     listed: &Arc<AtomicBool>,
@@ -222,7 +218,7 @@ fn event(kind: &str, object: &str) -> String {
     format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n")
 }
 
-/// All there are, and that these were all.
+/// All nodes, followed by the bookmark.
 fn all(fleet: Arc<Fleet>, listed: Arc<AtomicBool>) -> impl Stream<Item = String> {
     stream::iter(0..=fleet.nodes).map(move |index| {
         let version = fleet.version();
@@ -237,7 +233,7 @@ fn all(fleet: Arc<Fleet>, listed: Arc<AtomicBool>) -> impl Stream<Item = String>
     })
 }
 
-/// Each node once in five minutes, evenly.
+/// Each node once in five minutes, evenly spread.
 fn heartbeats(fleet: Arc<Fleet>, end: Instant) -> impl Stream<Item = String> {
     let pace = HEARTBEAT / u32::try_from(fleet.nodes.max(1)).unwrap_or(u32::MAX);
     stream::unfold((fleet, 0, Instant::now() + pace), move |(fleet, index, at)| async move {
@@ -261,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_told_apart() {
+    fn requests_are_classified() {
         assert_eq!(asked("PATCH", "/api/v1/nodes/a"), "PATCH nodes");
         assert_eq!(asked("GET", "/api/v1/nodes?watch=true&x=y"), "WATCH nodes");
         assert_eq!(asked("GET", "/api/v1/nodes?limit=1"), "LIST nodes");
@@ -271,7 +267,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_list_in_pages_has_all_and_a_stream_says_where_it_ends() {
+    async fn pages_and_initial_events_contain_all_nodes() {
         let fleet = Arc::new(Fleet::new(25, "gate"));
         let (mut found, mut token) = (0, String::new());
         loop {

@@ -1,4 +1,4 @@
-//! Hollow nodes on a real API server: they say that they are Ready, and what their workers found is said for them.
+//! Nodes without a machine on a real API server, and a fake kubelet that reports the results of their workers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,14 +18,12 @@ use tokio::task::JoinSet;
 use crate::process::NAMESPACE;
 use crate::watch::watch;
 
-/// The taint that holds a node.
 pub const TAINT: &str = "node-ready/unverified";
-/// Selects the workers.
 pub const WORKERS: &str = "app.kubernetes.io/component=worker";
-/// How many requests the harness, the floor and the controller have under way at once, each.
+/// The concurrent requests of the bench, the baseline and the controller, each.
 pub const IN_FLIGHT: usize = 32;
 
-/// Makes nodes that bear the taint and are Ready.
+/// Creates Ready nodes with the gate's taint.
 pub async fn join(client: &Client, names: &[String]) -> Result<()> {
     stream::iter(names)
         .map(|name| join_one(client.clone(), name))
@@ -42,12 +40,10 @@ async fn join_one(client: Client, name: &str) -> Result<()> {
     nodekeeper_e2e::fake_kubelet::join(&client, name, node, &format!("boot-of-{name}"), true).await
 }
 
-/// Whether the node bears the gate's taint.
 pub fn has_gate_taint(node: &Node) -> bool {
     taints(node).any(|key| key == TAINT)
 }
 
-/// Whether it bears no other.
 pub fn has_no_other_taint(node: &Node) -> bool {
     taints(node).all(|key| key == TAINT)
 }
@@ -57,7 +53,7 @@ fn taints(node: &Node) -> impl Iterator<Item = &str> {
     taints.into_iter().flatten().map(|taint| taint.key.as_str())
 }
 
-/// The kubelets of all nodes, which end every worker at once: one write a pod.
+/// A fake kubelet for all nodes that ends every worker at once, with one write per pod.
 pub struct Kubelets(JoinSet<()>);
 
 impl Kubelets {
@@ -67,9 +63,9 @@ impl Kubelets {
         Self(task)
     }
 
-    /// An error where they died: then nothing that waits for them was measured.
+    /// Fails if the task has ended: then nothing was measured.
     pub fn check(&mut self) -> Result<()> {
-        anyhow::ensure!(self.0.try_join_next().is_none(), "the hollow kubelets died");
+        anyhow::ensure!(self.0.try_join_next().is_none(), "the fake kubelet ended");
         Ok(())
     }
 }
@@ -94,7 +90,7 @@ async fn serve(pods: Api<Pod>) {
     }
 }
 
-/// Says that the worker in this pod found everything in order.
+/// Reports that all checks of the worker in this pod passed.
 pub async fn pass(pods: &Api<Pod>, pod: &Pod) -> Result<()> {
     let state = json!({"terminated": {"exitCode": 0, "message": report(pod)?, "reason": "Completed"}});
     let container = json!({"name": "worker", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state});
@@ -103,7 +99,7 @@ pub async fn pass(pods: &Api<Pod>, pod: &Pod) -> Result<()> {
     Ok(())
 }
 
-/// The report of a worker whose checks all passed, for whom its pod was made.
+/// The report of a worker whose checks all passed, with the identity of its pod.
 fn report(pod: &Pod) -> Result<String> {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let mut variables = containers.flat_map(|container| container.env.iter().flatten());

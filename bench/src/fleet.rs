@@ -1,16 +1,16 @@
-//! A fleet of Nodes as a cloud has them, made of text when they are asked for: 50,000 of them take no memory.
+//! A fleet of Nodes like those of a cloud, generated as JSON text on demand.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// A kubelet writes its status so often when nothing changes; that it is alive it says in its Lease.
+/// The interval at which an unchanged kubelet writes its status.
 pub const HEARTBEAT: Duration = Duration::from_mins(5);
-/// One of so many is new: it bears the taint, and is not Ready yet.
+/// One of this many nodes is new: tainted and not Ready.
 const NEW: usize = 100;
 
-/// So many nodes, and how far their versions are.
+/// The number of nodes, and their resource versions.
 #[derive(Debug)]
 pub struct Fleet {
     pub nodes: usize,
@@ -20,24 +20,22 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Nodes that were verified by the gate with this uid, but for those that are new.
+    /// Nodes verified by the gate with this uid, except new ones.
     pub fn new(nodes: usize, gate_uid: &str) -> Self {
         let first = u64::try_from(nodes).unwrap_or_default() + 1_000_000;
         let text = |new| template(gate_uid, new).to_string();
         Self { nodes, verified: text(false), new: text(true), version: AtomicU64::new(first) }
     }
 
-    /// The newest version.
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Relaxed)
     }
 
-    /// One more version.
     pub fn next_version(&self) -> u64 {
         self.version.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// The number of the node with this name.
+    /// The index of the node with this name.
     pub fn find(&self, name: &str) -> Option<usize> {
         let index = name.strip_prefix("ip-10-")?.split('.').next()?.replace('-', "").parse::<usize>().ok()?;
         (index < self.nodes && Self::name(index) == name).then_some(index)
@@ -47,7 +45,6 @@ impl Fleet {
         format!("ip-10-{:03}-{:03}.eu-central-1.compute.internal", index / 1000, index % 1000)
     }
 
-    /// A node as JSON.
     pub fn node(&self, index: usize, version: u64) -> String {
         let template = if index % NEW == NEW - 1 { &self.new } else { &self.verified };
         template
@@ -96,7 +93,7 @@ fn template(gate_uid: &str, new: bool) -> Value {
             json!([{"key": "node-ready/unverified", "value": "true", "effect": "NoSchedule"}]);
     } else {
         node["metadata"]["labels"]["node-ready/verified"] = json!("true");
-        // As the first release writes it, and every later one reads it.
+        // In the format of the first release, which every later one reads.
         let record = json!({"uid": "@uid", "number": 1,
             "round": {"bootId": "@boot", "gateUid": gate_uid, "gateGeneration": 1},
             "workers": 1, "attempts": 1, "silent": 0, "verdict": "Passed", "why": "4 checks passed in 23 ms",
@@ -140,7 +137,7 @@ fn labels() -> Value {
     })
 }
 
-/// Who wrote which field: a third of what a Node weighs.
+/// Managed fields: a third of the size of a Node.
 fn managed() -> Value {
     let owned = |keys: &Value| {
         let fields = keys.as_object().into_iter().flatten().map(|(key, _)| (format!("f:{key}"), json!({})));
@@ -212,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_is_like_those_of_a_cloud() {
+    fn nodes_resemble_those_of_a_cloud() {
         let fleet = Fleet::new(2000, "5e1d9a52-7c11-4a68-8d0c-bd6d7f0f0a01");
         let text = fleet.node(1234, 77);
         assert!(!text.replace("@sha256", "").contains('@'), "a place was left open: {text}");

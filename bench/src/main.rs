@@ -1,4 +1,4 @@
-//! `make bench`: what the product costs, each figure beside its budget.
+//! `make bench`: measures the costs of the shipped programs and compares them with their budgets.
 
 mod benches;
 mod counting_server;
@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use nodekeeper_e2e::product::Product;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// What a shell says of a program that ctrl-c ended.
+/// The exit code of a program that Ctrl-C ended.
 const INTERRUPTED: u8 = 130;
 
 fn run() -> anyhow::Result<ExitCode> {
@@ -27,7 +27,7 @@ fn run() -> anyhow::Result<ExitCode> {
         let mut terminate = signal(SignalKind::terminate())?;
         tokio::select! {
             biased;
-            // What runs is dropped, and with it every process and folder that it made.
+            // Dropping the benchmark stops its processes and removes its folders.
             _ = tokio::signal::ctrl_c() => Ok(ExitCode::from(INTERRUPTED)),
             _ = terminate.recv() => Ok(ExitCode::from(INTERRUPTED)),
             done = runner::run(&selection, product) => done,

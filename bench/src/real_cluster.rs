@@ -1,4 +1,4 @@
-//! A real control plane with what an installation puts into it, and hollow nodes.
+//! A real control plane with what the chart installs, and nodes without a machine.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::fake_kubelet::{self, WORKERS};
 use crate::process::{Controller, NAMESPACE};
 use crate::watch::watch;
 
-/// Whatever comes at all comes within this.
+/// The timeout of all expectations.
 pub const PATIENCE: Duration = Duration::from_mins(2);
 const LOOK: Duration = Duration::from_millis(100);
 const GATE: &str = "default";
@@ -31,7 +31,7 @@ pub struct RealCluster {
 impl RealCluster {
     pub async fn start() -> Result<Self> {
         let mut options = Options::from_env()?;
-        // Nobody renews the leases of hollow nodes.
+        // The leases of these nodes are not renewed.
         options.controller_manager_flags.push("--node-monitor-grace-period=1h".into());
         let cluster = Cluster::start(options).await?;
         let client = cluster.client()?;
@@ -47,55 +47,49 @@ impl RealCluster {
         let account = serde_json::from_value(json!({"metadata": {"name": "nodekeeper-worker"}}))?;
         Api::<ServiceAccount>::namespaced(self.client.clone(), NAMESPACE).create(&params, &account).await?;
         Api::<CustomResourceDefinition>::all(self.client.clone()).create(&params, &NodeGate::crd()).await?;
-        self.until("the new kind is served", async || {
-            Ok(self.gates().list(&ListParams::default()).await.is_ok())
-        })
-        .await
+        self.until("the CRD is served", async || Ok(self.gates().list(&ListParams::default()).await.is_ok()))
+            .await
     }
 
     fn gates(&self) -> Api<NodeGate> {
         Api::all(self.client.clone())
     }
 
-    /// The workers' pods.
     pub fn pods(&self) -> Api<Pod> {
         Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
-    /// All nodes.
     pub fn nodes(&self) -> Api<Node> {
         Api::all(self.client.clone())
     }
 
-    /// Makes a gate with nothing but defaults.
+    /// Creates a gate with default settings.
     pub async fn make_gate(&self) -> Result<()> {
         let gate = NodeGate::new(GATE, NodeGateSpec::default());
         self.gates().create(&PostParams::default(), &gate).await?;
         Ok(())
     }
 
-    /// Takes it away.
     pub async fn delete_gate(&self) -> Result<()> {
         self.gates().delete(GATE, &DeleteParams::default()).await?;
         Ok(())
     }
 
-    /// Starts a controller, and returns when it leads and has nothing to do.
+    /// Starts a controller, and returns when it holds the lease and is idle.
     pub async fn lead(&self, binary: &std::path::Path, name: &str) -> Result<Controller> {
         let controller = self.start_controller(binary, name)?;
         let leads = async || Ok(self.holder().await?.starts_with(name));
-        let led = self.until(&format!("{name} leads"), leads).await;
+        let led = self.until(&format!("{name} holds the lease"), leads).await;
         led.with_context(|| controller.log_tail())?;
         controller.settle(PATIENCE).await?;
         Ok(controller)
     }
 
-    /// Starts a controller.
     pub fn start_controller(&self, binary: &std::path::Path, name: &str) -> Result<Controller> {
         Controller::start(binary, &self.cluster.kubeconfig_path(), self.cluster.folder(), name)
     }
 
-    /// Who has the lease; nobody if empty.
+    /// The holder of the lease; empty if there is none.
     pub async fn holder(&self) -> Result<String> {
         let leases: Api<k8s_openapi::api::coordination::v1::Lease> =
             Api::namespaced(self.client.clone(), NAMESPACE);
@@ -103,41 +97,40 @@ impl RealCluster {
         Ok(lease.and_then(|lease| lease.spec?.holder_identity).unwrap_or_default())
     }
 
-    /// Makes nodes, and returns when the controller manager has taken the taint that every new node bears.
+    /// Creates nodes, and returns when the controller manager has removed their not-ready taints.
     pub async fn join(&self, names: &[String]) -> Result<()> {
         fake_kubelet::join(&self.client, names).await?;
-        self.until("the new nodes are settled", async || {
+        self.until("the new nodes have only the gate's taint", async || {
             let all = self.nodes().list(&ListParams::default()).await?.items;
             Ok(all.iter().all(fake_kubelet::has_no_other_taint))
         })
         .await
     }
 
-    /// The worker of a node, as soon as it is bound to it.
+    /// Waits for the worker of a node to be bound.
     pub async fn worker_of(&self, node: &str) -> Result<Pod> {
         let mut bound = watch(self.pods(), WORKERS, &format!("spec.nodeName={node}"));
         let pod = timeout(PATIENCE, bound.next()).await;
-        pod.ok().flatten().with_context(|| format!("{node} gets no worker"))
+        pod.ok().flatten().with_context(|| format!("{node} has no worker"))
     }
 
-    /// Asks until it is so.
+    /// Polls until `so` returns true.
     pub async fn until(&self, what: &str, so: impl AsyncFn() -> Result<bool>) -> Result<()> {
         let end = Instant::now() + PATIENCE;
         while !so().await? {
-            ensure!(Instant::now() < end, "not after {PATIENCE:?}: {what}");
+            ensure!(Instant::now() < end, "timed out after {PATIENCE:?}: {what}");
             sleep(LOOK).await;
         }
         Ok(())
     }
 
-    /// Returns when no worker is left.
     pub async fn no_workers(&self) -> Result<()> {
         let selected = ListParams::default().labels(WORKERS);
         self.until("no worker is left", async || Ok(self.pods().list(&selected).await?.items.is_empty()))
             .await
     }
 
-    /// Removes all nodes and workers.
+    /// Deletes all nodes and workers.
     pub async fn clear(&self) -> Result<()> {
         let now = DeleteParams::default().grace_period(0);
         self.pods().delete_collection(&now, &ListParams::default().labels(WORKERS)).await?;
@@ -150,7 +143,6 @@ impl RealCluster {
     }
 }
 
-/// So many names.
 pub fn names(prefix: &str, count: usize) -> Vec<String> {
     (0..count).map(|n| format!("{prefix}-{n:04}")).collect()
 }

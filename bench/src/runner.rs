@@ -1,4 +1,4 @@
-//! What is to be measured, in which order, and where the results go.
+//! Selects and runs benchmarks, and writes their results.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -15,31 +15,32 @@ use tokio::time::timeout;
 use crate::table::Table;
 use crate::{benches, machine};
 
-/// One that takes longer has hung: the slowest takes four minutes on two cores.
+/// The timeout of a benchmark: the slowest takes four minutes on two cores.
 const LONGEST: Duration = Duration::from_mins(15);
 
 type Run = fn(Product) -> LocalBoxFuture<'static, Result<Table>>;
 
-/// Name, what it is about, and how.
+/// Name, description and function.
 const BENCHES: &[(&str, &str, Run)] = &[
     ("worker", "size, memory and time of the worker", |p| benches::worker::run(p).boxed_local()),
     ("requests", "API requests for one node", |p| benches::requests::run(p).boxed_local()),
     ("rss", "memory of the controller at 0, 1k, 10k and 50k nodes", |p| benches::rss::run(p).boxed_local()),
-    ("idle", "requests and CPU with nothing to do, 10k nodes", |p| benches::idle::run(p).boxed_local()),
-    ("latency", "result in, gate open: one node", |p| benches::latency::run(p).boxed_local()),
-    ("thousand", "1,000 nodes at once, beside the floor", |p| benches::thousand::run(p).boxed_local()),
+    ("idle", "requests and CPU of an idle controller, 10k nodes", |p| benches::idle::run(p).boxed_local()),
+    ("latency", "report to untainted node: one node", |p| benches::latency::run(p).boxed_local()),
+    ("thousand", "1,000 nodes at once, compared with the baseline", |p| {
+        benches::thousand::run(p).boxed_local()
+    }),
     ("failover", "from one controller to the next", |p| benches::failover::run(p).boxed_local()),
 ];
 
-/// What was asked for.
 pub struct Selection {
-    /// Nothing: all.
+    /// The names of selected benchmarks; empty for all.
     only: Vec<String>,
-    /// Measured instead of the one that is built here.
+    /// A controller to measure instead of the one built here.
     controller: Option<PathBuf>,
 }
 
-/// Reads the arguments; nothing is left to do where they only asked for help.
+/// Parses the arguments. `None` if they only ask for help.
 pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Selection>> {
     let (mut only, mut controller) = (Vec::new(), None);
     let names: Vec<&str> = BENCHES.iter().map(|(name, ..)| *name).collect();
@@ -59,7 +60,7 @@ pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Selec
             "--help" | "-h" => {
                 println!("usage: nodekeeper-bench [--only NAME]... [--controller FILE]\n");
                 println!(
-                    "  --controller FILE  measure this one: an older release, or a script that runs a profiler\n"
+                    "  --controller FILE  measure this controller: an older release, or a script that runs a profiler\n"
                 );
                 for (name, what, _) in BENCHES {
                     println!("  {name:<10} {what}");
@@ -72,12 +73,12 @@ pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Selec
     Ok(Some(Selection { only, controller }))
 }
 
-/// Runs what was asked for, one after the other. Results are kept in a file only where all of them are there.
+/// Runs the selected benchmarks in order. Results are written only after a complete run.
 pub async fn run(selection: &Selection, mut product: Product) -> Result<ExitCode> {
     if let Some(other) = &selection.controller {
         product.controller.clone_from(other);
     }
-    let mut results = format!("# What it costs\n\nWritten by `make bench`. {}\n", machine::describe());
+    let mut results = format!("# Benchmark results\n\nWritten by `make bench`. {}\n", machine::describe());
     let mut failed = Vec::new();
     for (name, what, run) in BENCHES {
         if !selection.only.is_empty() && !selection.only.iter().any(|only| only == name) {
@@ -85,7 +86,7 @@ pub async fn run(selection: &Selection, mut product: Product) -> Result<ExitCode
         }
         eprintln!("bench: {name}: {what} ...");
         let found = timeout(LONGEST, run(product.clone())).await;
-        let found = found.unwrap_or_else(|_| bail!("not done after {LONGEST:?}"));
+        let found = found.unwrap_or_else(|_| bail!("timed out after {LONGEST:?}"));
         match found {
             Ok(table) => {
                 println!("\n{table}");
@@ -93,7 +94,7 @@ pub async fn run(selection: &Selection, mut product: Product) -> Result<ExitCode
             }
             Err(error) if is_unavailable(&error) => {
                 let why = format!("{error:#}");
-                // Says it loudly; with CI=true it is an error.
+                // Reports the skip; an error if CI=true.
                 or_skip::<()>(Err(error))?;
                 write!(results, "\n## {name}\n\nSKIPPED: {why}\n")?;
             }

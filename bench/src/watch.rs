@@ -1,4 +1,4 @@
-//! A collection as a stream of what happens to it.
+//! A watch as a stream of objects.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use tokio::time::sleep;
 
-/// All there is and all that comes. Where the server ends the watch it begins anew, and some come twice.
+/// All existing and future objects. The watch restarts whenever it ends, so objects may be repeated.
 pub fn watch<K>(api: Api<K>, labels: &str, fields: &str) -> BoxStream<'static, K>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,

@@ -1,5 +1,4 @@
-//! Nodes without a machine, on a real control plane: they say what a kubelet would say. What runs on them is up to
-//! whoever makes them.
+//! Nodes without a machine on a real control plane: creates Node objects and patches their status as a kubelet would.
 
 use std::fmt::Debug;
 use std::path::PathBuf;
@@ -12,7 +11,6 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// Makes an object from its JSON.
 pub async fn make<K>(api: &Api<K>, body: Value) -> Result<K>
 where
     K: Resource + Clone + Debug + DeserializeOwned + Serialize,
@@ -20,7 +18,7 @@ where
     Ok(api.create(&PostParams::default(), &serde_json::from_value(body)?).await?)
 }
 
-/// Makes a node as its kubelet would: `node` is its metadata and spec.
+/// Creates a node like its kubelet would. `node` contains its metadata and spec.
 pub async fn join(client: &Client, name: &str, node: Value, boot: &str, is_ready: bool) -> Result<()> {
     let nodes: Api<Node> = Api::all(client.clone());
     make(&nodes, node).await?;
@@ -33,21 +31,19 @@ pub async fn join(client: &Client, name: &str, node: Value, boot: &str, is_ready
     say(&nodes, name, status).await
 }
 
-/// What a kubelet says about its node.
 pub async fn say(nodes: &Api<Node>, name: &str, status: Value) -> Result<()> {
     let status = Patch::Merge(json!({"status": status}));
     nodes.patch_status(name, &PatchParams::default(), &status).await?;
     Ok(())
 }
 
-/// The condition of a node that is Ready, or not.
 #[must_use]
 pub fn ready(is: bool) -> Value {
     json!({"type": "Ready", "status": if is { "True" } else { "False" }, "reason": "FakeKubelet", "message": "",
         "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z"})
 }
 
-/// The worker's binary, which is built with the workspace, beside the tests.
+/// The worker binary, which cargo builds next to the tests.
 pub fn worker() -> Result<PathBuf> {
     let test = std::env::current_exe()?;
     let folder = test.ancestors().nth(2).context("tests are in target/debug/deps")?;

@@ -1,4 +1,4 @@
-//! A real control plane and real nodes on one machine, and the suites that run on them.
+//! Real control planes and real nodes on one machine, and the test suites that run on them.
 
 pub mod assets;
 pub mod conformance;

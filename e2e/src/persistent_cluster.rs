@@ -1,7 +1,7 @@
-//! One cluster that stays up between commands, held by a process in the background.
+//! A cluster that keeps running between commands, owned by a background process.
 //!
-//! In the cache, `cluster/owner` is locked by that process, and has its number and identity; `cluster/about` says how to reach the
-//! cluster, and is there when it is ready; `cluster/log` has what it said meanwhile.
+//! In the cache, `cluster/owner` is locked by that process and contains its process id and identity; `cluster/about`
+//! says how to reach the cluster and exists once it is ready; `cluster/log` is its log.
 
 use std::{
     fs::{self, File},
@@ -29,21 +29,20 @@ use crate::{
 const START_PATIENCE: Duration = Duration::from_mins(30);
 const END_PATIENCE: Duration = Duration::from_mins(1);
 
-/// The one cluster of a cache.
+/// The only persistent cluster of a cache.
 pub struct PersistentCluster {
     settings: Settings,
     folder: PathBuf,
 }
 
 impl PersistentCluster {
-    /// That of the settings' cache.
     #[must_use]
     pub fn of(settings: Settings) -> Self {
         Self { folder: settings.cache.join("cluster"), settings }
     }
 
-    /// Has the cluster started by `holder` with `arguments`, which is to call [`PersistentCluster::hold`]. Shows what it says
-    /// until the cluster is ready, and returns how to reach it. If it is up already, returns that at once.
+    /// Starts `holder` with `arguments`, which must call [`PersistentCluster::hold`]. Shows its log until the cluster
+    /// is ready, and returns how to reach it. Returns at once if the cluster is running.
     pub fn up(&self, holder: &Path, arguments: &[String]) -> anyhow::Result<String> {
         let _one_at_a_time = self.lock()?;
         let mut child = None;
@@ -53,13 +52,13 @@ impl PersistentCluster {
             }
         } else {
             if let Err(error) = control_plane::sweep(&self.settings) {
-                // Worth knowing, but not in the way of another.
+                // The error is reported but does not prevent the start.
                 progress(&format!("{error:#}"));
             }
             self.forget()?;
             fs::create_dir_all(&self.folder)?;
             let log = File::create(self.log())?;
-            // Out of reach of this terminal's ctrl-c and of its end.
+            // Not affected by Ctrl-C in this terminal, nor by its end.
             let words = machine::command("setsid")
                 .arg(holder)
                 .args(arguments)
@@ -91,7 +90,7 @@ impl PersistentCluster {
             if let Some(code) = ended {
                 let reason = String::from_utf8_lossy(&shown).trim().to_owned();
                 fs::remove_dir_all(&self.folder)?;
-                // As the process in the background ended, so does the one that waits for it.
+                // Exits with the same code as the background process.
                 ensure!(code != Some(3), MachineError::InBackground { reason });
                 bail!("the cluster did not start, see above");
             }
@@ -100,12 +99,12 @@ impl PersistentCluster {
         }
     }
 
-    /// Starts the cluster and holds it until this process is ended; then the cluster's reaper ends it.
+    /// Starts the cluster and keeps it until this process exits; then the cluster's reaper stops it.
     pub async fn hold(&self, nodes: NodeOptions) -> anyhow::Result<()> {
         let mut owner = File::options().create(true).truncate(false).write(true).open(self.owner())?;
         owner.try_lock().context("a cluster is up, or starting")?;
         owner.set_len(0)?;
-        write!(owner, "{} {}", id(), identity(id()).context("who am I?")?)?;
+        write!(owner, "{} {}", id(), identity(id()).context("no identity of this process")?)?;
         let count = nodes.count;
         let cluster = Cluster::start(Options::new(self.settings.clone()).with_nodes(nodes)).await?;
         let unfinished = self.folder.join(".about");
@@ -114,25 +113,25 @@ impl PersistentCluster {
         pending().await
     }
 
-    /// Ends it and returns when nothing of it is left. Also removes what a crash has left.
+    /// Stops the cluster and returns when nothing is left. Also removes the remains of a crash.
     pub fn down(&self) -> anyhow::Result<String> {
         let _one_at_a_time = self.lock()?;
         let was_up = self.is_held();
         if was_up {
             let owner = fs::read_to_string(self.owner())?;
-            let (pid, its) = owner.split_once(' ').context("who holds it?")?;
-            let pid: u32 = pid.parse().context("who holds it?")?;
-            // In another container, on the same cache, that number may be anybody's.
+            let (pid, its) = owner.split_once(' ').context("invalid owner file")?;
+            let pid: u32 = pid.parse().context("invalid owner file")?;
+            // In another container on the same cache, this process id may belong to any process.
             ensure!(
                 identity(pid).as_deref() == Some(its),
-                "the cluster is held by process {pid} of another container: end it there"
+                "the cluster is owned by process {pid} of another container: stop it there"
             );
             Command::new("kill").arg(pid.to_string()).output()?;
             let deadline = Instant::now() + END_PATIENCE;
             while self.is_held() || self.has_folder_of(pid)? {
                 if Instant::now() >= deadline {
                     ensure!(!self.is_held(), "waited {END_PATIENCE:?} for process {pid} to end");
-                    // Its reaper gave up on something that would not end. What follows tries again, and says what it is.
+                    // The reaper could not stop a process. The following code tries again and reports it.
                     break;
                 }
                 thread::sleep(Duration::from_millis(20));
@@ -141,7 +140,7 @@ impl PersistentCluster {
         let swept = control_plane::sweep(&self.settings);
         self.forget()?;
         swept?;
-        Ok(if was_up { "The cluster is gone." } else { "No cluster is up." }.into())
+        Ok(if was_up { "The cluster is stopped." } else { "No cluster is running." }.into())
     }
 
     fn forget(&self) -> anyhow::Result<()> {
@@ -151,7 +150,7 @@ impl PersistentCluster {
         }
     }
 
-    /// The folder of a cluster begins with the number of its owner.
+    /// The name of a cluster's folder begins with the process id of its owner.
     fn has_folder_of(&self, pid: u32) -> anyhow::Result<bool> {
         let mut names =
             fs::read_dir(self.settings.cache.join("run"))?.flatten().map(|entry| entry.file_name());
@@ -184,10 +183,10 @@ impl PersistentCluster {
     }
 }
 
-/// When it started and among which processes its number is its own. No other process has the same, ever.
+/// The start time and the PID namespace of a process, which identify it uniquely.
 fn identity(pid: u32) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name is in parentheses and may contain anything, also parentheses.
+    // The process name is in parentheses and may contain parentheses.
     let start = stat.rsplit_once(") ")?.1.split(' ').nth(19)?;
     let namespace = fs::read_link(format!("/proc/{pid}/ns/pid")).ok()?;
     Some(format!("{start} {}", namespace.display()))
@@ -213,25 +212,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn down_does_not_end_a_stranger_with_the_number_of_its_owner() {
+    fn down_does_not_kill_another_process_with_the_same_id() {
         let cache = tempfile::tempdir().unwrap();
-        let standing = PersistentCluster::of(Settings {
+        let cluster = PersistentCluster::of(Settings {
             kube: String::new(),
             prebuilt: None,
             cache: cache.path().to_owned(),
         });
-        fs::create_dir(&standing.folder).unwrap();
-        let mut stranger = Command::new("sleep").arg("600").spawn().unwrap();
-        let its = identity(stranger.id()).unwrap();
+        fs::create_dir(&cluster.folder).unwrap();
+        let mut other_process = Command::new("sleep").arg("600").spawn().unwrap();
+        let its = identity(other_process.id()).unwrap();
         for other in [its.replacen(char::is_numeric, "", 1), its.replace("pid:[", "pid:[1")] {
-            let owner = File::create(standing.owner()).unwrap();
+            let owner = File::create(cluster.owner()).unwrap();
             owner.lock().unwrap();
-            fs::write(standing.owner(), format!("{} {other}", stranger.id())).unwrap();
-            let error = standing.down().unwrap_err().to_string();
+            fs::write(cluster.owner(), format!("{} {other}", other_process.id())).unwrap();
+            let error = cluster.down().unwrap_err().to_string();
             assert!(error.contains("another container"), "{error}");
         }
-        assert!(stranger.try_wait().unwrap().is_none(), "it was killed");
-        stranger.kill().unwrap();
-        stranger.wait().unwrap();
+        assert!(other_process.try_wait().unwrap().is_none(), "it was killed");
+        other_process.kill().unwrap();
+        other_process.wait().unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! The least that anybody can do: three writes a node, with no thought at all.
+//! The baseline: a client that makes only the three necessary writes per node.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::process::NAMESPACE;
 use crate::real_cluster::RealCluster;
 use crate::watch::watch;
 
-/// Opens all nodes, which are known already, as the controller knows them from its watch.
+/// Verifies all nodes, which are given, as the controller has them in its cache.
 pub async fn run(real: &RealCluster, nodes: &[Node]) -> Result<()> {
     let turns = Semaphore::new(IN_FLIGHT);
     let mut waiting = BTreeMap::new();
@@ -25,17 +25,17 @@ pub async fn run(real: &RealCluster, nodes: &[Node]) -> Result<()> {
     for node in nodes {
         let (ended, end) = oneshot::channel::<()>();
         waiting.insert(pod_name(node), ended);
-        all.push(walk(real, node, &turns, end));
+        all.push(verify(real, node, &turns, end));
     }
     tokio::select! {
         biased;
         done = all.try_collect::<Vec<()>>() => done.map(drop),
-        () = listen(real.pods(), waiting) => anyhow::bail!("the watch ends"),
+        () = notify_ended(real.pods(), waiting) => anyhow::bail!("the watch ended"),
     }
 }
 
-/// Tells everyone who waits that their pod has ended.
-async fn listen(pods: Api<Pod>, mut waiting: BTreeMap<String, oneshot::Sender<()>>) {
+/// Notifies waiting tasks when their pod has ended.
+async fn notify_ended(pods: Api<Pod>, mut waiting: BTreeMap<String, oneshot::Sender<()>>) {
     let mut seen = watch(pods, WORKERS, "");
     while let Some(pod) = seen.next().await {
         let ended = pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Succeeded");
@@ -45,24 +45,29 @@ async fn listen(pods: Api<Pod>, mut waiting: BTreeMap<String, oneshot::Sender<()
     }
 }
 
-async fn walk(real: &RealCluster, node: &Node, turns: &Semaphore, end: oneshot::Receiver<()>) -> Result<()> {
+async fn verify(
+    real: &RealCluster,
+    node: &Node,
+    turns: &Semaphore,
+    end: oneshot::Receiver<()>,
+) -> Result<()> {
     let (pods, nodes) = (real.pods(), real.nodes());
     let pod = pod(node)?;
-    in_turn(turns, pods.create(&PostParams::default(), &pod)).await?;
-    end.await.context("nobody listens")?;
-    let patch = Patch::Json::<()>(opening(node)?);
-    in_turn(turns, nodes.patch(&node.name_any(), &PatchParams::default(), &patch)).await?;
-    in_turn(turns, pods.delete(&pod.name_any(), &DeleteParams::default())).await?;
+    with_permit(turns, pods.create(&PostParams::default(), &pod)).await?;
+    end.await.context("the watch task ended")?;
+    let patch = Patch::Json::<()>(untaint_patch(node)?);
+    with_permit(turns, nodes.patch(&node.name_any(), &PatchParams::default(), &patch)).await?;
+    with_permit(turns, pods.delete(&pod.name_any(), &DeleteParams::default())).await?;
     Ok(())
 }
 
-async fn in_turn<T>(turns: &Semaphore, request: impl Future<Output = kube::Result<T>>) -> Result<T> {
+async fn with_permit<T>(turns: &Semaphore, request: impl Future<Output = kube::Result<T>>) -> Result<T> {
     let _turn = turns.acquire().await?;
     Ok(request.await?)
 }
 
-/// Takes the taint, gives the label and a record, guarded as the controller's is.
-fn opening(node: &Node) -> Result<json_patch::Patch> {
+/// Removes the taint and sets the label and a record, with the controller's preconditions.
+fn untaint_patch(node: &Node) -> Result<json_patch::Patch> {
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
     let place = taints.into_iter().flatten().position(|taint| taint.key == TAINT).context("no taint")?;
     let record = json!({"uid": node.uid(), "number": 1, "round": {"bootId": node.uid(), "gateUid": node.uid(),
@@ -78,10 +83,10 @@ fn opening(node: &Node) -> Result<json_patch::Patch> {
 }
 
 fn pod_name(node: &Node) -> String {
-    format!("floor-{}", node.name_any())
+    format!("baseline-{}", node.name_any())
 }
 
-/// A pod of the shape that a worker's has.
+/// A pod like a worker's.
 fn pod(node: &Node) -> Result<Pod> {
     let name = node.name_any();
     let owner = json!({"apiVersion": "v1", "kind": "Node", "name": name, "uid": node.uid()});
@@ -109,7 +114,7 @@ fn pod(node: &Node) -> Result<Pod> {
         "metadata": {
             "name": pod_name(node),
             "namespace": NAMESPACE,
-            "labels": {"app.kubernetes.io/name": "floor", "app.kubernetes.io/component": "worker"},
+            "labels": {"app.kubernetes.io/name": "baseline", "app.kubernetes.io/component": "worker"},
             "annotations": {"nodekeeper.dev/node-name": name, "nodekeeper.dev/subject": node.uid()},
             "ownerReferences": [owner],
         },

@@ -1,4 +1,4 @@
-//! What the controller costs where nothing happens but heartbeats.
+//! The cost of an idle controller that only receives heartbeats.
 
 use std::time::Duration;
 
@@ -25,9 +25,9 @@ pub async fn run(product: Product) -> Result<Table> {
     let requests = f64::from(u32::try_from(more.values().sum::<u64>())?);
     table.budget("API requests", requests / seconds, 1.0, "/s");
     table.figure("CPU", format!("{} % of one core", short(used / seconds * 100.0)));
-    table.figure("which", list(&more));
+    table.figure("requests", list(&more));
     table.note(format!(
-        "{} s, counted by the server. The nodes write their status once in five minutes each: {} watch events a second.",
+        "{} s, counted by the server. Each node writes its status once in five minutes: {} watch events a second.",
         short(seconds),
         short(f64::from(u32::try_from(NODES)?) / crate::fleet::HEARTBEAT.as_secs_f64())
     ));

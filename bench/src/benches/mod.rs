@@ -1,4 +1,4 @@
-//! The benchmarks, one a file. Each fails if it could not measure; none fails because a figure is too large.
+//! The benchmarks, one per file. A benchmark fails if it cannot measure; a figure over its budget is no failure.
 
 mod baseline;
 pub mod failover;
@@ -23,7 +23,7 @@ use crate::counting_server::CountingServer;
 use crate::fleet::Fleet;
 use crate::process::{Controller, NAMESPACE};
 
-/// An embedded cluster with a gate in it, and the gate's uid. Nobody works in it yet.
+/// An embedded cluster with a gate, and the gate's uid, without running components.
 fn embedded() -> Result<(Cluster, String)> {
     let cluster = Cluster::new(Options::real(1));
     nodekeeper_sim::network::furnish(&cluster)?;
@@ -40,7 +40,7 @@ fn embedded() -> Result<(Cluster, String)> {
     Ok((cluster, uid))
 }
 
-/// A controller that knows a fleet and has settled, and the server that it watches.
+/// A controller that has cached a fleet and is idle, and its API server.
 async fn with_fleet(binary: &Path, nodes: usize, folder: &Path) -> Result<(Controller, CountingServer)> {
     const PATIENCE: Duration = Duration::from_mins(3);
     let (cluster, gate) = embedded()?;

@@ -1,4 +1,4 @@
-//! What one node asks of the API server, from its taint to its label.
+//! The API requests for one node, from its taint to its label.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,7 +41,7 @@ pub async fn run(product: Product) -> Result<Table> {
         }
         ensure!(
             Instant::now() < end && kubelets.at_work(),
-            "{open} of {NODES} are open, {} workers are left: {}",
+            "{open} of {NODES} nodes are untainted, {} workers are left: {}",
             pods.len(),
             controller.log_tail()
         );
@@ -61,11 +61,11 @@ pub async fn run(product: Product) -> Result<Table> {
         table.figure(format!("{what}, {NODES} nodes"), n.to_string());
     }
     let each = |n: u64| Ok::<_, anyhow::Error>(f64::from(u32::try_from(n)?) / f64::from(NODES));
-    table.budget("writes a node", each(writes)?, 3.0, "");
-    table.budget("Events a node", each(events)?, 1.0, "");
+    table.budget("writes per node", each(writes)?, 3.0, "");
+    table.budget("Events per node", each(events)?, 1.0, "");
     table.note(
-        "Counted by the embedded server, with its scheduler and kubelets and the real checks; the controller is a process \
-         of its own. Requests about the lease are left out; WATCH and LIST are once a start.",
+        "Counted by the embedded server, with its scheduler and kubelets and the real checks; the controller runs in its own \
+         process. Requests for the lease are not counted; WATCH and LIST happen once per start.",
     );
     Ok(table)
 }

@@ -22,7 +22,7 @@ usage: cluster up [--nodes N] [--image NAME=BINARY]... [--taint KEY]...
 exit code: 0 done, 1 failed, 3 cannot be had on this machine (not root, no Go, no apt-get)
 ";
 
-/// What the background process is started with; for nobody else.
+/// The internal command of the background process.
 const HOLD: &str = "hold";
 
 fn parse(arguments: &[String]) -> anyhow::Result<NodeOptions> {
@@ -48,17 +48,17 @@ fn parse(arguments: &[String]) -> anyhow::Result<NodeOptions> {
 
 async fn run() -> anyhow::Result<()> {
     let arguments: Vec<_> = env::args().skip(1).collect();
-    let standing = PersistentCluster::of(Settings::from_env()?);
+    let cluster = PersistentCluster::of(Settings::from_env()?);
     match arguments.split_first().map(|(command, rest)| (command.as_str(), rest)) {
         Some(("up", rest)) => {
-            // Refused here rather than in the background.
+            // Invalid arguments are refused here rather than in the background process.
             parse(rest)?;
             let mut hold = vec![HOLD.to_owned()];
             hold.extend_from_slice(rest);
-            println!("{}", standing.up(&env::current_exe()?, &hold)?);
+            println!("{}", cluster.up(&env::current_exe()?, &hold)?);
         }
-        Some((HOLD, rest)) => standing.hold(parse(rest)?).await?,
-        Some(("down", [])) => println!("{}", standing.down()?),
+        Some((HOLD, rest)) => cluster.hold(parse(rest)?).await?,
+        Some(("down", [])) => println!("{}", cluster.down()?),
         Some(("--help" | "-h", _)) => print!("{HELP}"),
         _ => bail!("what shall be done?\n\n{HELP}"),
     }
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_understood_or_refused() {
+    fn arguments_are_parsed_or_refused() {
         assert_eq!(parsed("").unwrap().count, 3);
         let options = parsed("--nodes 5 --image a.b/c:1=/bin/sh --taint node-ready/unverified").unwrap();
         assert_eq!((options.count, options.images[0].name()), (5, "a.b/c:1"));

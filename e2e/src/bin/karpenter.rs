@@ -1,4 +1,4 @@
-//! Sees to it that a real Karpenter can run here, and kwok for the nodes that it makes.
+//! Builds Karpenter and kwok.
 
 use std::{env, process::ExitCode};
 

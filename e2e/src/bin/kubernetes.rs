@@ -1,4 +1,4 @@
-//! Sees to it that the Kubernetes binaries are there, and can hold a control plane for people to look at.
+//! Builds the Kubernetes binaries. Can also keep a control plane running for manual tests.
 
 use std::{env, process::ExitCode};
 
@@ -65,7 +65,7 @@ async fn run() -> anyhow::Result<()> {
     let [kubeconfig, kubectl] = paths.map(|path| shell_word(&path.to_string_lossy()));
     println!("export KUBECONFIG={kubeconfig}\n{kubectl} get namespaces");
     eprintln!("ctrl-c ends it");
-    // However we end, the cluster's reaper ends the cluster.
+    // The cluster's reaper stops the cluster when this process exits.
     std::future::pending().await
 }
 

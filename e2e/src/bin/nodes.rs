@@ -1,4 +1,4 @@
-//! Sees to it that real nodes can run here: packages, kubelet, kube-proxy, `CoreDNS`, and Helm to install things on them.
+//! Prepares real nodes: packages, kubelet, kube-proxy, `CoreDNS` and Helm.
 
 use std::{env, process::ExitCode};
 

@@ -134,7 +134,7 @@ async fn health(c: &Ctx) -> Result<()> {
     Ok(())
 }
 
-/// What the worker's `api` check asks. The object is answered and never kept.
+/// The request of the worker's `api` check. The server responds with the object and does not store it.
 async fn who_am_i(c: &Ctx) -> Result<()> {
     let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
     let asked = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});

@@ -1,4 +1,4 @@
-//! Nodes that look alive: a Node object, Ready, with a Lease that is renewed for as long as the case wants.
+//! Nodes with heartbeats: a Ready Node object whose Lease is renewed for as long as the case needs.
 
 use std::time::Duration;
 
@@ -13,15 +13,14 @@ use super::ctx::Ctx;
 use super::http::{Call, MERGE_PATCH};
 use super::objects::{self, with};
 
-/// How often the lease is renewed. The control plane's grace period is 10 s.
+/// The interval of lease renewals. The control plane's grace period is 10 s.
 const HEARTBEAT: Duration = Duration::from_secs(2);
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 
-/// The taint of a node that is not ready.
 pub(super) const NOT_READY: &str = "node.kubernetes.io/not-ready";
 
-/// A node with a heartbeat. It stops beating when this is dropped.
+/// A node with heartbeats, which stop when this is dropped.
 pub(super) struct FakeKubelet {
     pub name: String,
     pub path: String,
@@ -35,11 +34,12 @@ impl Drop for FakeKubelet {
 }
 
 impl FakeKubelet {
-    /// Makes the node, tainted for the case, and waits until it is ready for pods that tolerate `case`.
+    /// Creates the node with a taint for the case, and waits until it is ready for pods that tolerate `case`.
     pub async fn start(c: &Ctx, suffix: &str, change: Value) -> Result<Self> {
         let name = c.name(suffix);
         let path = format!("/api/v1/nodes/{name}");
-        // A zone of its own: how a control plane treats a dead node depends on the others in its zone.
+        // A zone of its own: how the node lifecycle controller treats a dead node depends on the other nodes in its
+        // zone.
         let zone = json!({"metadata": {"labels": {"topology.kubernetes.io/zone": c.ns()}}});
         c.create("/api/v1/nodes", with(with(objects::node(&name, c.ns()), zone), change)).await?;
         c.create(LEASES, with(objects::lease(&name), json!({"spec": {"holderIdentity": name}}))).await?;
@@ -53,7 +53,7 @@ impl FakeKubelet {
         Ok(kubelet)
     }
 
-    /// Posts what a kubelet posts.
+    /// Patches the node status like a kubelet.
     pub async fn ready(&self, c: &Ctx, ready: &str) -> Result<Value> {
         let size = json!({"cpu": "4", "memory": "8Gi", "pods": "110"});
         let condition =
@@ -68,18 +68,17 @@ impl FakeKubelet {
         c.strategic(&format!("{}/status", self.path), status).await?.ok(200)
     }
 
-    /// The lease is renewed no more.
+    /// Stops renewing the lease.
     pub fn stop(&self) {
         self.heartbeat.abort();
     }
 
-    /// The lease is renewed again.
     pub fn resume_heartbeat(&mut self, c: &Ctx) {
         self.heartbeat.abort();
         self.heartbeat = tokio::spawn(beat(c.client().clone(), format!("{LEASES}/{}", self.name), 5000));
     }
 
-    /// Makes a pod that tolerates the case's taint and wants one of its nodes; its path.
+    /// Creates a pod that tolerates the case's taint and selects its nodes; returns its path.
     pub async fn pod(c: &Ctx, name: &str, change: Value) -> Result<String> {
         let spec = json!({"spec": {
             "nodeSelector": {"case": c.ns()}, "tolerations": [{"key": "case", "operator": "Exists"}],
@@ -88,7 +87,7 @@ impl FakeKubelet {
         Ok(path)
     }
 
-    /// Waits until the pod is bound here.
+    /// Waits until the pod is bound to this node.
     pub async fn gets(&self, c: &Ctx, pod: &str) -> Result<Value> {
         let bound = c.until(pod, |pod| pod["spec"]["nodeName"].is_string()).await?;
         ensure!(bound["spec"]["nodeName"] == self.name, "bound to {}", bound["spec"]["nodeName"]);
@@ -96,7 +95,7 @@ impl FakeKubelet {
     }
 }
 
-/// Renews the lease. Only that the time moves on counts: it is not the wall clock's.
+/// Renews the lease. The time only has to advance: it is not the wall clock.
 async fn beat(client: kube::Client, path: String, mut beats: u32) {
     loop {
         let time = format!("2026-01-01T{:02}:{:02}:{:02}.000000Z", beats / 3600, beats / 60 % 60, beats % 60);

@@ -1,4 +1,4 @@
-//! The node lifecycle: taints from conditions, nodes that fall silent, what becomes of their pods.
+//! The node lifecycle controller: taints from conditions, nodes without heartbeats, and their pods.
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
@@ -31,7 +31,7 @@ const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 async fn node_that_says_nothing_loses_its_taint(c: &Ctx) -> Result<()> {
     let (path, made) = c.node("a").await?;
     ensure!(tainted(&made, NOT_READY, "NoSchedule"), "{}", made["spec"]);
-    // Without a Ready condition there is nothing to derive it from.
+    // Without a Ready condition there is nothing to derive the taint from.
     let node = c.until(&path, |node| !tainted(node, NOT_READY, "NoSchedule")).await?;
     absent(&node, "/status/conditions")
 }
@@ -40,7 +40,7 @@ async fn node_that_is_not_ready_keeps_its_taint(c: &Ctx) -> Result<()> {
     let status = json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}});
     c.create("/api/v1/nodes", with(objects::node(&c.name("a"), c.ns()), status)).await?;
     let path = format!("/api/v1/nodes/{}", c.name("a"));
-    // Once this has been seen to, the rest has been looked at too.
+    // When this taint is set, the controller has processed the other conditions too.
     c.merge(&path, json!({"spec": {"unschedulable": true}})).await?.ok(200)?;
     let node = c.until(&path, |node| tainted(node, UNSCHEDULABLE, "NoSchedule")).await?;
     ensure!(tainted(&node, NOT_READY, "NoSchedule"), "{}", node["spec"]);
@@ -109,7 +109,7 @@ async fn foreign_taints_are_left_alone(c: &Ctx) -> Result<()> {
     is(&read, "/spec/taints", gate["spec"]["taints"].clone())
 }
 
-/// A pod on a node, put there past the scheduler; its path.
+/// Creates a pod on a node, bypassing the scheduler, and returns its path.
 async fn pod_on(c: &Ctx, node: &str, name: &str, tolerations: Value) -> Result<String> {
     let mut spec = json!({"spec": {"nodeName": node}});
     spec["spec"]["tolerations"] = tolerations;
@@ -220,7 +220,7 @@ async fn pods_of_a_silent_node_are_not_ready(c: &Ctx) -> Result<()> {
     c.strategic(&format!("{pod}/status"), up).await?.ok(200)?;
     node.stop();
     c.until(&pod, |pod| condition(pod, "Ready").is_some_and(|c| c["status"] == "False")).await?;
-    // They tolerate it for five minutes, as they were given.
+    // By default pods tolerate it for five minutes.
     let stays = c.read(&stays).await?;
     absent(&stays, "/metadata/deletionTimestamp")
 }
@@ -230,7 +230,7 @@ async fn silent_node_comes_back(c: &Ctx) -> Result<()> {
     let mut node = FakeKubelet::start(c, "a", json!({})).await?;
     node.stop();
     c.until(&node.path, |node| unknown(node) && unreachable(node)).await?;
-    // Its first words may come before its lease is seen, and are overwritten: a kubelet repeats them.
+    // The first status may arrive before its lease is seen and be overwritten: a kubelet repeats it.
     node.resume_heartbeat(c);
     let read = eventually(PATIENCE, || async {
         node.ready(c, "True").await?;
@@ -251,7 +251,7 @@ async fn pods_of_a_deleted_node_are_removed(c: &Ctx) -> Result<()> {
     c.delete(&path).await?.ok(200)?;
     let mut patience = 0;
     loop {
-        // A silent watch is given up after a while, and the collector takes longer.
+        // A quiet watch is given up after a while, and the garbage collector takes longer.
         let url = format!("{all}?watch=true&resourceVersion={}", super::check::rv(&since)?);
         let mut watch = c.watch(&url).await?;
         match watch.until("DELETED", "p").await {

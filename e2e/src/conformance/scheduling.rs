@@ -1,4 +1,4 @@
-//! The scheduler, on nodes that look alive.
+//! The scheduler, on nodes with heartbeats.
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
@@ -29,7 +29,7 @@ cases!["scheduling":
     gates_hold_a_pod,
 ];
 
-/// Waits until the scheduler has said that no node fits.
+/// Waits until the scheduler reports that no node fits.
 async fn refused(c: &Ctx, pod: &str) -> Result<()> {
     let unschedulable = |pod: &Value| condition(pod, "PodScheduled").is_some_and(|c| c["status"] == "False");
     let pod = c.until(pod, unschedulable).await?;
@@ -115,7 +115,7 @@ async fn affinity_in_and_not_in(c: &Ctx) -> Result<()> {
     let within = json!([{"key": "size", "operator": "In", "values": ["s", "m"]}]);
     let pod = FakeKubelet::pod(c, "p", expressions(&within)).await?;
     one.gets(c, &pod).await?;
-    // A node without the label is not in any set.
+    // A node without the label matches no set.
     let without = json!([{"key": "size", "operator": "NotIn", "values": ["s"]}]);
     let pod = FakeKubelet::pod(c, "q", expressions(&without)).await?;
     two.gets(c, &pod).await.map(drop)
@@ -204,7 +204,7 @@ async fn no_room(c: &Ctx) -> Result<()> {
     node.gets(c, &large).await?;
     let second = FakeKubelet::pod(c, "q", asks("2")).await?;
     refused(c, &second).await?;
-    // Room is made by the end of another pod.
+    // The end of another pod frees its resources.
     c.delete_with(&large, json!({"gracePeriodSeconds": 0})).await?.ok(200)?;
     node.gets(c, &second).await.map(drop)
 }
@@ -241,7 +241,7 @@ async fn gates_hold_a_pod(c: &Ctx) -> Result<()> {
     is(&scheduled, "/reason", "SchedulingGated")?;
     c.merge(&pod, json!({"spec": {"schedulingGates": []}})).await?.ok(200)?;
     node.gets(c, &pod).await?;
-    // A pod that waits cannot be bound past its gates.
+    // A pod with scheduling gates cannot be bound.
     let again = with(objects::pod("q"), json!({"spec": {"schedulingGates": [{"name": "example.com/wait"}]}}));
     let (path, _) = c.pod_of(again).await?;
     let binding = json!({"metadata": {"name": "q"}, "target": {"kind": "Node", "name": node.name}});

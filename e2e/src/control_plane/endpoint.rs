@@ -1,4 +1,4 @@
-//! How the API server is reached: from here, and from the cluster's other components.
+//! How the API server is reached: from this process, and from the cluster's components.
 
 use std::{ffi::OsString, net::TcpListener, os::fd::OwnedFd, path::Path};
 
@@ -8,11 +8,10 @@ use tokio::net::TcpSocket;
 use super::run::Run;
 use crate::nodes::network::{self, API_PORT, CONTROL_PLANE, Namespace};
 
-/// Where the API server listens.
 pub(super) enum Endpoint {
-    /// On this machine's loopback, where everybody is.
+    /// On this machine's loopback.
     Loopback(ReservedPort),
-    /// In a network of the cluster's own; we get there through a port on loopback.
+    /// In the cluster's own network, reached through a forwarded port on loopback.
     Forwarded { port: u16, namespace: Namespace },
 }
 
@@ -21,8 +20,8 @@ impl Endpoint {
         Ok(Self::Loopback(ReservedPort::new()?))
     }
 
-    /// Makes the network, and starts what forwards connections into it. `testtool` does that: it has a listening
-    /// socket of our network, which it keeps, as its stdin, and runs in the other.
+    /// Creates the network and starts the forwarder. `testtool` forwards: it inherits a listening socket of this
+    /// network as its stdin and runs in the other network.
     pub(super) fn forwarded(run: &mut Run, testtool: &Path) -> anyhow::Result<Self> {
         let namespace = Namespace::create(run.launcher(), "control-plane")?;
         network::build_control_plane(&namespace)?;
@@ -35,7 +34,7 @@ impl Endpoint {
         Ok(Self::Forwarded { port, namespace })
     }
 
-    /// The URL for us.
+    /// The URL for this process.
     pub(super) fn outside(&self) -> String {
         match self {
             Self::Loopback(ReservedPort { number: port, .. }) | Self::Forwarded { port, .. } => {
@@ -52,7 +51,7 @@ impl Endpoint {
         }
     }
 
-    /// What to write before a command so that it runs where the components do.
+    /// The command prefix that runs a program in the network of the components.
     pub(super) fn prefix(&self) -> Vec<OsString> {
         self.namespace().map(Namespace::prefix).unwrap_or_default()
     }
@@ -68,26 +67,26 @@ impl Endpoint {
         match self {
             Self::Loopback(port) => vec![
                 format!("--secure-port={}", port.number),
-                // We hold the port, see `ReservedPort`.
+                // This process holds the port, see `ReservedPort`.
                 "--permit-port-sharing=true".into(),
                 "--bind-address=127.0.0.1".into(),
                 "--advertise-address=127.0.0.1".into(),
-                // A loopback address is refused as an endpoint of the `kubernetes` service.
+                // A loopback address is not valid as an endpoint of the `kubernetes` Service.
                 "--endpoint-reconciler-type=none".into(),
             ],
             Self::Forwarded { .. } => vec![
                 format!("--secure-port={API_PORT}"),
                 format!("--bind-address={CONTROL_PLANE}"),
                 format!("--advertise-address={CONTROL_PLANE}"),
-                // No kube-proxy runs beside it: webhooks are reached at their pods.
+                // No kube-proxy runs next to the API server: it connects to webhooks by pod address.
                 "--enable-aggregator-routing=true".into(),
             ],
         }
     }
 }
 
-/// A port that is ours from before the server starts until after it ended, so that there is no race for it:
-/// we hold it bound, but do not listen, and the server is told that it may share it.
+/// A port that stays reserved from before the server starts until after it has exited, which avoids a race: this
+/// process keeps it bound without listening, and the server is allowed to share it.
 pub(super) struct ReservedPort {
     number: u16,
     _socket: TcpSocket,

@@ -1,4 +1,4 @@
-//! However a cluster comes to its end, nothing of it is left.
+//! A cluster leaves no processes and files behind, however it ends.
 
 use std::{
     io::{BufRead as _, BufReader},
@@ -17,11 +17,11 @@ use nodekeeper_e2e::{
 
 use super::{eventually, processes::Processes};
 
-/// As the kernel has them: names are cut off after 15 characters.
+/// The kernel truncates names after 15 characters.
 const COMPONENTS: [&str; 4] = ["etcd", "kube-apiserver", "kube-controller", "kube-scheduler"];
 
 #[tokio::test]
-async fn nothing_is_left_when_it_is_stopped() -> anyhow::Result<()> {
+async fn nothing_is_left_after_stop() -> anyhow::Result<()> {
     let Some(cluster) = or_skip(Cluster::control_plane().await)? else { return Ok(()) };
     let folder = cluster.folder().to_owned();
     let components = Processes::working_in(&folder);
@@ -58,9 +58,9 @@ async fn nothing_is_left_after_kill_9_of_its_owner() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn the_next_start_sweeps_what_even_the_reaper_left() -> anyhow::Result<()> {
+async fn the_next_start_removes_what_the_reaper_left() -> anyhow::Result<()> {
     let Some(mut settings) = or_skip(settings_with_binaries())? else { return Ok(()) };
-    // A place of its own, so that no other test's start does the sweeping.
+    // A separate cache, so that no other test's start cleans up.
     let cache = tempfile::tempdir()?;
     settings.cache = cache.path().to_owned();
 
@@ -69,7 +69,7 @@ async fn the_next_start_sweeps_what_even_the_reaper_left() -> anyhow::Result<()>
     children.named("sh").kill();
     eventually("the reaper to die", async || Ok(children.alive().len() == COMPONENTS.len())).await?;
     assert_eq!(held.kill_owner().signal(), Some(9));
-    assert_eq!(children.alive().len(), COMPONENTS.len(), "who ended them?");
+    assert_eq!(children.alive().len(), COMPONENTS.len(), "components exited early");
     assert!(held.folder.exists());
 
     let next = Cluster::start(Options::new(settings)).await?;
@@ -89,11 +89,11 @@ fn settings_with_binaries() -> anyhow::Result<Settings> {
     Ok(settings)
 }
 
-/// A cluster that another process owns.
+/// A cluster owned by another process.
 struct Held {
     owner: Child,
     folder: PathBuf,
-    /// Kept open, or the owner would fail when it writes, and end in an orderly way.
+    /// Kept open; otherwise the owner would fail to write and exit in an orderly way.
     _output: BufReader<ChildStdout>,
 }
 
@@ -115,8 +115,8 @@ impl Held {
     }
 
     fn kill_owner(&mut self) -> ExitStatus {
-        self.owner.kill().expect("it is ours to kill");
-        self.owner.wait().expect("it is our child")
+        self.owner.kill().expect("the owner is a child");
+        self.owner.wait().expect("the owner is a child")
     }
 }
 

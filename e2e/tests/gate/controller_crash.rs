@@ -1,4 +1,4 @@
-//! Controllers that die, anywhere: who comes next goes on from what is in the cluster.
+//! Controllers that crash: the next leader continues from the state in the cluster.
 
 use anyhow::{Context as _, Result, ensure};
 use kube::ResourceExt as _;
@@ -7,29 +7,29 @@ use serde_json::json;
 use crate::fault_proxy::{FaultProxy, KillPoint};
 use crate::pod_observer::PodObserver;
 use crate::steps::{
-    controller, controller_with, delete_lease, gate, leader, no_workers_left, node, node_is, opens, record,
-    until, worker_on,
+    controller, controller_with, delete_lease, gate, is_verified, leader, no_workers_left, node, node_is,
+    record, until, worker_on,
 };
 use crate::worker::{State, say};
 use crate::world::{NAMESPACE, WorkerBehaviour, World, machine};
 
-/// A controller is killed before and after each of its writes, one after the other, until a run has no more of them.
-/// Each time the node gets the two workers that it needs and no third, and both attempts count once.
-pub async fn f06_a_controller_that_is_killed_at_any_write_loses_nothing(world: impl World) -> Result<()> {
+/// A controller is killed before and after each of its writes, in one run each, until a run has no further write.
+/// Each time the node gets exactly the two workers it needs, and both attempts are counted once.
+pub async fn f06_a_crash_at_any_write_loses_nothing(world: impl World) -> Result<()> {
     gate(&world, "default", json!({})).await?;
     for side in [KillPoint::BeforeWrite, KillPoint::AfterWrite] {
         let mut write = 1;
         while killed_at(&world, side(write)).await.with_context(|| format!("killed {:?}", side(write)))? {
             write += 1;
         }
-        // The lease, two workers made and removed, two records, two Events: each of them at least.
-        ensure!(write > 8, "there are only {} writes to be killed at", write - 1);
+        // At least: the lease, creation and deletion of two workers, two records, two Events.
+        ensure!(write > 8, "the controller makes only {} writes", write - 1);
         println!("killed at each of {} writes", write - 1);
     }
     Ok(())
 }
 
-/// Whether there was such a write at all.
+/// Returns whether the controller reached that write.
 async fn killed_at(world: &impl World, kill_point: KillPoint) -> Result<bool> {
     let name = match kill_point {
         KillPoint::BeforeWrite(n) => format!("before-{n}"),
@@ -40,9 +40,9 @@ async fn killed_at(world: &impl World, kill_point: KillPoint) -> Result<bool> {
     let doomed =
         controller_with(world, &format!("{name}-doomed"), FaultProxy::killing_at(kill_point), |_| {});
     world.join(machine(&name)).await?;
-    // Either it is killed, or it comes to the end of the story.
+    // The controller is killed, or completes the scenario.
     let story = async {
-        opens(world, &name).await?;
+        is_verified(world, &name).await?;
         no_workers_left(world).await
     };
     tokio::select! {
@@ -54,7 +54,7 @@ async fn killed_at(world: &impl World, kill_point: KillPoint) -> Result<bool> {
     doomed.kill();
     delete_lease(world).await?;
     let next = controller(world, &format!("{name}-next"));
-    let record = opens(world, &name).await?;
+    let record = is_verified(world, &name).await?;
     ensure!((record.number, record.attempts) == (2, 2), "{record:?}");
     no_workers_left(world).await?;
     let seen = observer.assert_one_worker_per_node()?;
@@ -65,8 +65,9 @@ async fn killed_at(world: &impl World, kill_point: KillPoint) -> Result<bool> {
     Ok(reached)
 }
 
-/// The leader dies while a worker runs. The other leads when the lease is over, and waits for the same worker.
-pub async fn f06_the_next_leader_goes_on_with_the_same_worker(world: impl World) -> Result<()> {
+/// The leader crashes while a worker runs. The other replica acquires the expired lease and waits for the same
+/// worker.
+pub async fn f06_the_next_leader_waits_for_the_same_worker(world: impl World) -> Result<()> {
     let observer = PodObserver::start(&world);
     gate(&world, "default", json!({})).await?;
     let first = controller(&world, "first");
@@ -74,13 +75,13 @@ pub async fn f06_the_next_leader_goes_on_with_the_same_worker(world: impl World)
     let _second = controller(&world, "second");
     world.behaviours().set("node", WorkerBehaviour::Fails { first: 1 });
     world.join(machine("node")).await?;
-    node_is(&world, "node", "blamed once", |node| record(node).is_some()).await?;
+    node_is(&world, "node", "failed once", |node| record(node).is_some()).await?;
     world.behaviours().set("node", WorkerBehaviour::Hangs);
     let pod = worker_on(&world, "node").await?;
     first.kill();
     until(&world, "the second leads", async || Ok((leader(&world).await? == "second").then_some(()))).await?;
     say(&world.client(), &pod, State::Passed).await?;
-    let record = opens(&world, "node").await?;
+    let record = is_verified(&world, "node").await?;
     ensure!((record.number, record.attempts) == (2, 2), "{record:?}");
     no_workers_left(&world).await?;
     let seen = observer.assert_one_worker_per_node()?;
@@ -88,9 +89,8 @@ pub async fn f06_the_next_leader_goes_on_with_the_same_worker(world: impl World)
     Ok(())
 }
 
-/// The API server answers every other read with an error while a controller starts: a worker that runs is not taken
-/// for lost.
-pub async fn f10_a_read_that_fails_is_no_lost_worker(world: impl World) -> Result<()> {
+/// The API server fails every other read while a controller starts: a running worker is not considered lost.
+pub async fn f10_a_failed_read_is_not_a_lost_worker(world: impl World) -> Result<()> {
     let observer = PodObserver::start(&world);
     gate(&world, "default", json!({})).await?;
     let first = controller(&world, "first");
@@ -102,7 +102,7 @@ pub async fn f10_a_read_that_fails_is_no_lost_worker(world: impl World) -> Resul
     let second = controller_with(&world, "second", FaultProxy::failing_reads(9), |_| {});
     until(&world, "the second leads", async || Ok((leader(&world).await? == "second").then_some(()))).await?;
     say(&world.client(), &pod, State::Passed).await?;
-    let record = opens(&world, "unread").await?;
+    let record = is_verified(&world, "unread").await?;
     ensure!((record.number, record.attempts) == (1, 1), "{record:?}");
     no_workers_left(&world).await?;
     let seen = observer.assert_one_worker_per_node()?;
@@ -111,12 +111,12 @@ pub async fn f10_a_read_that_fails_is_no_lost_worker(world: impl World) -> Resul
     Ok(())
 }
 
-/// Pods are read where workers are, and nowhere else; of other namespaces at most those of a single node.
-pub async fn f12_only_workers_are_read(world: impl World) -> Result<()> {
+/// Pods are read only in the workers' namespace; elsewhere at most those of a single node.
+pub async fn f12_only_worker_pods_are_read(world: impl World) -> Result<()> {
     gate(&world, "default", json!({})).await?;
     let controller = controller(&world, "a");
     world.join(machine("quiet")).await?;
-    opens(&world, "quiet").await?;
+    is_verified(&world, "quiet").await?;
     no_workers_left(&world).await?;
     let asked = controller.proxy.requests();
     let pods: Vec<&str> =
@@ -124,6 +124,6 @@ pub async fn f12_only_workers_are_read(world: impl World) -> Result<()> {
     let own = format!("/api/v1/namespaces/{NAMESPACE}/pods");
     let all = |uri: &&&str| !uri.contains(&own) && !uri.contains("spec.nodeName");
     let all: Vec<_> = pods.iter().filter(all).collect();
-    ensure!(!pods.is_empty() && all.is_empty(), "pods of everybody are read: {all:?} of {pods:?}");
+    ensure!(!pods.is_empty() && all.is_empty(), "pods of other namespaces are read: {all:?} of {pods:?}");
     Ok(())
 }

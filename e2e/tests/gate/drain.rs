@@ -1,4 +1,4 @@
-//! Pods that have to go before a node does, and budgets that keep them.
+//! Draining a node before its deletion, and budgets that block evictions.
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::apps::v1::ReplicaSet;
@@ -23,7 +23,7 @@ fn budgets(world: &impl World) -> Api<PodDisruptionBudget> {
     Api::namespaced(world.client(), WORKLOADS)
 }
 
-/// Runs a pod on a node, of a ReplicaSet whose controller is away: one that goes does not come back.
+/// Runs a pod on a node. Its ReplicaSet controller does not run, so an evicted pod is not created again.
 pub async fn run_on(world: &impl World, node: &str, name: &str, annotations: Value) -> Result<()> {
     let labels = json!({"app": name});
     let spec = json!({"nodeName": node, "terminationGracePeriodSeconds": 1, "automountServiceAccountToken": false,
@@ -46,8 +46,8 @@ pub async fn run_on(world: &impl World, node: &str, name: &str, annotations: Val
     .await
 }
 
-/// The pod runs on node `one`, and may not go.
-async fn guarded(world: &impl World) -> Result<()> {
+/// A pod on node `one` that a budget protects.
+async fn run_protected_pod(world: &impl World) -> Result<()> {
     run_on(world, "one", "web", json!({})).await?;
     let spec = json!({"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}});
     let budget = serde_json::from_value(json!({"metadata": {"name": "web-budget"}, "spec": spec}))?;
@@ -59,69 +59,69 @@ async fn guarded(world: &impl World) -> Result<()> {
     .await
 }
 
-/// The node can be scheduled to, and nothing reminds of us.
-async fn is_free(world: &impl World, uid: &str) -> Result<()> {
-    node_is(world, "one", "free", |node| !is_cordoned(node) && !is_marked(node)).await?;
-    ensure!(is_there(world, "one", uid).await?, "it was deleted");
-    ensure!(pods(world).get("web").await?.metadata.deletion_timestamp.is_none(), "its pod is going");
+/// The node is schedulable and has no cordon annotation.
+async fn is_uncordoned(world: &impl World, uid: &str) -> Result<()> {
+    node_is(world, "one", "uncordoned", |node| !is_cordoned(node) && !is_marked(node)).await?;
+    ensure!(is_there(world, "one", uid).await?, "the node was deleted");
+    ensure!(pods(world).get("web").await?.metadata.deletion_timestamp.is_none(), "its pod is being deleted");
     Ok(())
 }
 
-/// A budget lets nobody go: it is waited for and named, then it is given up and the node is free. When the budget is gone
-/// and somebody asks again, the pod goes and then the node.
-pub async fn a_drain_that_a_budget_blocks_is_given_up_and_asked_for_again(world: impl World) -> Result<()> {
+/// A budget blocks every eviction: this is reported, the drain times out, and the node is uncordoned. After the
+/// budget is deleted and the replacement is requested again, the pod is evicted and the node deleted.
+pub async fn a_drain_blocked_by_a_budget_times_out_and_can_be_retried(world: impl World) -> Result<()> {
     let drain = json!({"totalSeconds": 10, "podSeconds": 5});
     let _controller =
         start_controller(&world, json!({"drain": drain, "budget": {"groupPercent": 100}})).await?;
-    guarded(&world).await?;
+    run_protected_pod(&world).await?;
     let uid = request_remediation(&world, "one").await?;
-    node_is(&world, "one", "cordoned by us", |node| is_cordoned(node) && is_marked(node)).await?;
+    node_is(&world, "one", "cordoned by the controller", |node| is_cordoned(node) && is_marked(node)).await?;
     remediation_condition(&world, "one", ("Drained", "False", "Draining"), "web-budget").await?;
     let given_up = ("Succeeded", "False", "DrainTimedOut");
     let message = remediation_condition(&world, "one", given_up, "web-budget").await?;
     ensure!(message.contains("1 pods are left after 10 s, default/web among them"), "{message}");
-    is_free(&world, &uid).await?;
+    is_uncordoned(&world, &uid).await?;
 
     budgets(&world).delete("web-budget", &DeleteParams::default()).await?;
     remediations(&world).delete(&uid, &DeleteParams::default()).await?;
     request_remediation(&world, "one").await?;
     is_replaced(&world, "one", &uid).await?;
     let left = pods(&world).get_opt("web").await?;
-    ensure!(left.is_none(), "the node went before its pod: {left:?}");
+    ensure!(left.is_none(), "the node was deleted before its pod: {left:?}");
     Ok(())
 }
 
-/// In the middle of a drain somebody pauses everything: it is given up, and not resumed when the pause is over.
-pub async fn a_pause_ends_a_drain_and_frees_the_node(world: impl World) -> Result<()> {
+/// A pause during a drain ends the drain, which is not resumed afterwards.
+pub async fn a_pause_ends_a_drain_and_uncordons_the_node(world: impl World) -> Result<()> {
     let _controller = start_controller(&world, json!({})).await?;
-    guarded(&world).await?;
+    run_protected_pod(&world).await?;
     let uid = request_remediation(&world, "one").await?;
     remediation_condition(&world, "one", ("Drained", "False", "Draining"), "web-budget").await?;
     ensure!(is_cordoned(&node(&world, "one").await?), "it is not cordoned");
     edit_policy(&world, json!({"pause": {"reason": "a storm", "until": "2100-01-01T00:00:00Z"}})).await?;
     remediation_condition(&world, "one", ("Succeeded", "False", "Paused"), "a storm").await?;
-    is_free(&world, &uid).await?;
+    is_uncordoned(&world, &uid).await?;
     edit_policy(&world, json!({"pause": null})).await?;
-    // Another one is done meanwhile: the first had its chance.
+    // Another replacement completes meanwhile, so the controller had time to resume the first.
     let other = request_remediation(&world, "two").await?;
     let held = ("Approved", "False", "BudgetSpent");
     remediation_condition(&world, "two", held, "groupPercent").await?;
     edit_policy(&world, json!({"budget": {"groupPercent": 100}})).await?;
     is_replaced(&world, "two", &other).await?;
-    is_free(&world, &uid).await
+    is_uncordoned(&world, &uid).await
 }
 
-/// Somebody cordoned the node before: whatever becomes of the drain, that stays.
-pub async fn a_cordon_of_a_person_is_never_undone(world: impl World) -> Result<()> {
+/// A user cordoned the node before: the cordon stays whatever the drain results in.
+pub async fn a_users_cordon_is_kept(world: impl World) -> Result<()> {
     let drain = json!({"totalSeconds": 10, "podSeconds": 5});
     let _controller = start_controller(&world, json!({"drain": drain})).await?;
-    guarded(&world).await?;
+    run_protected_pod(&world).await?;
     patch_node(&world, "one", json!({"spec": {"unschedulable": true}})).await?;
     let uid = request_remediation(&world, "one").await?;
     remediation_condition(&world, "one", ("Drained", "False", "Draining"), "web-budget").await?;
-    ensure!(!is_marked(&node(&world, "one").await?), "a person's cordon was marked as ours");
+    ensure!(!is_marked(&node(&world, "one").await?), "a user's cordon has the controller's annotation");
     remediation_condition(&world, "one", ("Succeeded", "False", "DrainTimedOut"), "").await?;
-    // The policy is gone over when the act ends: that is when cordons of ours go.
+    // The controller removes its cordons when it reconciles the policy after the act.
     until(&world, "the act has ended", async || {
         let policy = crate::remediation::policies(&world).get("default").await?;
         let acts = policy.data["status"]["reservations"].as_array().context("no acts")?;

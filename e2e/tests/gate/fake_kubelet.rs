@@ -1,6 +1,5 @@
-//! A real control plane. All kubelets are one hollow one: it watches the workers of all nodes, and reports of each what
-//! the behaviour of its node says; of other pods, that they run. (That the real worker comes to such reports is shown by the
-//! walk.)
+//! A real control plane with one fake kubelet for all nodes. It reports each worker as its [`WorkerBehaviour`] says,
+//! and other pods as running.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -30,30 +29,30 @@ use tokio::time::{Instant, sleep};
 use crate::worker::{State, identity, say};
 use crate::world::{MISSING, Machine, NAMESPACE, WORKLOADS, WorkerBehaviour, WorkerBehaviours, World};
 
-/// Scenarios share them one after the other: each controller looks after every node that there is.
+/// Scenarios use them one after the other, because each controller acts on every node.
 static CLUSTERS: Pool<Cluster> = Pool::of(3);
-/// No boot is like another.
+/// Makes boot ids unique.
 static BOOTS: AtomicU32 = AtomicU32::new(0);
 
 const PATIENCE: Duration = Duration::from_mins(2);
-/// How long a check may take before it gives up; as the gates of the scenarios say.
+/// The check timeout in the gates of the scenarios.
 const CHECK: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(50);
 
 pub struct FakeKubeletWorld {
     client: Client,
     behaviours: WorkerBehaviours,
-    /// Machines without power.
+    /// Nodes that are switched off.
     off: Off,
     _kubelet: JoinSet<()>,
-    /// Last: it goes back when its kubelet is gone.
+    /// The last field: the cluster returns to the pool after its kubelet has stopped.
     cluster: Taken<'static, Cluster>,
 }
 
 type Off = Arc<Mutex<BTreeSet<String>>>;
 
 impl FakeKubeletWorld {
-    /// As it was before the first scenario, whatever became of the last one.
+    /// Removes what the last scenario left.
     pub async fn start() -> Result<Self> {
         let cluster = CLUSTERS.take(begin).await?;
         let client = cluster.client()?;
@@ -70,9 +69,9 @@ impl FakeKubeletWorld {
 
 async fn begin() -> Result<Cluster> {
     let mut options = Options::from_env()?;
-    // Nobody renews the leases of these nodes.
+    // The leases of these nodes are not renewed.
     options.controller_manager_flags.push("--node-monitor-grace-period=1h".into());
-    // The pods of these are the scenarios' to make.
+    // The scenarios create the pods of these controllers.
     let controllers = "--controllers=*,-daemonset-controller,-replicaset-controller";
     options.controller_manager_flags.push(controllers.into());
     let cluster = Cluster::start(options).await?;
@@ -90,25 +89,24 @@ async fn begin() -> Result<Cluster> {
     Ok(cluster)
 }
 
-/// Each new kind is served when its storage is there, whatever is with the others.
+/// Each kind is served as soon as its storage is ready, independent of the others.
 async fn served<K>(api: &Api<K>) -> Result<()>
 where
     K: Resource + Clone + std::fmt::Debug + DeserializeOwned,
 {
     let end = Instant::now() + PATIENCE;
     while let Err(error) = api.list(&ListParams::default()).await {
-        ensure!(Instant::now() < end, "the new kind is not served: {error}");
+        ensure!(Instant::now() < end, "the CRD is not served: {error}");
         sleep(LOOK).await;
     }
     Ok(())
 }
 
-/// A boot that no node had before.
 fn boot() -> String {
     format!("boot-{}", BOOTS.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Removes what a scenario made. Gates first, so that nobody is about to make more.
+/// Deletes the objects of the last scenario. Gates first, so that no new workers are created.
 async fn clean(client: &Client) -> Result<()> {
     let pods = Api::<Pod>::namespaced(client.clone(), NAMESPACE);
     remove(&Api::<NodeGate>::all(client.clone())).await?;
@@ -135,12 +133,12 @@ where
         if left.is_empty() {
             return Ok(());
         }
-        ensure!(Instant::now() < end, "{} of the last scenario do not go away", left.len());
+        ensure!(Instant::now() < end, "{} objects of the last scenario are not deleted", left.len());
         api.delete_collection(&DeleteParams::default().grace_period(0), &ListParams::default()).await?;
     }
 }
 
-/// Takes on what is bound to any node, and lets go what is deleted. Begins anew whenever its watch ends.
+/// Reports bound pods and removes deleted ones on all nodes. Restarts its watch whenever it ends.
 async fn kubelet(client: Client, pods: Api<Pod>, behaviours: WorkerBehaviours, off: Off) {
     let mut known = BTreeSet::new();
     let mut reports = JoinSet::new();
@@ -194,7 +192,7 @@ async fn report(client: &Client, pod: &Pod, behaviour: WorkerBehaviour) {
         WorkerBehaviour::Fails { first } if number <= first => State::Failed,
         WorkerBehaviour::Fails { .. } => State::Passed,
     };
-    // A pod that was deleted meanwhile has nobody to tell.
+    // The pod may have been deleted meanwhile.
     drop(say(client, pod, state).await);
 }
 
@@ -221,7 +219,7 @@ impl World for FakeKubeletWorld {
 
     async fn join(&self, machine: Machine) -> Result<()> {
         let Machine { name, mut labels, taints, ready: is_ready } = machine;
-        // As every kubelet does: a node without a label is patched in another way.
+        // Every kubelet sets these labels: a node without labels needs another patch.
         labels.entry("kubernetes.io/hostname".into()).or_insert_with(|| name.clone());
         labels.insert("kubernetes.io/os".into(), "linux".into());
         self.off.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);

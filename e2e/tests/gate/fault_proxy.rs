@@ -1,5 +1,5 @@
-//! The proxy between a controller and its API server: who listens here knows what was requests and answered, and can kill_point it
-//! before or after any write. To the controller a kill_point is `kill -9`.
+//! A proxy between a controller and its API server. It records requests and responses, and can kill the controller
+//! before or after any write.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,17 +11,17 @@ use kube::Client;
 use kube::client::Body;
 use tokio::sync::watch;
 
-/// Where a proxy is kill_point: so many writes are made, counted from 1. Renewals of the lease do not count: they are all alike.
+/// The write, counted from 1, at which the controller is killed. Lease renewals do not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KillPoint {
-    /// The write is never sent.
+    /// The write is not sent.
     BeforeWrite(usize),
-    /// It lands, and the answer is lost.
+    /// The write is applied, and its response is lost.
     AfterWrite(usize),
 }
 
 impl KillPoint {
-    /// Which write.
+    /// The number of the write.
     pub fn write(self) -> usize {
         match self {
             Self::BeforeWrite(n) | Self::AfterWrite(n) => n,
@@ -29,10 +29,9 @@ impl KillPoint {
     }
 }
 
-/// What happens just before a write is carried on, told by its method and path: others write at the worst of moments.
+/// Runs before each write is forwarded, with its method and path, so that a test can change objects first.
 pub type WriteHook = Box<dyn Fn(Method, String) -> BoxFuture<'static, ()> + Send + Sync>;
 
-/// One request and its answer.
 #[derive(Clone, Debug)]
 pub struct RecordedRequest {
     pub method: Method,
@@ -41,19 +40,18 @@ pub struct RecordedRequest {
 }
 
 impl RecordedRequest {
-    /// Whether it was about nodes themselves.
     pub fn is_about_nodes(&self) -> bool {
         self.uri.split('?').next().is_some_and(|path| path.starts_with("/api/v1/nodes"))
     }
 
-    /// Whether somebody would miss something after it: a node, or a pod that is no worker.
+    /// Whether it deletes a node or claim, or evicts a pod.
     pub fn is_destructive(&self) -> bool {
         let deletes_node = self.method == Method::DELETE && self.is_about_nodes();
         deletes_node || self.uri.contains("/eviction") || self.uri.contains("/nodeclaims/")
     }
 }
 
-/// A proxy. Clones are the same one.
+/// Clones share their state.
 #[derive(Clone, Default)]
 pub struct FaultProxy(Arc<Inner>);
 
@@ -61,7 +59,7 @@ pub struct FaultProxy(Arc<Inner>);
 struct Inner {
     kill_point: Option<KillPoint>,
     before_write: Option<WriteHook>,
-    /// So many reads are answered with a 500 first.
+    /// How many reads may still fail.
     failing_reads: AtomicUsize,
     writes: AtomicUsize,
     killed_flag: watch::Sender<bool>,
@@ -73,39 +71,35 @@ impl FaultProxy {
         Self(Arc::new(Inner { kill_point: Some(kill_point), ..Inner::default() }))
     }
 
-    /// Somebody is faster with every write.
     pub fn with_write_hook(before_write: WriteHook) -> Self {
         Self(Arc::new(Inner { before_write: Some(before_write), ..Inner::default() }))
     }
 
-    /// The API server is in error at first.
+    /// Every other one of the first `reads` reads fails with 500.
     pub fn failing_reads(reads: usize) -> Self {
         Self(Arc::new(Inner { failing_reads: AtomicUsize::new(reads), ..Inner::default() }))
     }
 
-    /// A client at the near end.
     pub fn client(&self, upstream: Client) -> Client {
         Client::new(ProxyService { proxy: self.clone(), upstream }, "default")
     }
 
-    /// How many writes were begun.
     pub fn writes(&self) -> usize {
         self.0.writes.load(Ordering::SeqCst)
     }
 
-    /// What was requests so upstream.
+    /// The requests with a response, in order.
     pub fn requests(&self) -> Vec<RecordedRequest> {
         self.0.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// From now on nothing gets through.
+    /// From now on no request is forwarded.
     pub fn kill(&self) {
         self.0.killed_flag.send_replace(true);
     }
 
-    /// Returns when it is kill_point.
     pub async fn killed(&self) {
-        // The sender lives as long as we do.
+        // The sender lives as long as this proxy.
         let _ = self.0.killed_flag.subscribe().wait_for(|killed_flag| *killed_flag).await;
     }
 
@@ -142,7 +136,7 @@ impl FaultProxy {
         answer
     }
 
-    /// Every other read, so that what is failing_reads once is requests again.
+    /// Only every other read, so that a retry succeeds.
     fn fails_read(&self) -> bool {
         let left = self.0.failing_reads.load(Ordering::SeqCst);
         self.0.failing_reads.store(left.saturating_sub(1), Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! Gates that are changed, paused and deleted while a worker runs.
+//! Gates that are changed, paused or deleted while a worker runs.
 
 use anyhow::{Context as _, Result, ensure};
 use kube::ResourceExt as _;
@@ -7,15 +7,15 @@ use serde_json::json;
 
 use crate::pod_observer::PodObserver;
 use crate::steps::{
-    controller, edit_gate, gate, gates, is_gated, no_workers_left, node, node_is, opens, record, until,
+    controller, edit_gate, gate, gates, is_gated, is_verified, no_workers_left, node, node_is, record, until,
     worker_on, workers_of,
 };
 use crate::worker::{State, identity, say};
 use crate::world::{BROKEN, WORKS, WorkerBehaviour, World, machine};
 
-/// A gate is changed while a worker runs: its verdict is about the gate as it was, and opens nothing. The next worker
-/// is for the gate as it is.
-pub async fn a_gate_that_is_edited_begins_anew(world: impl World) -> Result<()> {
+/// A verdict about an older generation of the gate does not remove the taint. The next worker checks the new
+/// generation.
+pub async fn an_edited_gate_discards_earlier_verdicts(world: impl World) -> Result<()> {
     gate(&world, "default", json!({})).await?;
     let _controller = controller(&world, "a");
     world.behaviours().set("edited", WorkerBehaviour::Hangs);
@@ -24,20 +24,22 @@ pub async fn a_gate_that_is_edited_begins_anew(world: impl World) -> Result<()> 
     world.behaviours().set("edited", BROKEN);
     edit_gate(&world, "default", json!({"retry": {"maxRetries": 9}})).await?;
     drop(say(&world.client(), &old, State::Passed).await);
-    let blamed =
-        node_is(&world, "edited", "blamed", |node| record(node).is_some_and(|it| it.attempts > 0)).await?;
-    ensure!(is_gated(&blamed), "a verdict for the gate as it was opened it as it is");
+    let failed =
+        node_is(&world, "edited", "failed", |node| record(node).is_some_and(|it| it.attempts > 0)).await?;
+    ensure!(is_gated(&failed), "a verdict about an older generation removed the taint");
     world.behaviours().set("edited", WorkerBehaviour::Hangs);
     let new = worker_on(&world, "edited").await?;
-    ensure!(identity(&new)?.gate_generation > identity(&old)?.gate_generation, "not for the gate as it is");
+    ensure!(
+        identity(&new)?.gate_generation > identity(&old)?.gate_generation,
+        "the worker is for an older generation"
+    );
     say(&world.client(), &new, State::Passed).await?;
-    opens(&world, "edited").await?;
+    is_verified(&world, "edited").await?;
     no_workers_left(&world).await
 }
 
-/// A gate is deleted while a worker runs: the worker goes, the taint is nobody's to take, and the node passes when
-/// there is a gate again.
-pub async fn a_gate_that_is_deleted_leaves_the_node_alone(world: impl World) -> Result<()> {
+/// The worker of a deleted gate is deleted, and the taint stays until there is a gate again.
+pub async fn a_deleted_gate_leaves_the_taint(world: impl World) -> Result<()> {
     gate(&world, "default", json!({})).await?;
     let _controller = controller(&world, "a");
     world.behaviours().set("ungated", WorkerBehaviour::Hangs);
@@ -45,16 +47,16 @@ pub async fn a_gate_that_is_deleted_leaves_the_node_alone(world: impl World) -> 
     worker_on(&world, "ungated").await?;
     gates(&world).delete("default", &DeleteParams::default()).await?;
     no_workers_left(&world).await?;
-    ensure!(is_gated(&node(&world, "ungated").await?), "a taint was taken that no gate answers for");
+    ensure!(is_gated(&node(&world, "ungated").await?), "the taint was removed without a gate");
     world.behaviours().set("ungated", WORKS);
     gate(&world, "default", json!({})).await?;
-    let record = opens(&world, "ungated").await?;
+    let record = is_verified(&world, "ungated").await?;
     ensure!(record.attempts == 1, "{record:?}");
     no_workers_left(&world).await
 }
 
-/// A gate is paused: no worker starts, and a worker that passes opens nothing, until it is enforced again.
-pub async fn a_gate_that_is_paused_opens_nothing(world: impl World) -> Result<()> {
+/// While a gate is paused no worker starts, and a passed worker does not remove the taint.
+pub async fn a_paused_gate_removes_no_taint(world: impl World) -> Result<()> {
     let observer = PodObserver::start(&world);
     let only = |pool: &str| json!({"matchLabels": {"pool": pool}});
     gate(&world, "paused", json!({"nodeSelector": only("paused")})).await?;
@@ -66,18 +68,18 @@ pub async fn a_gate_that_is_paused_opens_nothing(world: impl World) -> Result<()
     edit_gate(&world, "paused", json!({"enforcement": "Paused"})).await?;
     drop(say(&world.client(), &pod, State::Passed).await);
     world.join(machine("new").labelled("pool", "paused")).await?;
-    // The other came last and is through: those two had their chance.
+    // This node came last and is verified, so the controller had time to act on the others.
     world.join(machine("other").labelled("pool", "other")).await?;
-    opens(&world, "other").await?;
+    is_verified(&world, "other").await?;
     for name in ["running", "new"] {
-        ensure!(is_gated(&node(&world, name).await?), "{name} was let in by a gate that is paused");
+        ensure!(is_gated(&node(&world, name).await?), "a paused gate removed the taint of {name}");
     }
     let uid = node(&world, "new").await?.uid().context("no uid")?;
-    ensure!(observer.seen()?.of(&uid) == 0, "a worker started for a gate that is paused");
+    ensure!(observer.seen()?.of(&uid) == 0, "a worker started for a paused gate");
     world.behaviours().set("running", WORKS);
     edit_gate(&world, "paused", json!({"enforcement": "Enforce"})).await?;
     for name in ["running", "new"] {
-        opens(&world, name).await?;
+        is_verified(&world, name).await?;
     }
     until(&world, "no worker is left", async || Ok(workers_of(&world, "new").await?.is_empty().then_some(())))
         .await

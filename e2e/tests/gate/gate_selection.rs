@@ -1,4 +1,4 @@
-//! Which gate serves a node, what it waits for, and what it does where it only looks.
+//! Which gate applies to a node, what it waits for, and dry runs.
 
 use anyhow::{Context as _, Result, ensure};
 use http::Method;
@@ -11,14 +11,13 @@ use serde_json::json;
 use crate::fault_proxy::RecordedRequest;
 use crate::pod_observer::PodObserver;
 use crate::steps::{
-    controller, edit_gate, event_on, gate, gate_condition, gates, is_gated, is_labelled, no_workers_left,
-    node, opens, patch_node, record,
+    controller, edit_gate, event_on, gate, gate_condition, gates, is_gated, is_labelled, is_verified,
+    no_workers_left, node, patch_node, record,
 };
 use crate::world::{BROKEN, IMAGE, WORKS, World, machine};
 
-/// A gate that only looks: workers run, Events say what would become of the nodes, and no node is written until the
-/// gate is enforced.
-pub async fn a_dry_run_tells_and_writes_no_node(world: impl World) -> Result<()> {
+/// With a dry-run gate workers run and Events report the outcome, but no node is written until the gate is enforced.
+pub async fn a_dry_run_emits_events_and_writes_no_node(world: impl World) -> Result<()> {
     gate(&world, "default", json!({"enforcement": "DryRun"})).await?;
     let controller = controller(&world, "a");
     let written = || {
@@ -31,26 +30,26 @@ pub async fn a_dry_run_tells_and_writes_no_node(world: impl World) -> Result<()>
     }
     event_on(&world, "good", "NodeGateDryRun", "would be let in").await?;
     event_on(&world, "bad", "NodeGateDryRun", "would stay tainted: dns").await?;
-    // Again and again, and still only in words.
+    // Later workers run too, still without a write.
     event_on(&world, "bad", "NodeGateDryRun", "worker 2").await?;
     gate_condition(&world, "default", ("Ready", "False", "DryRun")).await?;
     for name in ["good", "bad"] {
         let node = node(&world, name).await?;
-        ensure!(is_gated(&node) && !is_labelled(&node), "{name} was let in: {:?}", node.spec);
+        ensure!(is_gated(&node) && !is_labelled(&node), "{name} was untainted: {:?}", node.spec);
         ensure!(record(&node).is_none(), "{name} has a record: {:?}", node.annotations());
     }
     ensure!(written().is_empty(), "{:?}", written());
     world.behaviours().set("bad", WORKS);
     edit_gate(&world, "default", json!({"enforcement": "Enforce"})).await?;
     for name in ["good", "bad"] {
-        opens(&world, name).await?;
+        is_verified(&world, name).await?;
     }
     ensure!(written().len() > 1, "what is written is not seen: {:?}", written());
     no_workers_left(&world).await
 }
 
-/// A gate waits for a DaemonSet: no worker before its pod on the node is there and Ready, and one as soon as it is.
-pub async fn a_daemon_set_that_is_late_is_waited_for(world: impl World) -> Result<()> {
+/// No worker starts before the pod of the awaited DaemonSet is Ready on the node.
+pub async fn the_gate_waits_for_a_daemon_set(world: impl World) -> Result<()> {
     let observer = PodObserver::start(&world);
     let only = |pool: &str| json!({"matchLabels": {"pool": pool}});
     let wait = json!({"daemonSets": [{"namespace": "kube-system", "name": "network"}]});
@@ -60,25 +59,26 @@ pub async fn a_daemon_set_that_is_late_is_waited_for(world: impl World) -> Resul
     let set = daemon_set(&world).await?;
     world.join(machine("late").labelled("pool", "waiting")).await?;
     let uid = node(&world, "late").await?.uid().context("no uid")?;
-    // Others come later and are through, before there is a pod and before it is Ready: the first had its chance.
+    // Other nodes come later and are verified, before the pod exists and before it is Ready, so the controller had
+    // time to act.
     for (turn, other) in ["other-1", "other-2"].into_iter().enumerate() {
         if turn == 1 {
             make_daemon(&world, &set, "late").await?;
         }
         world.join(machine(other).labelled("pool", "other")).await?;
-        opens(&world, other).await?;
+        is_verified(&world, other).await?;
         let late = node(&world, "late").await?;
         ensure!(
             is_gated(&late) && observer.seen()?.of(&uid) == 0,
-            "looked at too early: {:?}",
+            "checked too early: {:?}",
             observer.seen()?
         );
     }
     let pods: Api<Pod> = Api::namespaced(world.client(), "kube-system");
-    // Where there is a kubelet it will say the same when it is so.
+    // A real kubelet reports the same later.
     let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
     pods.patch_status("network-late", &PatchParams::default(), &Patch::Merge(ready)).await?;
-    let record = opens(&world, "late").await?;
+    let record = is_verified(&world, "late").await?;
     ensure!((record.number, record.attempts) == (1, 1), "{record:?}");
     no_workers_left(&world).await
 }
@@ -92,7 +92,7 @@ async fn daemon_set(world: &impl World) -> Result<DaemonSet> {
     Ok(sets.create(&PostParams::default(), &serde_json::from_value(set)?).await?)
 }
 
-/// Makes the pod of a DaemonSet on a node, as its controller does. It is not Ready for a good while.
+/// Creates the pod of a DaemonSet on a node, like its controller.
 async fn make_daemon(world: &impl World, set: &DaemonSet, node: &str) -> Result<()> {
     let owner = json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "name": set.name_any(), "uid": set.uid(), "controller": true});
     let slow = json!({"name": "slow", "image": IMAGE, "command": ["sleep", "120"]});
@@ -104,14 +104,14 @@ async fn make_daemon(world: &impl World, set: &DaemonSet, node: &str) -> Result<
     Ok(())
 }
 
-/// Two gates are for the same node: the one with the higher priority serves it, though it is younger, and the other says
-/// that it does not. When the first is gone, the other serves.
-pub async fn of_two_gates_the_one_with_priority_serves(world: impl World) -> Result<()> {
+/// Two gates select the same node: the one with the higher priority applies, and the other reports that it does not.
+/// When the first is deleted, the other applies.
+pub async fn the_gate_with_higher_priority_applies(world: impl World) -> Result<()> {
     gate(&world, "loser", json!({})).await?;
     gate(&world, "winner", json!({"priority": 10})).await?;
     let _controller = controller(&world, "a");
     world.join(machine("wanted-1")).await?;
-    let record = opens(&world, "wanted-1").await?;
+    let record = is_verified(&world, "wanted-1").await?;
     let uid = async |gate: &str| Ok::<_, anyhow::Error>(gates(&world).get(gate).await?.uid());
     ensure!(Some(&record.round.gate_uid) == uid("winner").await?.as_ref(), "{record:?}");
     let why = gate_condition(&world, "loser", ("Shadowed", "True", "AnotherGateWins")).await?;
@@ -120,14 +120,13 @@ pub async fn of_two_gates_the_one_with_priority_serves(world: impl World) -> Res
     gates(&world).delete("winner", &DeleteParams::default()).await?;
     gate_condition(&world, "loser", ("Shadowed", "False", "NoOverlap")).await?;
     world.join(machine("wanted-2")).await?;
-    let record = opens(&world, "wanted-2").await?;
+    let record = is_verified(&world, "wanted-2").await?;
     ensure!(Some(&record.round.gate_uid) == uid("loser").await?.as_ref(), "{record:?}");
     no_workers_left(&world).await
 }
 
-/// A node has_taint the taint, and no gate selects it: the node and the gate say so, with what to do, and nothing is looked
-/// at. When it is selected it is served.
-pub async fn a_node_that_no_gate_selects_is_told(world: impl World) -> Result<()> {
+/// A tainted node that no gate selects gets an Event and no worker, until a gate selects it.
+pub async fn a_tainted_node_without_a_gate_gets_an_event(world: impl World) -> Result<()> {
     let observer = PodObserver::start(&world);
     gate(&world, "default", json!({"nodeSelector": {"matchLabels": {"pool": "a"}}})).await?;
     let _controller = controller(&world, "a");
@@ -136,16 +135,16 @@ pub async fn a_node_that_no_gate_selects_is_told(world: impl World) -> Result<()
     let why = gate_condition(&world, "default", ("NodesUnserved", "True", "NotSelected")).await?;
     ensure!(why.contains("stray") && why.contains("spec.nodeSelector"), "{why}");
     world.join(machine("chosen").labelled("pool", "a")).await?;
-    opens(&world, "chosen").await?;
+    is_verified(&world, "chosen").await?;
     let stray = node(&world, "stray").await?;
     let uid = stray.uid().context("no uid")?;
     ensure!(
         is_gated(&stray) && observer.seen()?.of(&uid) == 0,
-        "served by nobody's gate: {:?}",
+        "handled without a gate: {:?}",
         observer.seen()?
     );
     patch_node(&world, "stray", json!({"metadata": {"labels": {"pool": "a"}}})).await?;
-    opens(&world, "stray").await?;
+    is_verified(&world, "stray").await?;
     gate_condition(&world, "default", ("NodesUnserved", "False", "AllServed")).await?;
     no_workers_left(&world).await
 }

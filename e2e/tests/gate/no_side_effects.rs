@@ -1,4 +1,4 @@
-//! Nodes that fail are kept: nobody here deletes a machine, whatever the seed's file asks for.
+//! Failed nodes are kept: without a policy nothing deletes a node.
 
 use anyhow::{Result, anyhow, ensure};
 use http::Method;
@@ -8,18 +8,18 @@ use serde_json::json;
 
 use crate::fault_proxy::{FaultProxy, RecordedRequest};
 use crate::steps::{
-    controller, controller_with, delete_node, event_on, gate, is_gated, is_labelled, node, node_is, opens,
-    worker_on,
+    controller, controller_with, delete_node, event_on, gate, is_gated, is_labelled, is_verified, node,
+    node_is, worker_on,
 };
 use crate::world::{BROKEN, WorkerBehaviour, World, machine};
 
-/// As somebody had it for whom failed nodes were deleted.
+/// A kube-node-ready file that has failed nodes deleted.
 const CONFIG: &str =
     "{nodeManagement: {deleteFailedNodes: true}, reconciliation: {maxRetries: 1, intervalSeconds: 5},
     worker: {checkTimeoutSeconds: 2, timeoutSeconds: 30}}";
 
-/// Names resolve nowhere, and the seed's file says to delete nodes that fail: that would be all of them. One word says
-/// that it is not done, and all nodes stay, tainted.
+/// DNS fails everywhere, and the kube-node-ready file asks for deletion. The controller reports that it does not
+/// delete, and all nodes stay tainted.
 pub async fn f13_nodes_that_fail_are_not_deleted(world: impl World) -> Result<()> {
     let loaded = load(CONFIG, None).map_err(|problems| anyhow!("{problems:?}"))?;
     let [warning] = loaded.warnings.as_slice() else { return Err(anyhow!("{:?}", loaded.warnings)) };
@@ -39,33 +39,32 @@ pub async fn f13_nodes_that_fail_are_not_deleted(world: impl World) -> Result<()
         event_on(&world, name, "NodeVerificationFailed", "stays tainted").await?;
         let failed = node(&world, name).await?;
         ensure!(failed.uid() == uid && failed.metadata.deletion_timestamp.is_none(), "{name} was deleted");
-        ensure!(is_gated(&failed) && !is_labelled(&failed), "{name} was let in");
+        ensure!(is_gated(&failed) && !is_labelled(&failed), "{name} was untainted");
     }
     let deletions = of_method(&controller.proxy, &Method::DELETE);
-    // Workers are, so that it would have been seen.
+    // Workers are deleted, so a deletion of a node would be visible.
     ensure!(!deletions.is_empty(), "no worker was deleted");
     ensure!(deletions.iter().all(|one| one.uri.contains("/pods/")), "{deletions:?}");
     Ok(())
 }
 
-/// Whatever becomes of a node, nothing is asked of the API server about it but to read and to patch it, and nothing at
-/// all about what an autoscaler made it from.
-pub async fn f14_nodes_are_read_and_patched_and_nothing_else(world: impl World) -> Result<()> {
+/// Only reads and patches of nodes are sent to the API server, and none for objects of an autoscaler.
+pub async fn f14_nodes_are_only_read_and_patched(world: impl World) -> Result<()> {
     gate(&world, "default", json!({"retry": {"maxRetries": 0, "recheckSeconds": 10}})).await?;
     let controller = controller(&world, "a");
-    world.behaviours().set("hopeless", BROKEN);
+    world.behaviours().set("failing", BROKEN);
     world.behaviours().set("leaver", WorkerBehaviour::Hangs);
-    for name in ["fine", "hopeless", "leaver"] {
+    for name in ["fine", "failing", "leaver"] {
         world.join(machine(name)).await?;
     }
-    event_on(&world, "hopeless", "NodeVerificationFailed", "").await?;
-    opens(&world, "fine").await?;
+    event_on(&world, "failing", "NodeVerificationFailed", "").await?;
+    is_verified(&world, "fine").await?;
     worker_on(&world, "leaver").await?;
     world.power_off("leaver").await?;
     delete_node(&world, "leaver").await?;
     world.behaviours().set("fine", BROKEN);
     world.reboot("fine").await?;
-    node_is(&world, "fine", "held again", is_gated).await?;
+    node_is(&world, "fine", "gated again", is_gated).await?;
     let asked = controller.proxy.requests();
     let about: Vec<&RecordedRequest> = asked.iter().filter(|one| one.is_about_nodes()).collect();
     let other: Vec<_> =

@@ -1,4 +1,4 @@
-//! Something that all nodes share is down: no node is to blame, and none is when it is back.
+//! A shared dependency is down: no node is at fault, neither during nor after the outage.
 
 use anyhow::{Result, ensure};
 use kube::api::ListParams;
@@ -6,15 +6,16 @@ use serde_json::json;
 
 use crate::fault_proxy::RecordedRequest;
 use crate::remediation::{
-    GOOD, join_failing, is_there, policy_condition, remediation_condition, remediations, start_controller, zoned,
+    GOOD, is_there, join_failing, policy_condition, remediation_condition, remediations, start_controller,
+    zoned,
 };
-use crate::steps::opens;
+use crate::steps::is_verified;
 use crate::world::{BROKEN, WORKS, World};
 
-/// Names resolve nowhere. New nodes fail by the dozen, those that were let in would fail alike, and the policy would have
-/// them replaced: nothing is deleted, the policy says what is down, and when it is back all nodes are let in.
-pub async fn i02_when_names_resolve_nowhere_no_node_is_blamed(world: impl World) -> Result<()> {
-    // Not the breaker is to stop it.
+/// DNS fails everywhere. New nodes fail, the control group fails alike, and the policy would replace them. Nothing is
+/// deleted, the policy reports the outage, and all nodes are untainted when DNS works again.
+pub async fn i02_a_dns_outage_replaces_no_node(world: impl World) -> Result<()> {
+    // The breaker must not be what stops the replacements.
     let controller = start_controller(&world, json!({"breaker": {"openPercent": 100}})).await?;
     for name in GOOD {
         world.behaviours().set(name, BROKEN);
@@ -30,7 +31,7 @@ pub async fn i02_when_names_resolve_nowhere_no_node_is_blamed(world: impl World)
     ensure!(message.contains("zone a") && message.contains("kubernetes.default"), "{message}");
     policy_condition(&world, ("Ready", "False", "SharedDependencyDown"), "").await?;
     let asked = remediations(&world).list(&ListParams::default()).await?.items;
-    ensure!(!asked.is_empty(), "nobody asked for a replacement");
+    ensure!(!asked.is_empty(), "no replacement was requested");
     let first = asked[0].data["spec"]["node"]["name"].as_str().unwrap_or_default();
     remediation_condition(&world, first, ("Approved", "False", "SharedDependencyDown"), "It is not the node")
         .await?;
@@ -39,8 +40,8 @@ pub async fn i02_when_names_resolve_nowhere_no_node_is_blamed(world: impl World)
         world.behaviours().set(name, WORKS);
     }
     for (name, uid) in &new {
-        opens(&world, name).await?;
-        ensure!(is_there(&world, name, uid).await?, "{name} is another one now");
+        is_verified(&world, name).await?;
+        ensure!(is_there(&world, name, uid).await?, "{name} was replaced");
     }
     policy_condition(&world, ("SharedDependencyDown", "False", "NotSeen"), "").await?;
     policy_condition(&world, ("Ready", "False", "Recovering"), "").await?;

@@ -1,4 +1,4 @@
-//! An observer on all workers: what it saw holds for every moment, because it reads the watch and misses nothing.
+//! Records all workers from a watch without gaps, so that a test can make statements about every moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,25 +16,23 @@ use tokio::time::sleep;
 use crate::steps::is_live;
 use crate::world::{NAMESPACE, World};
 
-/// What happens to a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodChange {
     Created,
-    /// It is deleted, if not gone yet.
+    /// The deletion timestamp is set, or the pod is gone.
     Deleted,
 }
 
-/// What was seen.
 #[derive(Clone, Debug, Default)]
 pub struct PodHistory {
-    /// Names of workers, and the uids of the pods that bore them.
+    /// Names of workers, and the uids of the pods with that name.
     pub made: BTreeMap<String, BTreeSet<String>>,
-    /// Names of workers, as they were made and as they were deleted.
+    /// Names of workers, in the order of creation and deletion.
     pub order: Vec<(PodChange, String)>,
-    /// Workers that had neither ended nor been deleted, at most, of all nodes and of one.
+    /// The maximum number of workers that ran at once, of all nodes and of one.
     pub most: usize,
     pub most_of_one: usize,
-    /// Those of now, with the uid of their node.
+    /// The running workers, with the uid of their node.
     live: BTreeMap<String, String>,
 }
 
@@ -60,7 +58,7 @@ impl PodHistory {
         }
     }
 
-    /// Whether this happened to the worker of this number, and then that to the other. For scenarios with one node.
+    /// Whether the first change of one worker happened before that of the other. For scenarios with one node.
     pub fn in_order(&self, (step, number): (PodChange, u32), (then, other): (PodChange, u32)) -> bool {
         let at = |step: PodChange, number: u32| {
             let end = format!("-{number}");
@@ -69,14 +67,14 @@ impl PodHistory {
         at(step, number).zip(at(then, other)).is_some_and(|(first, second)| first < second)
     }
 
-    /// How many workers a node had.
+    /// The number of workers of a node.
     pub fn of(&self, node_uid: &str) -> usize {
         let names = self.made.iter().filter(|(name, _)| name.contains(node_uid));
         names.map(|(_, uids)| uids.len()).sum()
     }
 }
 
-/// An open observer. Dropping it closes it.
+/// Stops watching when dropped.
 pub struct PodObserver {
     seen: Arc<Mutex<(PodHistory, Option<String>)>>,
     task: JoinHandle<()>,
@@ -89,21 +87,21 @@ impl Drop for PodObserver {
 }
 
 impl PodObserver {
-    /// To be opened before there is a worker.
+    /// Start it before the first worker is created.
     pub fn start(world: &impl World) -> Self {
         let seen = Arc::<Mutex<(PodHistory, Option<String>)>>::default();
         let task = tokio::spawn(watch_pods(world.client(), seen.clone()));
         Self { seen, task }
     }
 
-    /// What was seen so far; an error where something may have been missed.
+    /// Fails if the watch had a gap.
     pub fn seen(&self) -> Result<PodHistory> {
         let (seen, lost) = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
         ensure!(lost.is_none(), "the watch on workers has a gap: {lost:?}");
         Ok(seen)
     }
 
-    /// No two workers of a node at once, and no name used twice.
+    /// Asserts that no node had two workers at once, and that no name was used twice.
     pub fn assert_one_worker_per_node(&self) -> Result<PodHistory> {
         let seen = self.seen()?;
         let twice: Vec<_> = seen.made.iter().filter(|(_, uids)| uids.len() > 1).collect();
@@ -118,7 +116,7 @@ async fn watch_pods(client: Client, seen: Arc<Mutex<(PodHistory, Option<String>)
     let mut version = String::new();
     loop {
         let params = WatchParams { timeout: Some(200), ..WatchParams::default().labels(SELECTOR) };
-        // From the first version on that is still known where it has not begun yet.
+        // "0" starts from the oldest version that the server still has.
         let from = if version.is_empty() { "0" } else { &version };
         if let Ok(events) = pods.watch(&params, from).await {
             let mut events = events.boxed();

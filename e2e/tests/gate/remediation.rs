@@ -1,4 +1,4 @@
-//! Nodes that are replaced, and whoever has_taint their names afterwards.
+//! Nodes that are replaced, and new nodes with the same name.
 
 use anyhow::{Context as _, Result, ensure};
 use http::Method;
@@ -14,16 +14,15 @@ use tokio::sync::watch;
 use crate::drain::run_on;
 use crate::fault_proxy::{FaultProxy, KillPoint, RecordedRequest, WriteHook};
 use crate::steps::{
-    Controller, controller, controller_with, delete_lease, delete_node, event_on_uid, gate, node, node_is,
-    opens, until,
+    Controller, controller, controller_with, delete_lease, delete_node, event_on_uid, gate, is_verified,
+    node, node_is, until,
 };
 use crate::world::{BROKEN, Machine, WORKS, World, machine};
 
 const ZONE: &str = "topology.kubernetes.io/zone";
-/// Those that work, with which others are compared.
+/// The control group.
 pub const GOOD: [&str; 3] = ["one", "two", "three"];
 
-/// Requests as people see them.
 pub fn remediations(world: &impl World) -> Api<DynamicObject> {
     Api::all_with(world.client(), &ApiResource::erase::<NodeRemediation>(&()))
 }
@@ -32,7 +31,7 @@ pub fn policies(world: &impl World) -> Api<DynamicObject> {
     Api::all_with(world.client(), &ApiResource::erase::<RemediationPolicy>(&()))
 }
 
-/// Makes the policy: as `spec` says, enforced, and on the word of all who request_remediation, if it does not say otherwise.
+/// Creates a policy that is enforced and allows every source to delete Node objects, unless `spec` says otherwise.
 async fn policy(world: &impl World, spec: Value) -> Result<()> {
     let mut whole = json!({"enforcement": "Enforce", "deleteNodeObjectFor": ["*"]});
     for (key, value) in spec.as_object().into_iter().flatten() {
@@ -44,7 +43,7 @@ async fn policy(world: &impl World, spec: Value) -> Result<()> {
     Ok(())
 }
 
-/// Changes the policy as `kubectl patch` does.
+/// Patches the policy like `kubectl patch`.
 pub async fn edit_policy(world: &impl World, spec: Value) -> Result<()> {
     let patch = Patch::Merge(json!({"spec": spec}));
     policies(world).patch("default", &PatchParams::default(), &patch).await?;
@@ -55,9 +54,9 @@ fn condition<'a>(object: &'a DynamicObject, type_: &str) -> Option<&'a Value> {
     object.data["status"]["conditions"].as_array()?.iter().find(|one| one["type"] == type_)
 }
 
-/// Waits until one of these objects has a condition with this type, status and reason, with these words in its
-/// message, which is given.
-async fn says(
+/// Waits until one of these objects has a condition with this type, status and reason and with `words` in its
+/// message, and returns the message.
+async fn condition_of(
     world: &impl World,
     who: &str,
     objects: &Api<DynamicObject>,
@@ -75,11 +74,11 @@ async fn says(
         *last.borrow_mut() = one.data["status"].clone();
         Ok(message)
     };
-    let seen = until(world, &format!("{who} says {what:?} {words:?}"), look).await;
+    let seen = until(world, &format!("{who} has the condition {what:?} {words:?}"), look).await;
     seen.with_context(|| last.borrow().to_string())
 }
 
-/// Waits until the request for a node says this, and gives the message.
+/// Waits until the NodeRemediation of a node has this condition, and returns its message.
 pub async fn remediation_condition(
     world: &impl World,
     node: &str,
@@ -87,19 +86,19 @@ pub async fn remediation_condition(
     words: &str,
 ) -> Result<String> {
     let is = |one: &DynamicObject| one.data["spec"]["node"]["name"] == node;
-    says(world, &format!("the request for {node}"), &remediations(world), is, what, words).await
+    condition_of(world, &format!("the NodeRemediation of {node}"), &remediations(world), is, what, words)
+        .await
 }
 
-/// The same of the policy.
 pub async fn policy_condition(world: &impl World, what: (&str, &str, &str), words: &str) -> Result<String> {
-    says(world, "the policy", &policies(world), |_| true, what, words).await
+    condition_of(world, "the policy", &policies(world), |_| true, what, words).await
 }
 
 pub fn zoned(name: &str) -> Machine {
     machine(name).labelled(ZONE, "a")
 }
 
-/// A gate that asks for replacements, a policy, a controller on this proxy, and three nodes that were let in.
+/// Creates a gate that requests replacements, a policy, a controller behind this proxy, and three verified nodes.
 pub async fn start_with(world: &impl World, spec: Value, proxy: FaultProxy) -> Result<Controller> {
     let retry = json!({"maxRetries": 1, "recheckSeconds": 10});
     gate(world, "default", json!({"onFailure": "Replace", "retry": retry})).await?;
@@ -107,7 +106,7 @@ pub async fn start_with(world: &impl World, spec: Value, proxy: FaultProxy) -> R
     let controller = controller_with(world, "a", proxy, |_| {});
     for name in GOOD {
         world.join(zoned(name)).await?;
-        opens(world, name).await?;
+        is_verified(world, name).await?;
     }
     Ok(controller)
 }
@@ -116,7 +115,7 @@ pub async fn start_controller(world: &impl World, spec: Value) -> Result<Control
     start_with(world, spec, FaultProxy::default()).await
 }
 
-/// A node that never passes joins. Gives its uid.
+/// Adds a node that never passes, and returns its uid.
 pub async fn join_failing(world: &impl World, machine: Machine) -> Result<String> {
     let name = machine.name.clone();
     world.behaviours().set(&name, BROKEN);
@@ -128,7 +127,7 @@ pub async fn uid_of(world: &impl World, name: &str) -> Result<String> {
     node(world, name).await?.uid().context("a node without a uid")
 }
 
-/// Somebody asks for a replacement, with the proxy of the manual. Gives the uid of the node.
+/// Creates a NodeRemediation like a user, and returns the uid of the node.
 pub async fn request_remediation(world: &impl World, name: &str) -> Result<String> {
     let node = node(world, name).await?;
     let uid = node.uid().context("no uid")?;
@@ -154,26 +153,28 @@ pub fn is_marked(node: &Node) -> bool {
     node.annotations().contains_key(CORDONED)
 }
 
-/// Waits for the end of a replacement, and looks whether the node is really gone.
+/// Waits for the end of a replacement, and checks that the node is gone.
 pub async fn is_replaced(world: &impl World, name: &str, uid: &str) -> Result<()> {
     remediation_condition(world, name, ("Succeeded", "True", "Replaced"), "").await?;
     ensure!(!is_there(world, name, uid).await?, "{name} is still there");
     Ok(())
 }
 
-/// A node that never passes is compared with two that do, and its Node object goes, because the policy says so.
-pub async fn a_hopeless_node_is_replaced(world: impl World) -> Result<()> {
+/// A node that never passes is compared with two that do, and its Node object is deleted, because the policy allows
+/// it.
+pub async fn a_node_that_never_passes_is_replaced(world: impl World) -> Result<()> {
     let controller = start_controller(&world, json!({"deleteNodeObjectFor": ["default"]})).await?;
-    let uid = join_failing(&world, zoned("hopeless")).await?;
-    is_replaced(&world, "hopeless", &uid).await?;
+    let uid = join_failing(&world, zoned("failing")).await?;
+    is_replaced(&world, "failing", &uid).await?;
     let all = controller.proxy.requests();
     let deleted: Vec<_> = all.iter().filter(|one| one.is_destructive()).map(|one| one.uri.as_str()).collect();
-    ensure!(deleted.len() == 1 && deleted[0].starts_with("/api/v1/nodes/hopeless"), "{deleted:?}");
+    ensure!(deleted.len() == 1 && deleted[0].starts_with("/api/v1/nodes/failing"), "{deleted:?}");
     policy_condition(&world, ("Ready", "True", "Enforcing"), "").await.map(drop)
 }
 
-/// Somebody asks for a node that works: it is cordoned, its pod is evicted and gone, and only then the Node goes.
-pub async fn a_person_has_a_node_replaced(world: impl World) -> Result<()> {
+/// A user requests the replacement of a working node: it is cordoned, its pod is evicted, and then the Node is
+/// deleted.
+pub async fn a_user_requests_a_replacement(world: impl World) -> Result<()> {
     let controller = start_controller(&world, json!({})).await?;
     run_on(&world, "one", "web", json!({})).await?;
     let uid = request_remediation(&world, "one").await?;
@@ -186,9 +187,9 @@ pub async fn a_person_has_a_node_replaced(world: impl World) -> Result<()> {
     event_on_uid(&world, &uid, "RemediationApproved", "its disk is failing").await
 }
 
-/// Between approval and act the node goes, and another machine comes under its name: first just before our cordon, then
-/// just before our deletion. Whatever was approved is not about that one.
-pub async fn i08_a_namesake_is_never_touched(world: impl World) -> Result<()> {
+/// The node is replaced by another machine with the same name between approval and act: first just before the cordon,
+/// then just before the deletion. The approval does not apply to the new node.
+pub async fn i08_a_new_node_with_the_same_name_is_not_touched(world: impl World) -> Result<()> {
     let (at, mut seen) = watch::channel(None::<String>);
     let (go, gone) = watch::channel(());
     let proxy = FaultProxy::with_write_hook(held_up(world.client(), at, gone));
@@ -198,28 +199,28 @@ pub async fn i08_a_namesake_is_never_touched(world: impl World) -> Result<()> {
         let moment = format!("{method} {name}");
         tokio::time::timeout(world.patience(), seen.wait_for(|at| at.as_ref() == Some(&moment)))
             .await
-            .with_context(|| format!("{moment} does not come"))??;
+            .with_context(|| format!("timed out waiting for {moment}"))??;
         world.power_off(name).await?;
         delete_node(&world, name).await?;
         world.behaviours().set(name, WORKS);
         world.join(zoned(name)).await?;
-        let namesake = node_is(&world, name, "another", |node| node.uid().as_ref() != Some(&uid)).await?;
+        let new_node = node_is(&world, name, "replaced", |node| node.uid().as_ref() != Some(&uid)).await?;
         go.send_replace(());
-        opens(&world, name).await?;
+        is_verified(&world, name).await?;
         remediation_condition(&world, name, ("Succeeded", "True", "Replaced"), "").await?;
         let now = node(&world, name).await?;
-        ensure!(now.uid() == namesake.uid(), "the namesake was deleted");
-        ensure!(!is_cordoned(&now) && !is_marked(&now), "the namesake was cordoned: {:?}", now.spec);
+        ensure!(now.uid() == new_node.uid(), "the new node was deleted");
+        ensure!(!is_cordoned(&now) && !is_marked(&now), "the new node was cordoned: {:?}", now.spec);
     }
     let asked = controller.proxy.requests();
     let refused = |one: &&RecordedRequest| one.uri.contains("/nodes/phoenix-patch") && one.status == 422;
-    ensure!(asked.iter().any(|one| refused(&one)), "our cordon came to nothing in another way: {asked:?}");
+    ensure!(asked.iter().any(|one| refused(&one)), "the cordon was not refused: {asked:?}");
     let harm: Vec<_> = asked.iter().filter(|one| one.is_destructive()).collect();
     ensure!(!harm.is_empty() && harm.iter().all(|one| one.status == 409), "not refused: {harm:?}");
     Ok(())
 }
 
-/// Holds up what is written to a `phoenix-METHOD` by this method once its replacement was approved, until told to go on.
+/// Blocks the write with this method to `phoenix-METHOD` after its approval until `gone` changes.
 fn held_up(client: kube::Client, at: watch::Sender<Option<String>>, gone: watch::Receiver<()>) -> WriteHook {
     let policies: Api<RemediationPolicy> = Api::all(client);
     Box::new(move |method, path| {
@@ -232,7 +233,7 @@ fn held_up(client: kube::Client, at: watch::Sender<Option<String>>, gone: watch:
             let status = policies.get("default").await.ok().and_then(|policy| policy.status);
             let reserved = status.unwrap_or_default().reservations;
             let moment = format!("{method} {name}");
-            // Once: what comes later is about the namesake.
+            // Only once: later writes are about the new node.
             if at.borrow().as_ref() != Some(&moment) && reserved.iter().any(|one| one.node == name) {
                 gone.mark_unchanged();
                 at.send_replace(Some(moment));
@@ -242,15 +243,12 @@ fn held_up(client: kube::Client, at: watch::Sender<Option<String>>, gone: watch:
     })
 }
 
-/// A controller is killed before and after each of its writes, one after the other, until a run has no more of them.
-/// Each time the node goes, and nobody else does; it was approved once, and the act has ended. On a real server, which
-/// takes its time, it is every fifth write.
-pub async fn a_controller_that_is_killed_at_any_write_of_a_replacement_ends_it_once(
-    world: impl World,
-) -> Result<()> {
+/// A controller is killed before and after each of its writes, in one run each, until a run has no further write.
+/// Each time only this node is deleted, it was approved once, and its reservation has ended.
+pub async fn a_crash_at_any_write_completes_a_replacement_once(world: impl World) -> Result<()> {
     let budget = json!({"perHour": 120, "groupPercent": 100, "inFlight": 1});
     let breaker = json!({"openPercent": 100});
-    // Each one that goes is a generation: this is not about the fuse.
+    // Each replaced node counts as a generation; this scenario is not about the fuse.
     let spec = json!({"budget": budget, "breaker": breaker, "fuse": {"generations": 100}});
     let first = start_controller(&world, spec).await?;
     first.kill();
@@ -270,20 +268,20 @@ pub async fn a_controller_that_is_killed_at_any_write_of_a_replacement_ends_it_o
             }
             write += 1;
         }
-        // The lease, two workers, two records, the request, two controls, the approval, cordon, eviction, deletion, and
-        // what is said about all of it.
-        ensure!(write > 16, "there are only {} writes to be killed at", write - 1);
+        // The lease, two workers, two records, the NodeRemediation, two control workers, the approval, cordon,
+        // eviction, deletion, Events and conditions.
+        ensure!(write > 16, "the controller makes only {} writes", write - 1);
         println!("killed at each of {} writes", write - 1);
     }
     Ok(())
 }
 
-/// Whether there was such a write at all.
+/// Returns whether the controller reached that write.
 async fn replaced_though_killed(world: &impl World, kill_point: KillPoint) -> Result<bool> {
     let name = format!("{kill_point:?}").to_lowercase().replace(['(', ')'], "");
     let doomed =
         controller_with(world, &format!("{name}-doomed"), FaultProxy::killing_at(kill_point), |_| {});
-    // Each in a group of its own: a group is never replaced as a whole.
+    // Each in its own group: a group is never replaced as a whole.
     let uid = join_failing(world, zoned(&name).labelled("agentpool", &name)).await?;
     run_on(world, &name, &format!("pod-{name}"), json!({})).await?;
     tokio::select! {
@@ -301,14 +299,14 @@ async fn replaced_though_killed(world: &impl World, kill_point: KillPoint) -> Re
     Ok(reached)
 }
 
-/// The node is gone, and the policy knows of one act for it, which is over.
+/// The node is gone, and the policy has exactly one reservation for it, which has ended.
 async fn has_ended(world: &impl World, name: &str, uid: &str) -> Result<()> {
     is_replaced(world, name, uid).await?;
     until(world, "the act has ended", async || {
         let policy = policies(world).get("default").await?;
         let all = policy.data["status"]["reservations"].as_array().cloned().unwrap_or_default();
         let ours: Vec<&Value> = all.iter().filter(|one| one["remediation"] == uid).collect();
-        ensure!(ours.len() == 1, "approved {} times: {all:?}", ours.len());
+        ensure!(ours.len() == 1, "reserved {} times: {all:?}", ours.len());
         Ok((!ours[0]["ended"].is_null()).then_some(()))
     })
     .await

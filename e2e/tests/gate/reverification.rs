@@ -1,4 +1,4 @@
-//! Nodes that were let in, and are to be looked at once more. They are not tainted for that: only a failure does.
+//! Verified nodes that are verified again. They are tainted only if they fail.
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Node;
@@ -7,28 +7,28 @@ use serde_json::json;
 
 use crate::pod_observer::PodObserver;
 use crate::steps::{
-    controller, event_on, gate, is_gated, is_labelled, no_workers_left, node, node_is, opens, patch_node,
-    record, worker_on,
+    controller, event_on, gate, is_gated, is_labelled, is_verified, no_workers_left, node, node_is,
+    patch_node, record, worker_on,
 };
 use crate::worker::{State, say};
 use crate::world::{BROKEN, LABEL, WORKS, WorkerBehaviour, World, machine};
 
 const VERIFY: &str = "nodekeeper.dev/verify";
 
-/// A node that was let in, and on which workers hang from now on; and the number of its last worker.
+/// Adds a verified node whose next workers do not end, and returns the number of its last worker.
 async fn verified(world: &impl World, name: &str) -> Result<u32> {
     gate(world, "default", json!({})).await?;
     world.join(machine(name)).await?;
-    let record = opens(world, name).await?;
+    let record = is_verified(world, name).await?;
     no_workers_left(world).await?;
     world.behaviours().set(name, WorkerBehaviour::Hangs);
     Ok(record.number)
 }
 
-/// One worker looks at a node in place; it passes, and all is as it was.
+/// One worker checks the node without a taint; it passes, and the node stays verified.
 async fn is_verified_in_place(world: &impl World, name: &str, before: u32) -> Result<()> {
     let pod = worker_on(world, name).await?;
-    ensure!(!is_gated(&node(world, name).await?), "{name} was tainted, to be looked at");
+    ensure!(!is_gated(&node(world, name).await?), "{name} was tainted for the check");
     say(&world.client(), &pod, State::Passed).await?;
     let passed = |node: &Node| is_labelled(node) && record(node).is_some_and(|it| it.number == before + 1);
     let after = node_is(world, name, "verified again", passed).await?;
@@ -37,8 +37,8 @@ async fn is_verified_in_place(world: &impl World, name: &str, before: u32) -> Re
     no_workers_left(world).await
 }
 
-/// Somebody removes the label: one worker looks at the node in place, and the label comes back.
-pub async fn f07_a_label_that_is_removed_comes_back_by_a_worker(world: impl World) -> Result<()> {
+/// A user removes the label: a worker checks the node in place, and the label is set again.
+pub async fn f07_a_removed_label_is_set_again_by_a_worker(world: impl World) -> Result<()> {
     let observer = PodObserver::start(&world);
     let _controller = controller(&world, "a");
     let before = verified(&world, "unlabelled").await?;
@@ -49,17 +49,17 @@ pub async fn f07_a_label_that_is_removed_comes_back_by_a_worker(world: impl Worl
     Ok(())
 }
 
-/// Somebody asks for it, of a node that was let in.
-pub async fn f07_a_verified_node_is_looked_at_when_asked_for(world: impl World) -> Result<()> {
+/// A user requests verification of a verified node.
+pub async fn f07_a_verified_node_is_verified_on_request(world: impl World) -> Result<()> {
     let _controller = controller(&world, "a");
-    let before = verified(&world, "asked").await?;
-    patch_node(&world, "asked", json!({"metadata": {"annotations": {VERIFY: "now"}}})).await?;
-    is_verified_in_place(&world, "asked", before).await
+    let before = verified(&world, "requested").await?;
+    patch_node(&world, "requested", json!({"metadata": {"annotations": {VERIFY: "now"}}})).await?;
+    is_verified_in_place(&world, "requested", before).await
 }
 
-/// Somebody asks for it, of a node that was given up: it does not have to wait for its turn.
-pub async fn f07_a_failed_node_is_looked_at_when_asked_for(world: impl World) -> Result<()> {
-    // Nobody would look by himself before the scenario is over.
+/// A user requests verification of a failed node, which does not have to wait for its next recheck.
+pub async fn f07_a_failed_node_is_verified_on_request(world: impl World) -> Result<()> {
+    // The periodic recheck is later than the end of the scenario.
     gate(&world, "default", json!({"retry": {"maxRetries": 0, "recheckSeconds": 86_400}})).await?;
     let _controller = controller(&world, "a");
     world.behaviours().set("failed", BROKEN);
@@ -67,27 +67,27 @@ pub async fn f07_a_failed_node_is_looked_at_when_asked_for(world: impl World) ->
     event_on(&world, "failed", "NodeVerificationFailed", "").await?;
     world.behaviours().set("failed", WORKS);
     patch_node(&world, "failed", json!({"metadata": {"annotations": {VERIFY: "now"}}})).await?;
-    opens(&world, "failed").await?;
+    is_verified(&world, "failed").await?;
     no_workers_left(&world).await
 }
 
-/// A machine boots again: one worker looks at the node in place.
-pub async fn f07_a_verified_node_that_boots_is_looked_at(world: impl World) -> Result<()> {
+/// After a reboot one worker checks the node in place.
+pub async fn f07_a_rebooted_node_is_verified_again(world: impl World) -> Result<()> {
     let _controller = controller(&world, "a");
     let before = verified(&world, "booted").await?;
     world.reboot("booted").await?;
     is_verified_in_place(&world, "booted", before).await
 }
 
-/// What is looked at in place and fails is held like any other, until it heals.
+/// A node that fails in place is gated until it recovers.
 pub async fn f07_only_a_failure_taints_a_verified_node(world: impl World) -> Result<()> {
     let _controller = controller(&world, "a");
     verified(&world, "worse").await?;
     world.behaviours().set("worse", BROKEN);
     world.reboot("worse").await?;
-    let held = node_is(&world, "worse", "held", is_gated).await?;
+    let held = node_is(&world, "worse", "gated", is_gated).await?;
     ensure!(record(&held).is_some_and(|it| it.verdict == Some(Verdict::Failed)), "{:?}", record(&held));
     world.behaviours().set("worse", WORKS);
-    opens(&world, "worse").await?;
+    is_verified(&world, "worse").await?;
     no_workers_left(&world).await
 }

@@ -1,10 +1,10 @@
-//! Many at once: nodes before the gate, and others who write to the same nodes.
+//! Many nodes at once, and other controllers that write to the same nodes.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::{Node, Taint};
 use kube::api::{ListParams, PostParams};
@@ -20,14 +20,14 @@ use crate::steps::{
 };
 use crate::world::{Machine, WorkerBehaviour, World, machine, taint};
 
-/// The taints that hold nodes here: two, of which the second comes with pods' eviction.
+/// The gate's taints; the second evicts pods.
 const OURS: [&str; 2] = ["gate.example.com/one", "gate.example.com/two"];
 const FOREIGN: [&str; 3] = ["foreign.example.com/a", "foreign.example.com/b", "foreign.example.com/c"];
 const LATE: [&str; 3] = ["late.example.com/a", "late.example.com/b", "late.example.com/c"];
 
-/// Two taints of ours stand among foreign ones, and others add and remove taints all the time, also between our
-/// decision and our write: ours go, and nobody else's.
-pub async fn f03_two_taints_go_and_no_foreign_one(world: impl World) -> Result<()> {
+/// The gate's two taints are between others, which other controllers add and remove all the time, also between
+/// decision and write: only the gate's taints are removed.
+pub async fn f03_only_the_gates_taints_are_removed(world: impl World) -> Result<()> {
     let second = json!({"key": OURS[1], "effect": "NoExecute"});
     gate(&world, "default", json!({"taints": [{"key": OURS[0], "effect": "NoSchedule"}, second]})).await?;
     let names = ["crowded-1", "crowded-2", "crowded-3"];
@@ -35,12 +35,13 @@ pub async fn f03_two_taints_go_and_no_foreign_one(world: impl World) -> Result<(
         let mut taints =
             vec![taint(FOREIGN[0]), taint(OURS[0]), taint(FOREIGN[1]), second.clone(), taint(FOREIGN[2])];
         taints.rotate_left(turn);
-        // The second attempt passes: from then on there is a record, and the version of the node guards nothing.
+        // The second attempt passes: then the node has a record, and its resource version is no precondition.
         world.behaviours().set(name, WorkerBehaviour::Fails { first: 1 });
         world.join(Machine { taints, ..machine(name) }).await?;
     }
     let (stop, stopped) = watch::channel(false);
-    let meddlers = names.map(|name| tokio::spawn(meddle(world.client(), name, stopped.clone())));
+    let other_writers =
+        names.map(|name| tokio::spawn(add_and_remove_taints(world.client(), name, stopped.clone())));
     let late = Late::default();
     let proxy = FaultProxy::with_write_hook(overtake(world.client(), late.clone()));
     let _controller = controller_with(&world, "a", proxy, |_| {});
@@ -50,20 +51,20 @@ pub async fn f03_two_taints_go_and_no_foreign_one(world: impl World) -> Result<(
         ensure!(is_labelled(&node), "{name} is open without the label");
     }
     stop.send(true)?;
-    for (name, meddler) in names.iter().zip(meddlers) {
-        let (theirs, writes) = meddler.await??;
+    for (name, writer) in names.iter().zip(other_writers) {
+        let (theirs, writes) = writer.await??;
         let node = node(&world, name).await?;
-        // Those of Kubernetes come and go with the node's condition.
+        // Kubernetes adds and removes its own taints with the node's conditions.
         let is = taints(&node).into_iter().map(|taint| taint.key);
         let is: BTreeSet<String> = is.filter(|key| !key.starts_with("node.kubernetes.io/")).collect();
         let late = late.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let late = late.into_iter().filter(|(node, _)| node == name).map(|(_, key)| key);
         let late: BTreeSet<&str> = late.collect();
-        ensure!(!late.is_empty(), "nobody was faster with {name}");
+        ensure!(!late.is_empty(), "no taint was added to {name} before a patch");
         let foreign = FOREIGN.into_iter().chain(late).map(str::to_owned);
         let foreign: BTreeSet<String> = foreign.chain(theirs).collect();
         ensure!(is == foreign, "{name} has {is:?}, and should have {foreign:?}");
-        ensure!(writes > 0, "nobody meddled with {name}");
+        ensure!(writes > 0, "no other controller wrote {name}");
     }
     no_workers_left(&world).await
 }
@@ -71,8 +72,8 @@ pub async fn f03_two_taints_go_and_no_foreign_one(world: impl World) -> Result<(
 /// Nodes, and the taints that they were given.
 type Late = Arc<Mutex<BTreeSet<(String, &'static str)>>>;
 
-/// Gives a node that has a record one more taint, in front of all others, before each of our next patches to it: those
-/// open the gate.
+/// Before each patch of a node that has a record, adds a taint at the front of its list. Those patches remove the
+/// gate's taints.
 fn overtake(client: Client, late: Late) -> WriteHook {
     let nodes: Api<Node> = Api::all(client);
     Box::new(move |_, path| {
@@ -80,7 +81,7 @@ fn overtake(client: Client, late: Late) -> WriteHook {
         let name = path.strip_prefix("/api/v1/nodes/").map(str::to_owned);
         Box::pin(async move {
             let Some(name) = name else { return };
-            // Until it was not changed in between.
+            // Repeats on conflicts.
             while let Ok(mut node) = nodes.get(&name).await {
                 let mut taints = taints(&node);
                 let has = |key: &&str| taints.iter().any(|taint| taint.key == *key);
@@ -98,7 +99,7 @@ fn overtake(client: Client, late: Late) -> WriteHook {
     })
 }
 
-/// A taint that keeps no worker away.
+/// A taint that does not repel workers.
 fn mild(key: &str) -> Taint {
     Taint { key: key.to_owned(), effect: "PreferNoSchedule".into(), ..Taint::default() }
 }
@@ -107,17 +108,21 @@ fn taints(node: &Node) -> Vec<Taint> {
     node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default()
 }
 
-/// Adds a taint at the front, and removes it again, until it is stopped. Says which taints it left, and after how many
+/// Adds and removes a taint at the front of the list until stopped. Returns the taints it left and the number of
 /// writes.
-async fn meddle(client: Client, name: &str, stop: watch::Receiver<bool>) -> Result<(Vec<String>, usize)> {
+async fn add_and_remove_taints(
+    client: Client,
+    name: &str,
+    stop: watch::Receiver<bool>,
+) -> Result<(Vec<String>, usize)> {
     let nodes: Api<Node> = Api::all(client);
     let mut left = Vec::new();
     for turn in 0.. {
-        let key = format!("meddler.example.com/{}", turn % 7);
+        let key = format!("other.example.com/{}", turn % 7);
         if *stop.borrow() {
             return Ok((left, turn));
         }
-        // As others do it: the whole object, guarded by its version.
+        // Like other controllers: replaces the whole object with its resource version.
         let mut node = nodes.get(name).await?;
         let mut taints = taints(&node);
         if left.is_empty() {
@@ -138,38 +143,40 @@ async fn meddle(client: Client, name: &str, stop: watch::Receiver<bool>) -> Resu
     Ok((left, 0))
 }
 
-/// Hopeless nodes were here first, more of them than there are slots: those that come later and are healthy are let in
-/// all the same, while the hopeless go on failing.
-pub async fn f15_hopeless_nodes_do_not_starve_the_healthy(world: impl World) -> Result<()> {
-    let (hopeless, healthy, cap) = (world.about(150), world.about(100), world.about(100));
+/// More failing nodes than worker slots exist before healthy nodes join: the healthy ones are verified while the
+/// others keep failing.
+pub async fn f15_failing_nodes_do_not_starve_healthy_ones(world: impl World) -> Result<()> {
+    let (failing_nodes, healthy, cap) = (world.about(150), world.about(100), world.about(100));
     let observer = PodObserver::start(&world);
     gate(&world, "default", json!({})).await?;
-    let bad: Vec<String> = (0..hopeless).map(|n| format!("bad-{n}")).collect();
+    let bad: Vec<String> = (0..failing_nodes).map(|n| format!("bad-{n}")).collect();
     for name in &bad {
         world.behaviours().set(name, WorkerBehaviour::TimesOut);
     }
     join_all(&world, &bad).await?;
     let _controller =
         controller_with(&world, "a", FaultProxy::default(), |settings| settings.most_workers = cap);
-    until(&world, "the hopeless take every slot", async || Ok((observer.seen()?.most >= cap).then_some(())))
-        .await?;
+    until(&world, "failing nodes use every worker slot", async || {
+        Ok((observer.seen()?.most >= cap).then_some(()))
+    })
+    .await?;
     let good: Vec<String> = (0..healthy).map(|n| format!("good-{n}")).collect();
     join_all(&world, &good).await?;
     all_open(&world, "good-", healthy).await?;
-    let held = all(&world, "bad-").await?.iter().filter(|node| is_gated(node) && !is_labelled(node)).count();
-    ensure!(held == hopeless, "{held} of {hopeless} hopeless nodes are held");
+    let gated = all(&world, "bad-").await?.iter().filter(|node| is_gated(node) && !is_labelled(node)).count();
+    ensure!(gated == failing_nodes, "{gated} of {failing_nodes} failing nodes are gated");
     let failing = async || {
         let attempts = |node: &Node| record(node).map(|record| record.attempts).unwrap_or_default();
         Ok(all(&world, "bad-").await?.iter().any(|node| attempts(node) > 1).then_some(()))
     };
-    until(&world, "the hopeless go on failing", failing).await?;
+    until(&world, "failing nodes are rechecked", failing).await?;
     let seen = observer.assert_one_worker_per_node()?;
     ensure!(seen.most <= cap, "{} workers at once, {cap} are allowed", seen.most);
     Ok(())
 }
 
-/// A thousand nodes at once: never more workers than are allowed, and in the end all are open.
-pub async fn f15_a_thousand_nodes_at_once_stay_within_the_cap(world: impl World) -> Result<()> {
+/// With a thousand nodes at once, the worker limit is never exceeded, and all are verified.
+pub async fn f15_a_thousand_nodes_stay_within_the_worker_limit(world: impl World) -> Result<()> {
     let (count, cap) = (1000, 100);
     let observer = PodObserver::start(&world);
     gate(&world, "default", json!({})).await?;
@@ -179,7 +186,7 @@ pub async fn f15_a_thousand_nodes_at_once_stay_within_the_cap(world: impl World)
         controller_with(&world, "a", FaultProxy::default(), |settings| settings.most_workers = cap);
     all_open(&world, "many-", count).await?;
     no_workers_left(&world).await?;
-    until(&world, "the observer has seen all", async || {
+    until(&world, "the observer has recorded all", async || {
         Ok((observer.seen()?.made.len() >= count).then_some(()))
     })
     .await?;
@@ -203,9 +210,9 @@ async fn all_open(world: &impl World, prefix: &str, count: usize) -> Result<()> 
     let look = async || {
         let open =
             all(world, prefix).await?.iter().filter(|node| !is_gated(node) && is_labelled(node)).count();
-        // A list of them all is no small thing to ask for.
+        // Listing all nodes is expensive.
         sleep(Duration::from_secs(1)).await;
         Ok((open == count).then_some(()))
     };
-    until(world, &format!("all {count} nodes {prefix}… are open"), look).await.context("a crowd")
+    until(world, &format!("all {count} nodes {prefix}… are untainted"), look).await
 }

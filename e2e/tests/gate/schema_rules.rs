@@ -1,4 +1,4 @@
-//! What the API server itself refuses in a gate. Only a real one reads the rules, so only there can they be tried.
+//! CEL rules of the NodeGate CRD, which only a real API server evaluates.
 
 use anyhow::{Result, ensure};
 use kube::Api;
@@ -56,7 +56,7 @@ fn good() -> Vec<Value> {
     ]
 }
 
-/// Each with words of the answer, which says the fix.
+/// Each with a part of the error message, which says the fix.
 fn bad() -> Vec<(Value, &'static str)> {
     vec![
         (json!({"checks": {}}), "at least one check"),
@@ -92,7 +92,7 @@ fn bad() -> Vec<(Value, &'static str)> {
     ]
 }
 
-pub async fn what_makes_no_sense_is_refused_with_the_fix(world: impl World) -> Result<()> {
+pub async fn invalid_gates_are_refused_with_a_fix(world: impl World) -> Result<()> {
     let gates: Api<DynamicObject> = Api::all_with(world.client(), &ApiResource::erase::<NodeGate>(&()));
     let only_tried = PostParams { dry_run: true, ..PostParams::default() };
     let try_it = async |spec: &Value| {

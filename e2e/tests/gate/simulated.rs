@@ -1,4 +1,4 @@
-//! The embedded cluster on a paused clock: the checks run in process, and minutes pass in no time.
+//! The embedded cluster on a paused clock, with the checks in process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,7 +54,7 @@ impl Simulated {
     }
 }
 
-/// Runs the real checks, in a network that is as the behaviour of the node says; or lets workers hang.
+/// Runs the real checks in a simulated network that depends on the node's [`WorkerBehaviour`].
 struct ScriptedWorkers(WorkerBehaviours);
 
 impl Runner for ScriptedWorkers {
@@ -68,7 +68,7 @@ impl Runner for ScriptedWorkers {
         }
         let first = match self.0.of(&job.node) {
             WorkerBehaviour::Fails { first } => first,
-            // No answer comes to any question.
+            // No query gets a response.
             WorkerBehaviour::TimesOut => u32::MAX,
             WorkerBehaviour::Hangs => return Box::pin(std::future::pending()),
         };
@@ -115,7 +115,7 @@ impl World for Simulated {
         if !ready {
             self.say_ready(&name, false).await?;
         }
-        // The kubelets are a task of their own; they register at once when it is their turn.
+        // The kubelets run in their own task and register the node soon.
         tokio::task::yield_now().await;
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What scenarios do and look at, in any world.
+//! Actions and expectations of scenarios, for any world.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -18,11 +18,11 @@ use tokio::time::{Instant, sleep};
 use crate::fault_proxy::FaultProxy;
 use crate::world::{IMAGE, LABEL, NAMESPACE, TAINT, World};
 
-/// So often a scenario looks while it is patient. It decides nothing: what is waited for stays as it is.
-const LOOKS: u32 = 600;
+/// The number of polls within the patience of a world.
+const POLLS: u32 = 600;
 const LEASE: &str = "kube-node-ready-leader";
 
-/// A controller at work. Dropping it is `kill -9`.
+/// A running controller. Dropping it is `kill -9`.
 pub struct Controller {
     pub proxy: FaultProxy,
     task: JoinHandle<()>,
@@ -41,12 +41,12 @@ impl Drop for Controller {
     }
 }
 
-/// Starts a controller as it is documented.
+/// Starts a controller with default settings.
 pub fn controller(world: &impl World, identity: &str) -> Controller {
     controller_with(world, identity, FaultProxy::default(), |_| {})
 }
 
-/// Starts a controller on this proxy and with other settings.
+/// Starts a controller behind this proxy, with changed settings.
 pub fn controller_with(
     world: &impl World,
     identity: &str,
@@ -72,7 +72,7 @@ pub fn controller_with(
     Controller { proxy, task }
 }
 
-/// Takes the lease of a controller that was killed away, so that nobody has to wait for its end.
+/// Deletes the lease of a killed controller, so that the next one need not wait for its expiry.
 pub async fn delete_lease(world: &impl World) -> Result<()> {
     let leases: Api<Lease> = Api::namespaced(world.client(), NAMESPACE);
     match leases.delete(LEASE, &DeleteParams::default()).await {
@@ -81,19 +81,17 @@ pub async fn delete_lease(world: &impl World) -> Result<()> {
     }
 }
 
-/// Who leads.
 pub async fn leader(world: &impl World) -> Result<String> {
     let leases: Api<Lease> = Api::namespaced(world.client(), NAMESPACE);
     let lease = leases.get_opt(LEASE).await?;
     Ok(lease.and_then(|lease| lease.spec?.holder_identity).unwrap_or_default())
 }
 
-/// Gates as people write them: as objects without a type.
 pub fn gates(world: &impl World) -> Api<DynamicObject> {
     Api::all_with(world.client(), &ApiResource::erase::<NodeGate>(&()))
 }
 
-/// Makes a gate that is more impatient than the default, and otherwise as `spec` says.
+/// Creates a gate with shorter timeouts than the default, and with `spec` merged in.
 pub async fn gate(world: &impl World, name: &str, spec: Value) -> Result<()> {
     let mut whole =
         json!({"retry": {"recheckSeconds": 10}, "deadlines": {"checkSeconds": 2, "workerSeconds": 60}});
@@ -105,14 +103,14 @@ pub async fn gate(world: &impl World, name: &str, spec: Value) -> Result<()> {
     Ok(())
 }
 
-/// Changes a gate as `kubectl patch` does.
+/// Patches a gate like `kubectl patch`.
 pub async fn edit_gate(world: &impl World, name: &str, spec: Value) -> Result<()> {
     let patch = Patch::Merge(json!({"spec": spec}));
     gates(world).patch(name, &PatchParams::default(), &patch).await?;
     Ok(())
 }
 
-/// Waits until a condition of a gate, with this type, status and reason, is there, and gives its message.
+/// Waits until a gate has a condition with this type, status and reason, and returns its message.
 pub async fn gate_condition(world: &impl World, name: &str, what: (&str, &str, &str)) -> Result<String> {
     let last = std::cell::RefCell::new(Value::Null);
     let look = async || {
@@ -126,7 +124,7 @@ pub async fn gate_condition(world: &impl World, name: &str, what: (&str, &str, &
         *last.borrow_mut() = status;
         Ok(message)
     };
-    let seen = until(world, &format!("gate {name} says {what:?}"), look).await;
+    let seen = until(world, &format!("gate {name} has the condition {what:?}"), look).await;
     seen.with_context(|| last.borrow().to_string())
 }
 
@@ -157,7 +155,7 @@ pub async fn patch_node(world: &impl World, name: &str, patch: Value) -> Result<
     Ok(())
 }
 
-/// Looks until there is something to be seen.
+/// Polls until `look` returns a value.
 pub async fn until<T, L>(world: &impl World, what: &str, look: impl Fn() -> L) -> Result<T>
 where
     L: Future<Output = Result<Option<T>>>,
@@ -167,12 +165,12 @@ where
         if let Some(seen) = look().await? {
             return Ok(seen);
         }
-        ensure!(Instant::now() < end, "not so after {:?}: {what}; {}", world.patience(), world.hint());
-        sleep(world.patience() / LOOKS).await;
+        ensure!(Instant::now() < end, "timed out after {:?}: {what}; {}", world.patience(), world.hint());
+        sleep(world.patience() / POLLS).await;
     }
 }
 
-/// Waits until something is so of a node.
+/// Polls until the predicate holds for a node.
 pub async fn node_is(world: &impl World, name: &str, what: &str, so: impl Fn(&Node) -> bool) -> Result<Node> {
     let last = std::cell::RefCell::new(String::new());
     let look = async || {
@@ -184,14 +182,14 @@ pub async fn node_is(world: &impl World, name: &str, what: &str, so: impl Fn(&No
     seen.with_context(|| last.borrow().clone())
 }
 
-/// Waits until a node is let in, and looks whether it was let in properly.
-pub async fn opens(world: &impl World, name: &str) -> Result<Record> {
-    let node = node_is(world, name, "open", |node| !is_gated(node)).await?;
-    ensure!(is_labelled(&node), "{name} is open without the label: {:?}", node.labels());
-    record(&node).with_context(|| format!("{name} is open without a record"))
+/// Waits until a node is untainted, and checks its label and record.
+pub async fn is_verified(world: &impl World, name: &str) -> Result<Record> {
+    let node = node_is(world, name, "untainted", |node| !is_gated(node)).await?;
+    ensure!(is_labelled(&node), "{name} is untainted without the label: {:?}", node.labels());
+    record(&node).with_context(|| format!("{name} is untainted without a record"))
 }
 
-/// A worker that is bound to a node and neither ended nor deleted, as soon as there is one.
+/// Waits for a worker that is bound to the node and running.
 pub async fn worker_on(world: &impl World, name: &str) -> Result<Pod> {
     let what = format!("a worker runs on {name}");
     let look =
@@ -199,7 +197,6 @@ pub async fn worker_on(world: &impl World, name: &str) -> Result<Pod> {
     until(world, &what, look).await
 }
 
-/// All worker pods that there are of a node.
 pub async fn workers_of(world: &impl World, name: &str) -> Result<Vec<Pod>> {
     let Some(uid) = node(world, name).await?.uid() else { bail!("{name} has no uid") };
     let pods: Api<Pod> = Api::namespaced(world.client(), NAMESPACE);
@@ -215,7 +212,6 @@ fn is_bound(pod: &Pod) -> bool {
     pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some())
 }
 
-/// Somebody deletes a worker, and does not wait.
 pub async fn delete_pod(world: &impl World, pod: &Pod) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(world.client(), NAMESPACE);
     pods.delete(&pod.name_any(), &DeleteParams::default().grace_period(0)).await?;
@@ -227,13 +223,13 @@ pub async fn delete_node(world: &impl World, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// An Event on the node says it. Events outlive their nodes, and other scenarios have namesakes: only its own count.
+/// Waits for an Event on the node. Filters by uid: Events outlive their nodes, and scenarios share names.
 pub async fn event_on(world: &impl World, name: &str, reason: &str, word: &str) -> Result<()> {
     let uid = node(world, name).await?.uid().context("a node without a uid")?;
     event_on_uid(world, &uid, reason, word).await
 }
 
-/// As [`event_on`], of a node that may be gone.
+/// Like [`event_on`], for a node that may be gone.
 pub async fn event_on_uid(world: &impl World, uid: &str, reason: &str, word: &str) -> Result<()> {
     let events: Api<Event> = Api::namespaced(world.client(), "default");
     let fields = format!("regarding.kind=Node,regarding.uid={uid},reason={reason}");
@@ -241,10 +237,9 @@ pub async fn event_on_uid(world: &impl World, uid: &str, reason: &str, word: &st
         let told = events.list(&ListParams::default().fields(&fields)).await?.items;
         Ok(told.into_iter().find(|event| event.note.as_ref().is_some_and(|note| note.contains(word))))
     };
-    until(world, &format!("an Event {reason} on the node {uid} says {word:?}"), look).await.map(drop)
+    until(world, &format!("an Event {reason} on the node {uid} contains {word:?}"), look).await.map(drop)
 }
 
-/// No worker is needed any more, and none stays.
 pub async fn no_workers_left(world: &impl World) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(world.client(), NAMESPACE);
     let look = async || {

@@ -1,4 +1,4 @@
-//! Nodes that pass: at once, after failures, after everybody had given them up; under any name and any label.
+//! Nodes that pass: at once, after failures, and after all attempts failed.
 
 use anyhow::{Context as _, Result, ensure};
 use kube::ResourceExt as _;
@@ -7,24 +7,24 @@ use serde_json::json;
 
 use crate::pod_observer::{PodChange, PodObserver};
 use crate::steps::{
-    controller, delete_lease, delete_node, event_on, gate, is_gated, is_labelled, no_workers_left, node,
-    node_is, opens, patch_node, record, until, worker_on, workers_of,
+    controller, delete_lease, delete_node, event_on, gate, is_gated, is_labelled, is_verified,
+    no_workers_left, node, node_is, patch_node, record, until, worker_on, workers_of,
 };
 use crate::worker::{State, say};
 use crate::world::{BROKEN, LABEL, Machine, TAINT, WORKS, WorkerBehaviour, World, machine, taint};
 
-/// The first worker passes: taint gone, label there, told, nothing left over. It is the end of the worker that opens
-/// the gate: nothing else happens to the node meanwhile.
-pub async fn f01_a_finished_worker_opens_the_gate(world: impl World) -> Result<()> {
+/// The first worker passes: the taint is removed, the label set, an Event emitted, and the worker deleted. The end of
+/// the worker alone triggers this.
+pub async fn f01_a_passed_worker_removes_the_taint(world: impl World) -> Result<()> {
     let observer = PodObserver::start(&world);
     gate(&world, "default", json!({})).await?;
     let _controller = controller(&world, "a");
     world.behaviours().set("first", WorkerBehaviour::Hangs);
     world.join(machine("first")).await?;
     let pod = worker_on(&world, "first").await?;
-    ensure!(is_gated(&node(&world, "first").await?), "open before its worker ended");
+    ensure!(is_gated(&node(&world, "first").await?), "untainted before its worker ended");
     say(&world.client(), &pod, State::Passed).await?;
-    let record = opens(&world, "first").await?;
+    let record = is_verified(&world, "first").await?;
     ensure!(record.verdict == Some(Verdict::Passed) && record.attempts == 1, "{record:?}");
     event_on(&world, "first", "NodeVerified", "passed").await?;
     no_workers_left(&world).await?;
@@ -33,17 +33,16 @@ pub async fn f01_a_finished_worker_opens_the_gate(world: impl World) -> Result<(
     Ok(())
 }
 
-/// What has ended does not stay: neither the worker that passed nor those that failed before it. But one that failed can
-/// be read until the next is there.
-pub async fn f11_workers_do_not_stay(world: impl World) -> Result<()> {
+/// Finished workers are deleted. A failed one is kept until the next exists, so that it can be inspected.
+pub async fn f11_finished_workers_are_deleted(world: impl World) -> Result<()> {
     let observer = PodObserver::start(&world);
     gate(&world, "default", json!({})).await?;
     let _controller = controller(&world, "a");
     world.behaviours().set("tidy", WorkerBehaviour::Fails { first: 1 });
     world.join(machine("tidy")).await?;
-    let failed = node_is(&world, "tidy", "blamed", |node| record(node).is_some()).await?;
-    ensure!(is_gated(&failed), "a failure opened the gate");
-    opens(&world, "tidy").await?;
+    let failed = node_is(&world, "tidy", "failed", |node| record(node).is_some()).await?;
+    ensure!(is_gated(&failed), "a failure removed the taint");
+    is_verified(&world, "tidy").await?;
     no_workers_left(&world).await?;
     let kept = async || {
         Ok(observer.seen()?.in_order((PodChange::Created, 2), (PodChange::Deleted, 1)).then_some(()))
@@ -53,14 +52,14 @@ pub async fn f11_workers_do_not_stay(world: impl World) -> Result<()> {
         .with_context(|| format!("{:?}", observer.seen()))
 }
 
-/// A failed attempt is followed by another though nothing else happens to the node, and the count is told.
+/// After a failed attempt the next follows without another change of the node, and the Event contains its number.
 pub async fn f08_a_failed_attempt_is_followed_by_the_next(world: impl World) -> Result<()> {
     let observer = PodObserver::start(&world);
     gate(&world, "default", json!({})).await?;
     let _controller = controller(&world, "a");
     world.behaviours().set("second", WorkerBehaviour::Fails { first: 1 });
     world.join(machine("second")).await?;
-    let record = opens(&world, "second").await?;
+    let record = is_verified(&world, "second").await?;
     ensure!((record.number, record.attempts) == (2, 2), "{record:?}");
     event_on(&world, "second", "NodeCheckFailed", "dns").await?;
     event_on(&world, "second", "NodeVerified", "attempt 2").await?;
@@ -68,39 +67,39 @@ pub async fn f08_a_failed_attempt_is_followed_by_the_next(world: impl World) -> 
     observer.assert_one_worker_per_node().map(drop)
 }
 
-/// All attempts fail: it is said with the reason, the node keeps its taint, is looked at again and again, and is let
-/// in when it heals.
-pub async fn f09_a_node_that_never_passes_is_told_and_heals(world: impl World) -> Result<()> {
+/// All attempts fail: an Event says why, the node keeps its taint, is rechecked periodically, and is untainted when
+/// it recovers.
+pub async fn f09_a_failed_node_is_reported_and_recovers(world: impl World) -> Result<()> {
     gate(&world, "default", json!({"retry": {"maxRetries": 1, "recheckSeconds": 10}})).await?;
     let _controller = controller(&world, "a");
-    world.behaviours().set("hopeless", BROKEN);
-    world.join(machine("hopeless")).await?;
-    event_on(&world, "hopeless", "NodeVerificationFailed", "").await?;
-    let failed = node(&world, "hopeless").await?;
-    let record = record(&failed).context("given up without a record")?;
-    ensure!(is_gated(&failed) && !is_labelled(&failed), "given up, and let in");
+    world.behaviours().set("failing", BROKEN);
+    world.join(machine("failing")).await?;
+    event_on(&world, "failing", "NodeVerificationFailed", "").await?;
+    let failed = node(&world, "failing").await?;
+    let record = record(&failed).context("failed without a record")?;
+    ensure!(is_gated(&failed) && !is_labelled(&failed), "failed and untainted");
     ensure!(record.attempts == 2 && record.why.contains("dns"), "{record:?}");
-    world.behaviours().set("hopeless", WORKS);
-    let healed = opens(&world, "hopeless").await?;
+    world.behaviours().set("failing", WORKS);
+    let healed = is_verified(&world, "failing").await?;
     ensure!(healed.number > record.number && healed.verdict == Some(Verdict::Passed), "{healed:?}");
     no_workers_left(&world).await
 }
 
-/// A node's name may have 253 characters; a pod's name and a label's value have less room.
-pub async fn f04_node_names_may_be_as_long_as_they_are(world: impl World) -> Result<()> {
+/// A node's name may have 253 characters; names of pods and label values must be shorter.
+pub async fn f04_long_node_names_work(world: impl World) -> Result<()> {
     let name = ["a".repeat(63), "b".repeat(63), "c".repeat(63), "d".repeat(61)].join(".");
     ensure!(name.len() == 253, "{}", name.len());
     gate(&world, "default", json!({})).await?;
     let _controller = controller(&world, "a");
-    // The label is the kubelet's, and has 63 characters.
+    // The kubelet sets this label, which is limited to 63 characters.
     world.join(machine(&name).labelled("kubernetes.io/hostname", &name[..63])).await?;
-    opens(&world, &name).await?;
+    is_verified(&world, &name).await?;
     event_on(&world, &name, "NodeVerified", "passed").await?;
     no_workers_left(&world).await
 }
 
-/// The hostname label is not the name of the node: the worker gets to its node all the same.
-pub async fn f05_a_worker_finds_its_node_by_name(world: impl World) -> Result<()> {
+/// The worker is bound by the node's name, not by its hostname label.
+pub async fn f05_a_worker_is_bound_by_node_name(world: impl World) -> Result<()> {
     gate(&world, "default", json!({})).await?;
     let _controller = controller(&world, "a");
     for (node, hostname) in [("alice", "bob"), ("bob", "alice")] {
@@ -111,68 +110,67 @@ pub async fn f05_a_worker_finds_its_node_by_name(world: impl World) -> Result<()
         let pod = worker_on(&world, node).await?;
         ensure!(pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node), "{:?}", pod.spec);
         say(&world.client(), &pod, State::Passed).await?;
-        opens(&world, node).await?;
+        is_verified(&world, node).await?;
     }
     no_workers_left(&world).await
 }
 
-/// Nothing is looked at before the node is Ready: nothing could be seen, and attempts would be used up.
+/// No worker starts before the node is Ready, so no attempt is used up.
 pub async fn f16_no_worker_before_the_node_is_ready(world: impl World) -> Result<()> {
     let observer = PodObserver::start(&world);
     gate(&world, "default", json!({})).await?;
     let _controller = controller(&world, "a");
     world.join(Machine { ready: false, ..machine("late") }).await?;
-    // The other is later and through: the first had its chance.
+    // This node came later and is verified, so the controller had time to act on the first.
     world.join(machine("ready")).await?;
-    opens(&world, "ready").await?;
+    is_verified(&world, "ready").await?;
     let late = node(&world, "late").await?;
     let uid = late.uid().context("no uid")?;
-    ensure!(is_gated(&late) && observer.seen()?.of(&uid) == 0, "looked at too early: {:?}", observer.seen()?);
+    ensure!(is_gated(&late) && observer.seen()?.of(&uid) == 0, "checked too early: {:?}", observer.seen()?);
     world.say_ready("late", true).await?;
-    let record = opens(&world, "late").await?;
+    let record = is_verified(&world, "late").await?;
     ensure!(record.attempts == 1, "{record:?}");
     no_workers_left(&world).await
 }
 
-/// A kubelet can give its node the label. That opens nothing: the node is looked at like any other, and held if it
-/// fails.
-pub async fn a_forged_label_opens_nothing(world: impl World) -> Result<()> {
+/// A kubelet can set the label on its node. The node is verified regardless, and stays gated if it fails.
+pub async fn a_forged_label_does_not_remove_the_taint(world: impl World) -> Result<()> {
     gate(&world, "default", json!({})).await?;
     let _controller = controller(&world, "a");
     world.behaviours().set("forger", BROKEN);
     world.join(machine("forger").labelled(LABEL, "true")).await?;
-    let blamed = node_is(&world, "forger", "blamed", |node| record(node).is_some()).await?;
-    ensure!(is_gated(&blamed), "the label opened the gate");
+    let failed = node_is(&world, "forger", "failed", |node| record(node).is_some()).await?;
+    ensure!(is_gated(&failed), "the label removed the taint");
     world.behaviours().set("forger", WORKS);
-    let record = opens(&world, "forger").await?;
+    let record = is_verified(&world, "forger").await?;
     ensure!(record.verdict == Some(Verdict::Passed) && record.number > 1, "{record:?}");
     no_workers_left(&world).await
 }
 
-/// A node that was let in is tainted again by hand: it is looked at once more, from the first attempt on.
+/// A verified node that a user taints again is verified again, starting with the first attempt.
 pub async fn f07_a_node_that_is_tainted_again_is_verified_again(world: impl World) -> Result<()> {
     gate(&world, "default", json!({})).await?;
     let first = controller(&world, "a");
     world.join(machine("again")).await?;
-    let before = opens(&world, "again").await?;
+    let before = is_verified(&world, "again").await?;
     no_workers_left(&world).await?;
     let again = json!({"metadata": {"labels": {LABEL: null}}, "spec": {"taints": [taint(TAINT)]}});
     patch_node(&world, "again", again.clone()).await?;
-    let after = opens(&world, "again").await?;
+    let after = is_verified(&world, "again").await?;
     ensure!(after.number == before.number + 1 && after.attempts == 1, "{before:?}, then {after:?}");
     no_workers_left(&world).await?;
-    // And also by a controller that did not see it the first time.
+    // The same with a controller that did not see the first verification.
     first.kill();
     delete_lease(&world).await?;
     patch_node(&world, "again", again).await?;
     let _second = controller(&world, "b");
-    let last = opens(&world, "again").await?;
+    let last = is_verified(&world, "again").await?;
     ensure!(last.number == after.number + 1, "{after:?}, then {last:?}");
     no_workers_left(&world).await
 }
 
-/// A machine is replaced by another of the same name while its worker runs: the new one is looked at for itself.
-pub async fn a_namesake_is_another_node(world: impl World) -> Result<()> {
+/// A machine is replaced by another with the same name while its worker runs: the new node is verified on its own.
+pub async fn a_new_node_with_the_same_name_is_verified_again(world: impl World) -> Result<()> {
     gate(&world, "default", json!({})).await?;
     let _controller = controller(&world, "a");
     world.behaviours().set("phoenix", WorkerBehaviour::Hangs);
@@ -183,14 +181,14 @@ pub async fn a_namesake_is_another_node(world: impl World) -> Result<()> {
     delete_node(&world, "phoenix").await?;
     world.behaviours().set("phoenix", BROKEN);
     world.join(machine("phoenix")).await?;
-    let blamed = node_is(&world, "phoenix", "blamed", |node| record(node).is_some()).await?;
-    ensure!(blamed.uid() != before && is_gated(&blamed), "not another, or let in: {:?}", blamed.metadata);
-    // What the worker of the old one says now, if anybody still listens, is not about this node.
+    let failed = node_is(&world, "phoenix", "failed", |node| record(node).is_some()).await?;
+    ensure!(failed.uid() != before && is_gated(&failed), "not replaced, or untainted: {:?}", failed.metadata);
+    // A late report of the old worker does not apply to the new node.
     drop(say(&world.client(), &old, State::Passed).await);
     world.behaviours().set("phoenix", WORKS);
-    let record = opens(&world, "phoenix").await?;
-    ensure!(record.number > 1 && Some(&record.uid) == blamed.uid().as_ref(), "{record:?}");
-    until(&world, "the worker of the old one is gone", async || {
+    let record = is_verified(&world, "phoenix").await?;
+    ensure!(record.number > 1 && Some(&record.uid) == failed.uid().as_ref(), "{record:?}");
+    until(&world, "the worker of the old node is gone", async || {
         Ok(workers_of(&world, "phoenix").await?.iter().all(|pod| pod.uid() != old.uid()).then_some(()))
     })
     .await

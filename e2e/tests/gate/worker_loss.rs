@@ -1,4 +1,4 @@
-//! Workers that are lost: nobody is blamed, no attempt is used up, and the next one goes on.
+//! Lost workers use up no attempt, and the next worker continues.
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::ResourceQuota;
@@ -11,12 +11,12 @@ use crate::fault_proxy::{FaultProxy, RecordedRequest};
 use crate::pod_observer::PodObserver;
 use crate::steps::{
     controller, controller_with, delete_node, delete_pod, edit_gate, event_on, gate, gate_condition,
-    is_gated, no_workers_left, node, node_is, opens, record, until, worker_on,
+    is_gated, is_verified, no_workers_left, node, node_is, record, until, worker_on,
 };
 use crate::worker::{State, say};
 use crate::world::{IMAGE, MISSING, NAMESPACE, WORKS, WorkerBehaviour, World, machine};
 
-/// A worker comes to such an end; the next one passes, and its attempt is the first.
+/// A worker is lost in this state; the next one passes, and counts as the first attempt.
 async fn a_worker_is_lost(world: &impl World, name: &str, state: State, word: &str) -> Result<()> {
     gate(world, "default", json!({})).await?;
     let _controller = controller(world, "a");
@@ -27,23 +27,23 @@ async fn a_worker_is_lost(world: &impl World, name: &str, state: State, word: &s
     say(&world.client(), &pod, state).await?;
     let lost = node_is(world, name, "recorded", |node| record(node).is_some()).await?;
     let lost = record(&lost).unwrap_or_default();
-    ensure!(lost.attempts == 0 || lost.number > 1, "blamed: {lost:?}");
-    ensure!(lost.number > 1 || lost.why.contains(word), "the reason does not say what: {lost:?}");
-    let record = opens(world, name).await?;
+    ensure!(lost.attempts == 0 || lost.number > 1, "an attempt was used: {lost:?}");
+    ensure!(lost.number > 1 || lost.why.contains(word), "the reason is missing: {lost:?}");
+    let record = is_verified(world, name).await?;
     ensure!(record.attempts == 1 && record.number == 2, "{record:?}");
     no_workers_left(world).await
 }
 
-pub async fn a_worker_that_is_evicted_blames_nobody(world: impl World) -> Result<()> {
+pub async fn an_evicted_worker_is_inconclusive(world: impl World) -> Result<()> {
     a_worker_is_lost(&world, "evicted", State::Evicted, "Evicted").await
 }
 
-pub async fn a_worker_without_memory_blames_nobody(world: impl World) -> Result<()> {
+pub async fn an_oom_killed_worker_is_inconclusive(world: impl World) -> Result<()> {
     a_worker_is_lost(&world, "oom", State::OutOfMemory, "OOMKilled").await
 }
 
-/// A person deletes the worker. It is made again.
-pub async fn a_worker_that_is_deleted_is_made_again(world: impl World) -> Result<()> {
+/// A user deletes the worker. It is created again.
+pub async fn a_deleted_worker_is_created_again(world: impl World) -> Result<()> {
     gate(&world, "default", json!({})).await?;
     let _controller = controller(&world, "a");
     world.behaviours().set("deleted", WorkerBehaviour::Hangs);
@@ -51,13 +51,14 @@ pub async fn a_worker_that_is_deleted_is_made_again(world: impl World) -> Result
     let pod = worker_on(&world, "deleted").await?;
     world.behaviours().set("deleted", WORKS);
     delete_pod(&world, &pod).await?;
-    let record = opens(&world, "deleted").await?;
+    let record = is_verified(&world, "deleted").await?;
     ensure!(record.attempts == 1, "a deleted worker cost an attempt: {record:?}");
     no_workers_left(&world).await
 }
 
-/// The image cannot be pulled: it is said, nobody is blamed, and as soon as the gate names one that can be, the node passes.
-pub async fn an_image_that_cannot_be_had_blames_nobody(world: impl World) -> Result<()> {
+/// The image cannot be pulled: this is reported and uses up no attempt. Once the gate names another image, the node
+/// passes.
+pub async fn an_image_pull_error_is_inconclusive(world: impl World) -> Result<()> {
     let deadlines = json!({"checkSeconds": 2, "workerSeconds": 120});
     let worker = json!({"image": MISSING});
     gate(&world, "default", json!({"worker": worker, "deadlines": deadlines})).await?;
@@ -65,20 +66,20 @@ pub async fn an_image_that_cannot_be_had_blames_nobody(world: impl World) -> Res
     world.join(machine("pulling")).await?;
     let given_up = node_is(&world, "pulling", "recorded", |node| record(node).is_some()).await?;
     let lost = record(&given_up).unwrap_or_default();
-    ensure!(is_gated(&given_up) && lost.attempts == 0, "blamed or let in: {lost:?}");
+    ensure!(is_gated(&given_up) && lost.attempts == 0, "failed or untainted: {lost:?}");
     ensure!(
         lost.cause == Some(InconclusiveReason::ImagePull) && lost.why.contains("ImagePullBackOff"),
         "{lost:?}"
     );
     event_on(&world, "pulling", "NodeVerificationInconclusive", "ImagePullBackOff").await?;
     edit_gate(&world, "default", json!({"worker": {"image": IMAGE}})).await?;
-    let record = opens(&world, "pulling").await?;
+    let record = is_verified(&world, "pulling").await?;
     ensure!(record.attempts == 1 && record.number > lost.number, "{record:?}");
     no_workers_left(&world).await
 }
 
-/// A node goes while its worker runs. Its slot, the only one, is free for the next.
-pub async fn a_node_that_goes_takes_its_worker_with_it(world: impl World) -> Result<()> {
+/// A node is deleted while its worker runs. The only worker slot is free again.
+pub async fn a_deleted_node_frees_its_worker_slot(world: impl World) -> Result<()> {
     let observer = PodObserver::start(&world);
     gate(&world, "default", json!({})).await?;
     let _controller =
@@ -89,22 +90,23 @@ pub async fn a_node_that_goes_takes_its_worker_with_it(world: impl World) -> Res
     world.join(machine("stayer")).await?;
     world.power_off("leaver").await?;
     delete_node(&world, "leaver").await?;
-    let record = opens(&world, "stayer").await?;
+    let record = is_verified(&world, "stayer").await?;
     ensure!(record.attempts == 1, "{record:?}");
     let seen = observer.assert_one_worker_per_node()?;
     ensure!(seen.most == 1, "the only slot was given twice: {seen:?}");
     Ok(())
 }
 
-/// A quota refuses every worker: nobody is blamed, nothing is opened, and it goes on when the quota is lifted.
-pub async fn a_quota_that_refuses_workers_blames_nobody(world: impl World) -> Result<()> {
+/// A quota refuses every worker: no attempt is used up and the taint stays. Verification continues when the quota is
+/// deleted.
+pub async fn a_quota_that_refuses_workers_uses_no_attempt(world: impl World) -> Result<()> {
     let quotas: Api<ResourceQuota> = Api::namespaced(world.client(), NAMESPACE);
     let none = json!({"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}});
     quotas.create(&PostParams::default(), &serde_json::from_value(none)?).await?;
     gate(&world, "default", json!({})).await?;
     let controller = controller(&world, "a");
     world.join(machine("refused")).await?;
-    // It is tried again and again, though nothing happens to the node.
+    // Creation is retried without a change of the node.
     until(&world, "workers are refused", async || {
         let refused = |one: &&RecordedRequest| one.uri.contains("/pods") && one.status == 403;
         Ok((controller.proxy.requests().iter().filter(refused).count() > 3).then_some(()))
@@ -113,13 +115,13 @@ pub async fn a_quota_that_refuses_workers_blames_nobody(world: impl World) -> Re
     let waiting = node(&world, "refused").await?;
     ensure!(
         is_gated(&waiting) && record(&waiting).is_none(),
-        "blamed or let in: {:?}",
+        "failed or untainted: {:?}",
         waiting.annotations()
     );
     gate_condition(&world, "default", ("WorkersCannotRun", "True", "CreateRefused")).await?;
     gate_condition(&world, "default", ("Ready", "False", "CreateRefused")).await?;
     quotas.delete("none", &DeleteParams::default()).await?;
-    let record = opens(&world, "refused").await?;
+    let record = is_verified(&world, "refused").await?;
     ensure!((record.number, record.attempts) == (1, 1), "{record:?}");
     gate_condition(&world, "default", ("WorkersCannotRun", "False", "WorkersRun")).await?;
     no_workers_left(&world).await

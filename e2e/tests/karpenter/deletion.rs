@@ -1,4 +1,4 @@
-//! Nodes that are taken away.
+//! Nodes that Karpenter removes.
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Node;
@@ -8,19 +8,18 @@ use serde_json::json;
 
 use crate::karpenter_world::KarpenterWorld;
 use crate::node_observer::{NodeObserver, NodePhase};
-use crate::steps::{controller, gate, no_workers_left, node, opens, until, worker_on};
+use crate::steps::{controller, gate, is_verified, no_workers_left, node, until, worker_on};
 use crate::verification::{app_runs, initialized};
 use crate::world::{TAINT, WORKS, WorkerBehaviour, World};
 
-/// The first node of a pool.
 pub async fn first_node(world: &impl World, pool: &str) -> Result<Node> {
     let look = async || Ok(nodes_of(&world.client(), pool).await?.into_iter().next());
     until(world, &format!("{pool} has a node"), look).await
 }
 
-/// A claim is deleted while the worker of its node runs: Karpenter ends the node, which is never opened, and makes
-/// another, which goes through the gate like any.
-pub async fn a_node_that_karpenter_takes_away_is_left_to_it(world: KarpenterWorld) -> Result<()> {
+/// A claim is deleted while the worker of its node runs. Karpenter removes the node, which is never untainted, and
+/// creates another, which is verified as usual.
+pub async fn a_node_removed_by_karpenter_is_left_alone(world: KarpenterWorld) -> Result<()> {
     let observer = NodeObserver::start(&world);
     let client = world.client();
     make_pool(&client, "unlucky", TAINT, Under::StartupTaints, "0s").await?;
@@ -38,7 +37,7 @@ pub async fn a_node_that_karpenter_takes_away_is_left_to_it(world: KarpenterWorl
         .await?;
     for other in app_runs(&world, "app", 1).await? {
         ensure!(other != name, "the pod runs on a node that is gone");
-        opens(&world, &other).await?;
+        is_verified(&world, &other).await?;
         initialized(&world, &other).await?;
         observer.in_order(&other)?;
     }

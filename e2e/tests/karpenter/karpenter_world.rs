@@ -1,6 +1,5 @@
-//! A real control plane with a real Karpenter. kwok plays the kubelets and runs all pods but workers; of those a hollow
-//! kubelet reports what the behaviour of the node, or of its pool, says. (That the real worker comes to such reports is shown
-//! by the walk.)
+//! A real control plane with a real Karpenter. kwok acts as the kubelet and runs all pods except workers, which a
+//! fake kubelet reports as [`WorkerBehaviour`] says for the node or its pool.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -29,25 +28,24 @@ use crate::log;
 use crate::worker::{State, identity, say};
 use crate::world::{Machine, NAMESPACE, WorkerBehaviour, WorkerBehaviours, World};
 
-/// Scenarios share them one after the other: Karpenter and the controller look after every node that there is.
+/// Scenarios use them one after the other, because Karpenter and the controller act on every node.
 static CLUSTERS: Pool<(Cluster, Karpenter)> = Pool::of(2);
 
 const PATIENCE: Duration = Duration::from_mins(2);
 const LOOK: Duration = Duration::from_millis(100);
-/// All workers, also those that only compare.
+/// All workers, including those on control nodes.
 const WORKERS: &str = "app.kubernetes.io/name=nodekeeper,app.kubernetes.io/component in (worker,control)";
 
-/// The scenarios' own part of it.
 pub struct KarpenterWorld {
     client: Client,
     behaviours: WorkerBehaviours,
     _kubelet: JoinSet<()>,
-    /// The control plane and its Karpenter. Last: they go back when their kubelet is gone.
+    /// The control plane and its Karpenter. The last field: they return to the pool after their kubelet has stopped.
     place: Taken<'static, (Cluster, Karpenter)>,
 }
 
 impl KarpenterWorld {
-    /// As it was before the first scenario, whatever became of the last one.
+    /// Removes what the last scenario left.
     pub async fn start() -> Result<Self> {
         log::keep();
         let place = CLUSTERS.take(begin).await?;
@@ -55,20 +53,19 @@ impl KarpenterWorld {
         karpenter.check()?;
         let (client, behaviours) = (cluster.client()?, WorkerBehaviours::default());
         let mut tasks = JoinSet::new();
-        // First the kubelet: workers that a scenario left do not go without one.
+        // The kubelet first: workers of the last scenario are not deleted without one.
         tasks.spawn(kubelet(client.clone(), behaviours.clone()));
         clean(&client).await?;
         Ok(Self { place, client, behaviours, _kubelet: tasks })
     }
 
-    /// The same world for somebody who may do what a controller needs, and not even read claims.
+    /// The same world with a client that has the controller's rights, but cannot read claims.
     pub async fn without_claims(&self, user: &str) -> Result<RestrictedWorld<'_>> {
         objects::grant_all_but_claims(&self.client, user).await?;
         Ok(RestrictedWorld { world: self, client: self.place.0.client_as(user, &[])? })
     }
 }
 
-/// The world as somebody else may see it.
 pub struct RestrictedWorld<'a> {
     world: &'a KarpenterWorld,
     client: Client,
@@ -99,7 +96,7 @@ where
     Ok(api.create(&PostParams::default(), &serde_json::from_value(body)?).await?)
 }
 
-/// Removes what a scenario made. Gates first, so that nobody is about to make more workers.
+/// Deletes the objects of the last scenario. Gates first, so that no new workers are created.
 async fn clean(client: &Client) -> Result<()> {
     let (now, all) = (DeleteParams::default(), ListParams::default());
     let nodes: Api<Node> = Api::all(client.clone());
@@ -119,8 +116,11 @@ async fn clean(client: &Client) -> Result<()> {
             return Ok(());
         }
         let names: Vec<_> = nodes_left.iter().map(kube::ResourceExt::name_any).collect();
-        ensure!(Instant::now() < end, "{left} things of the last scenario do not go away; nodes: {names:?}");
-        // A node that belongs to no claim is nobody's to delete but ours.
+        ensure!(
+            Instant::now() < end,
+            "{left} objects of the last scenario are not deleted; nodes: {names:?}"
+        );
+        // Nodes without a claim are not deleted by Karpenter.
         nodes.delete_collection(&now, &ListParams::default().labels("!karpenter.sh/registered")).await?;
         sleep(LOOK).await;
     }
@@ -132,7 +132,7 @@ where
 {
     let all: Api<K> = Api::all(client.clone());
     loop {
-        // The first time this is too early for the kind to be served.
+        // At first the kind may not be served yet.
         match all.delete_collection(&DeleteParams::default(), &ListParams::default()).await {
             Err(error) if Instant::now() > end => bail!("{} cannot be deleted: {error}", K::plural(&())),
             Err(_) => sleep(LOOK).await,
@@ -141,7 +141,7 @@ where
     }
 }
 
-/// Reports of the workers on any node, and lets go those that are deleted. Begins anew whenever its watch ends.
+/// Reports the workers on all nodes, and removes deleted ones. Restarts its watch whenever it ends.
 async fn kubelet(client: Client, behaviours: WorkerBehaviours) {
     let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
     let mut known = BTreeSet::new();
@@ -157,7 +157,7 @@ async fn kubelet(client: Client, behaviours: WorkerBehaviours) {
                     reports.spawn(async move { drop(pods.delete(&pod.name_any(), &gone).await) });
                 } else if known.insert(pod.uid()) {
                     let (client, behaviours) = (client.clone(), behaviours.clone());
-                    // A pod that was deleted meanwhile has nobody to tell.
+                    // The pod may have been deleted meanwhile.
                     reports.spawn(async move { drop(report(&client, &pod, &behaviours).await) });
                 }
                 while reports.try_join_next().is_some() {}
@@ -177,7 +177,7 @@ async fn report(client: &Client, pod: &Pod, behaviours: &WorkerBehaviours) -> Re
     say(client, pod, state).await
 }
 
-/// That of the node, or else of its pool: nobody knows the names of nodes before Karpenter has made them.
+/// The behaviour of the node or else of its pool: tests do not know the names of Karpenter's nodes in advance.
 async fn behaviour(client: &Client, name: &str, behaviours: &WorkerBehaviours) -> Result<WorkerBehaviour> {
     if let Some(own) = behaviours.told(name) {
         return Ok(own);
@@ -208,25 +208,25 @@ impl World for KarpenterWorld {
     }
 
     async fn join(&self, _: Machine) -> Result<()> {
-        bail!("machines are Karpenter's to make")
+        bail!("only Karpenter creates nodes")
     }
 
     async fn say_ready(&self, _: &str, _: bool) -> Result<()> {
-        bail!("that is kwok's to say")
+        bail!("only kwok reports readiness")
     }
 
     async fn reboot(&self, _: &str) -> Result<()> {
-        bail!("what kwok plays does not boot")
+        bail!("kwok nodes do not reboot")
     }
 
     async fn power_off(&self, _: &str) -> Result<()> {
-        bail!("what kwok plays has no power")
+        bail!("kwok nodes cannot be switched off")
     }
 
     fn hint(&self) -> String {
         let ended = self.place.1.check().err().map(|error| format!("{error:#}"));
         let (ended, ours) = (ended.unwrap_or_default(), log::tail(20));
-        format!("{ended}; our last words:\n{ours}Karpenter's:\n{}", self.place.1.log_tail())
+        format!("{ended}; end of our log:\n{ours}end of Karpenter's log:\n{}", self.place.1.log_tail())
     }
 }
 

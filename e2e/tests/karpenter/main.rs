@@ -1,4 +1,5 @@
-//! A real Karpenter whose nodes go through the gate. What a story needs of the gate is told in the gate's own words.
+//! Scenarios with a real Karpenter whose nodes are verified by the gate. They share the helpers of the gate
+//! scenarios.
 
 mod deletion;
 #[path = "../gate/fault_proxy.rs"]
@@ -24,7 +25,6 @@ mod worker;
 #[expect(dead_code, reason = "the scenarios of the gate need more of it")]
 mod world;
 
-/// Each scenario becomes a test.
 macro_rules! scenarios {
     ($($module:ident { $($name:ident,)+ })+) => {
         mod with_a_real_karpenter {
@@ -46,22 +46,22 @@ macro_rules! scenarios {
 
 scenarios! {
     verification {
-        a_pool_that_scales_up_gets_nodes_that_were_opened,
-        no_node_is_opened_before_karpenter_has_registered_it,
-        a_pool_with_the_taint_in_the_wrong_place_is_told,
-        the_example_of_a_pool_is_for_the_example_of_a_gate,
-        an_operator_that_may_not_read_claims_opens_nodes_all_the_same,
+        a_pool_scales_up_with_verified_nodes,
+        no_node_is_verified_before_it_is_registered,
+        a_taint_outside_startup_taints_is_reported,
+        the_example_pool_matches_the_example_gate,
+        nodes_are_verified_without_access_to_claims,
     }
     replacement {
         a_node_that_never_passes_has_its_claim_deleted,
-        a_broken_pool_is_not_replaced_for_ever,
+        a_broken_pool_is_not_replaced_forever,
     }
     no_side_effects {
-        a_claim_that_may_not_be_read_deletes_nothing,
-        a_node_that_karpenter_drains_is_neither_cordoned_nor_evicted_from,
-        no_claim_is_deleted_before_karpenter_has_registered_its_node,
+        an_unreadable_claim_blocks_deletion,
+        a_node_drained_by_karpenter_is_not_touched,
+        no_claim_is_deleted_before_its_node_is_registered,
     }
     deletion {
-        a_node_that_karpenter_takes_away_is_left_to_it,
+        a_node_removed_by_karpenter_is_left_alone,
     }
 }

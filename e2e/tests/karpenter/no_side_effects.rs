@@ -1,4 +1,4 @@
-//! Nodes that are to be replaced, and are not touched.
+//! Nodes that should be replaced and must not be touched yet.
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Node;
@@ -12,13 +12,13 @@ use serde_json::json;
 use crate::karpenter_world::KarpenterWorld;
 use crate::node_observer::{NodeObserver, NodePhase};
 use crate::remediation_helpers::{edit_policy, policy, remediation_condition, request_remediation};
-use crate::replacement::{asking_gate, deletes, harm, join_failing, looked_at_twice_more, verified};
-use crate::steps::{controller, gate, node, node_is, opens, patch_node, until};
+use crate::replacement::{asking_gate, checked_twice_more, deletes, harm, join_failing, verified};
+use crate::steps::{controller, gate, is_verified, node, node_is, patch_node, until};
 use crate::verification::{app_runs, initialized, join};
 use crate::world::{BROKEN, TAINT, World};
 
-/// What cannot be read is waited for: nothing else is deleted in its place. Once the right is there, it goes ahead.
-pub async fn a_claim_that_may_not_be_read_deletes_nothing(world: KarpenterWorld) -> Result<()> {
+/// Nothing is deleted while the claim cannot be read. Once the right is granted, the replacement proceeds.
+pub async fn an_unreadable_claim_blocks_deletion(world: KarpenterWorld) -> Result<()> {
     let observer = NodeObserver::start(&world);
     let client = world.client();
     let user = "may-read-no-claims";
@@ -37,7 +37,7 @@ pub async fn a_claim_that_may_not_be_read_deletes_nothing(world: KarpenterWorld)
     {
         ensure!(said.contains(part), "{part} is missing in: {said}");
     }
-    looked_at_twice_more(&world, &name).await?;
+    checked_twice_more(&world, &name).await?;
     ensure!(harm(&controller.proxy).is_empty(), "{:?}", harm(&controller.proxy));
     ensure!(observer.when(&name, NodePhase::Cordoned)?.is_none(), "{:?}", observer.steps()?);
 
@@ -47,11 +47,9 @@ pub async fn a_claim_that_may_not_be_read_deletes_nothing(world: KarpenterWorld)
     Ok(())
 }
 
-/// Somebody deletes the claim of a node that is to be replaced, and a budget keeps Karpenter from emptying it. It is
-/// Karpenter's to wait for that: we would only get in its way.
-pub async fn a_node_that_karpenter_drains_is_neither_cordoned_nor_evicted_from(
-    world: KarpenterWorld,
-) -> Result<()> {
+/// A user deletes the claim of a node that should be replaced, and a budget blocks Karpenter's drain. The controller
+/// leaves the node to Karpenter.
+pub async fn a_node_drained_by_karpenter_is_not_touched(world: KarpenterWorld) -> Result<()> {
     let observer = NodeObserver::start(&world);
     let client = world.client();
     asking_gate(&world).await?;
@@ -72,7 +70,7 @@ pub async fn a_node_that_karpenter_drains_is_neither_cordoned_nor_evicted_from(
     edit_policy(&world, json!({"pause": null})).await?;
     let said = remediation_condition(&world, &name, ("Approved", "False", "BeingRemoved")).await?;
     ensure!(said.contains("left to"), "{said}");
-    // Another node comes and passes meanwhile: whoever wanted to do something has.
+    // Another node is verified meanwhile, so the controller had time to act.
     make_pods(&client, "later", "good", 4).await?;
     app_runs(&world, "later", 4).await?;
     let there = node(&world, &name).await?;
@@ -87,17 +85,15 @@ pub async fn a_node_that_karpenter_drains_is_neither_cordoned_nor_evicted_from(
         Ok(nodes.into_iter().find(|other| *other != name))
     };
     let other = until(&world, "the pod runs elsewhere", look).await?;
-    opens(&world, &other).await?;
+    is_verified(&world, &other).await?;
     initialized(&world, &other).await?;
     ensure!(harm(&controller.proxy).is_empty(), "{:?}", harm(&controller.proxy));
     Ok(())
 }
 
-/// Somebody wants a node replaced that Karpenter does not know yet, because its cloud is late with the provider's id.
-/// It is not touched before it is registered; then it goes.
-pub async fn no_claim_is_deleted_before_karpenter_has_registered_its_node(
-    world: KarpenterWorld,
-) -> Result<()> {
+/// A user requests the replacement of a node that Karpenter has not registered, because its provider ID is missing.
+/// The controller waits until it is registered.
+pub async fn no_claim_is_deleted_before_its_node_is_registered(world: KarpenterWorld) -> Result<()> {
     let observer = NodeObserver::start(&world);
     let client = world.client();
     world.behaviours().set("late", BROKEN);
@@ -113,7 +109,7 @@ pub async fn no_claim_is_deleted_before_karpenter_has_registered_its_node(
     join(&world, &name, &claim).await?;
     request_remediation(&world, &node(&world, &name).await?).await?;
     remediation_condition(&world, &name, ("Approved", "False", "NotRegistered")).await?;
-    // Others come and pass meanwhile.
+    // Other nodes are verified meanwhile.
     verified(&world).await?;
     let late = node(&world, &name).await?;
     ensure!(!is(&late, "registered") && !is_disrupted(&late), "{:?}, {:?}", late.spec, late.labels());

@@ -1,4 +1,4 @@
-//! An observer on all nodes: what it saw holds for every moment, because it reads the watch and misses nothing.
+//! Records the phases of all nodes from a watch without gaps.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,21 +17,20 @@ use tokio::time::sleep;
 use crate::steps::is_gated;
 use crate::world::World;
 
-/// What happens to a node, each once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodePhase {
     Gated,
     Registered,
-    /// It bore our taint, and does not any more.
+    /// The gate's taint was removed.
     Opened,
     Initialized,
-    /// It has_taint our mark.
+    /// The node has the controller's cordon annotation.
     Cordoned,
-    /// Karpenter takes it away.
+    /// Karpenter is removing the node.
     Disrupted,
 }
 
-/// The steps of each node, by name, with the number of the event that showed it.
+/// The phases of each node by name, with the number of the watch event.
 pub type NodePhases = BTreeMap<String, Vec<(usize, NodePhase)>>;
 
 #[derive(Default)]
@@ -62,7 +61,7 @@ impl NodeHistory {
     }
 }
 
-/// An open observer. Dropping it closes it.
+/// Stops watching when dropped.
 pub struct NodeObserver {
     seen: Arc<Mutex<NodeHistory>>,
     task: JoinHandle<()>,
@@ -75,28 +74,28 @@ impl Drop for NodeObserver {
 }
 
 impl NodeObserver {
-    /// To be opened before there is a node.
+    /// Start it before the first node is created.
     pub fn start(world: &impl World) -> Self {
         let seen = Arc::<Mutex<NodeHistory>>::default();
         let task = tokio::spawn(watch_nodes(world.client(), seen.clone()));
         Self { seen, task }
     }
 
-    /// What was seen so far; an error where something may have been missed.
+    /// Fails if the watch had a gap.
     pub fn steps(&self) -> Result<NodePhases> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         ensure!(seen.gap.is_none(), "the watch on nodes has a gap: {:?}", seen.gap);
         Ok(seen.steps.clone())
     }
 
-    /// When a node came so far, by the number of the event; none if it did not.
+    /// The number of the event with which the node reached a phase.
     pub fn when(&self, node: &str, step: NodePhase) -> Result<Option<usize>> {
         let all = self.steps()?;
         let steps = all.get(node).with_context(|| format!("{node} was not seen"))?;
         Ok(steps.iter().find(|(_, known)| *known == step).map(|(event, _)| *event))
     }
 
-    /// The node was registered, then opened, then initialized: never two of them at once.
+    /// Asserts that the node was registered, then untainted, then initialized, in separate events.
     pub fn in_order(&self, node: &str) -> Result<()> {
         let all = self.steps()?;
         let steps = all.get(node).with_context(|| format!("{node} was not seen"))?;
@@ -124,7 +123,7 @@ async fn watch_nodes(client: Client, seen: Arc<Mutex<NodeHistory>>) {
     let mut version = String::new();
     loop {
         let params = WatchParams { timeout: Some(200), ..WatchParams::default() };
-        // From the first version on that is still known where it has not begun yet.
+        // "0" starts from the oldest version that the server still has.
         let from = if version.is_empty() { "0" } else { &version };
         if let Ok(events) = nodes.watch(&params, from).await {
             let mut events = events.boxed();

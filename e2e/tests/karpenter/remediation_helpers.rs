@@ -1,4 +1,4 @@
-//! The policy, and who asks for what: as people write and read them.
+//! Helpers that create and read the policy and `NodeRemediation`s.
 
 use std::cell::RefCell;
 
@@ -21,7 +21,6 @@ pub fn policies(world: &impl World) -> Api<DynamicObject> {
     Api::all_with(world.client(), &ApiResource::erase::<RemediationPolicy>(&()))
 }
 
-/// Makes the policy.
 pub async fn policy(world: &impl World, spec: Value) -> Result<()> {
     let policy = json!({"apiVersion": "nodekeeper.dev/v1alpha1", "kind": "RemediationPolicy",
         "metadata": {"name": "default"}, "spec": spec});
@@ -29,31 +28,30 @@ pub async fn policy(world: &impl World, spec: Value) -> Result<()> {
     Ok(())
 }
 
-/// Changes the policy as `kubectl patch` does.
+/// Patches the policy like `kubectl patch`.
 pub async fn edit_policy(world: &impl World, spec: Value) -> Result<()> {
     let patch = Patch::Merge(json!({"spec": spec}));
     policies(world).patch("default", &PatchParams::default(), &patch).await?;
     Ok(())
 }
 
-/// Somebody asks for a node to be replaced, as docs/remediation.md says.
+/// Creates a NodeRemediation for a node, as described in docs/remediation.md.
 pub async fn request_remediation(world: &impl World, node: &Node) -> Result<()> {
     let (name, uid) = (node.name_any(), node.uid().context("no uid")?);
-    let cause = json!({"source": "Person", "name": "somebody", "message": "its disk is failing"});
-    let wish = json!({"apiVersion": "nodekeeper.dev/v1alpha1", "kind": "NodeRemediation",
+    let cause = json!({"source": "Person", "name": "ada", "message": "its disk is failing"});
+    let remediation = json!({"apiVersion": "nodekeeper.dev/v1alpha1", "kind": "NodeRemediation",
         "metadata": {"name": uid}, "spec": {"node": {"name": name, "uid": uid}, "causes": [cause]}});
-    remediations(world).create(&PostParams::default(), &serde_json::from_value(wish)?).await?;
+    remediations(world).create(&PostParams::default(), &serde_json::from_value(remediation)?).await?;
     Ok(())
 }
 
-/// The message of the condition with this type, status and reason.
 fn message(status: &Value, (type_, is, reason): (&str, &str, &str)) -> Option<String> {
     let so = |one: &&Value| one["type"] == type_ && one["status"] == is && one["reason"] == reason;
     let found = status["conditions"].as_array()?.iter().find(so)?;
     Some(found["message"].as_str().unwrap_or_default().to_owned())
 }
 
-/// Waits until the request for a node says this, and gives the message.
+/// Waits until the NodeRemediation of a node has this condition, and returns its message.
 pub async fn remediation_condition(
     world: &impl World,
     node: &str,
@@ -68,12 +66,12 @@ pub async fn remediation_condition(
         *last.borrow_mut() = status;
         Ok(said)
     };
-    let seen = until(world, &format!("the request for {node} says {what:?}"), look).await;
+    let seen = until(world, &format!("the NodeRemediation of {node} has the condition {what:?}"), look).await;
     seen.with_context(|| last.borrow().to_string())
 }
 
-/// Waits until the policy says this, and gives the message.
+/// Waits until the policy has this condition, and returns its message.
 pub async fn policy_condition(world: &impl World, what: (&str, &str, &str)) -> Result<String> {
     let look = async || Ok(message(&policies(world).get("default").await?.data["status"], what));
-    until(world, &format!("the policy says {what:?}"), look).await
+    until(world, &format!("the policy has the condition {what:?}"), look).await
 }

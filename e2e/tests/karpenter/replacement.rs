@@ -1,4 +1,4 @@
-//! Nodes that never pass, and what Karpenter makes of it.
+//! Nodes that never pass, and their replacement by Karpenter.
 
 use anyhow::{Context as _, Result, ensure};
 use http::Method;
@@ -16,28 +16,28 @@ use crate::karpenter_world::KarpenterWorld;
 use crate::log;
 use crate::node_observer::{NodeObserver, NodePhase};
 use crate::remediation_helpers::{policy, policy_condition, remediation_condition, remediations};
-use crate::steps::{controller, gate, node_is, opens, record, until};
+use crate::steps::{controller, gate, is_verified, node_is, record, until};
 use crate::verification::{app_runs, initialized};
 use crate::world::{BROKEN, TAINT, WORKS, World};
 
-/// A gate that asks after its second attempt.
+/// A gate that requests a replacement after the second attempt.
 pub async fn asking_gate(world: &impl World) -> Result<()> {
     let retry = json!({"maxRetries": 1, "recheckSeconds": 10});
     gate(world, "default", json!({"onFailure": "Replace", "retry": retry})).await
 }
 
-/// A pool of three nodes that were let in, to compare others with.
+/// Creates a pool of three verified nodes as a control group.
 pub async fn verified(world: &impl World) -> Result<()> {
     let client = world.client();
     make_pool(&client, "good", TAINT, Under::StartupTaints, "0s").await?;
     make_pods(&client, "steady", "good", 3).await?;
     for name in app_runs(world, "steady", 3).await? {
-        opens(world, &name).await?;
+        is_verified(world, &name).await?;
     }
     Ok(())
 }
 
-/// The name of a pool's first node, which never passes, and of its claim. The pool's other nodes do.
+/// Returns the name of a pool's first node, which never passes, and of its claim. The pool's other nodes pass.
 pub async fn join_failing(world: &impl World, pool: &str) -> Result<(String, String)> {
     let node = first_node(world, pool).await?;
     let name = node.name_any();
@@ -48,7 +48,7 @@ pub async fn join_failing(world: &impl World, pool: &str) -> Result<(String, Str
     Ok((name, claim.name_any()))
 }
 
-/// All that was asked of the server and takes something away: Nodes and claims that were to be deleted, and evictions.
+/// The destructive requests: deletions of Nodes and claims, and evictions.
 pub fn harm(proxy: &FaultProxy) -> Vec<String> {
     let mut harm = Vec::new();
     for asked in proxy.requests() {
@@ -65,15 +65,15 @@ pub fn deletes(claim: &str) -> String {
     format!("DELETE /apis/karpenter.sh/v1/nodeclaims/{claim}")
 }
 
-/// Waits until a node that is held was looked at twice more: by then whoever wants to do something has.
-pub async fn looked_at_twice_more(world: &impl World, name: &str) -> Result<()> {
+/// Waits until a gated node was checked twice more, so that the controller had time to act.
+pub async fn checked_twice_more(world: &impl World, name: &str) -> Result<()> {
     let number = |node: &Node| record(node).map_or(0, |record| record.workers);
     let before = number(&crate::steps::node(world, name).await?);
-    node_is(world, name, "looked at twice more", |node| number(node) >= before + 2).await.map(drop)
+    node_is(world, name, "checked twice more", |node| number(node) >= before + 2).await.map(drop)
 }
 
-/// The node is compared with those that work, cordoned and drained, and its claim is deleted; the Node is Karpenter's to delete, and
-/// so is the next one to make: held again, looked at, opened.
+/// The node is compared with its control group, cordoned and drained, and its claim is deleted. Karpenter deletes the
+/// Node and creates another, which is gated, checked and untainted.
 pub async fn a_node_that_never_passes_has_its_claim_deleted(world: KarpenterWorld) -> Result<()> {
     let observer = NodeObserver::start(&world);
     let client = world.client();
@@ -112,7 +112,7 @@ pub async fn a_node_that_never_passes_has_its_claim_deleted(world: KarpenterWorl
 
     for other in app_runs(&world, "app", 1).await? {
         ensure!(other != name, "the pod runs on a node that is gone");
-        opens(&world, &other).await?;
+        is_verified(&world, &other).await?;
         initialized(&world, &other).await?;
         observer.in_order(&other)?;
     }
@@ -120,7 +120,7 @@ pub async fn a_node_that_never_passes_has_its_claim_deleted(world: KarpenterWorl
     Ok(())
 }
 
-/// The node of a pool that is not among those known.
+/// The first node of a pool that is not in `known`.
 async fn newcomer(world: &impl World, pool: &str, known: &[String]) -> Result<(String, String)> {
     let look = async || {
         let nodes = nodes_of(&world.client(), pool).await?;
@@ -133,9 +133,9 @@ async fn newcomer(world: &impl World, pool: &str, known: &[String]) -> Result<(S
     Ok((node.name_any(), claim.name_any()))
 }
 
-/// All that a pool makes from now on is broken: the first is replaced, and what comes for it, and then no more. What they
-/// share is said, and nobody is held for ever: who heals is let in.
-pub async fn a_broken_pool_is_not_replaced_for_ever(world: KarpenterWorld) -> Result<()> {
+/// Every new node of a pool is broken. Two generations are replaced, then no more. The common failure is reported,
+/// and a node that recovers is untainted.
+pub async fn a_broken_pool_is_not_replaced_forever(world: KarpenterWorld) -> Result<()> {
     let client = world.client();
     asking_gate(&world).await?;
     let budget = json!({"perHour": 20, "groupPercent": 100});
@@ -146,7 +146,7 @@ pub async fn a_broken_pool_is_not_replaced_for_ever(world: KarpenterWorld) -> Re
     make_pods(&client, "app", "pool", 3).await?;
     let mut known = app_runs(&world, "app", 3).await?;
     for name in &known {
-        opens(&world, name).await?;
+        is_verified(&world, name).await?;
         world.behaviours().set(name, WORKS);
     }
     world.behaviours().set("pool", BROKEN);
@@ -173,11 +173,11 @@ pub async fn a_broken_pool_is_not_replaced_for_ever(world: KarpenterWorld) -> Re
     }
     let said = policy_condition(&world, ("FuseBlown", "True", "ReplacementsFailAlike")).await?;
     ensure!(said.contains("pool"), "{said}");
-    looked_at_twice_more(&world, &name).await?;
+    checked_twice_more(&world, &name).await?;
     ensure!(harm(&controller.proxy) == expected, "{:?}, not {expected:?}", harm(&controller.proxy));
 
     world.behaviours().set("pool", WORKS);
-    opens(&world, &name).await?;
+    is_verified(&world, &name).await?;
     remediation_condition(&world, &name, ("Succeeded", "False", "NodeRecovered")).await?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Nodes that Karpenter makes, and that pass.
+//! Karpenter's nodes that pass.
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -16,11 +16,12 @@ use crate::karpenter_world::KarpenterWorld;
 use crate::node_observer::NodeObserver;
 use crate::pod_observer::PodObserver;
 use crate::steps::{
-    controller, gate, gate_condition, is_gated, no_workers_left, node, node_is, opens, patch_node, until,
+    controller, gate, gate_condition, is_gated, is_verified, no_workers_left, node, node_is, patch_node,
+    until,
 };
 use crate::world::{TAINT, World, taint};
 
-/// All pods of an app run; gives the names of their nodes.
+/// Waits until all pods of an app run, and returns the names of their nodes.
 pub async fn app_runs(world: &impl World, app: &str, count: usize) -> Result<Vec<String>> {
     let pods: Api<Pod> = Api::namespaced(world.client(), "default");
     let look = async || {
@@ -35,7 +36,7 @@ pub async fn app_runs(world: &impl World, app: &str, count: usize) -> Result<Vec
     until(world, &format!("{count} pods of {app} run"), look).await
 }
 
-/// Waits until Karpenter has initialized a node and calls its claim Ready.
+/// Waits until Karpenter has initialized a node and its claim is Ready.
 pub async fn initialized(world: &impl World, name: &str) -> Result<DynamicObject> {
     let node = node_is(world, name, "initialized", |node| is(node, "initialized")).await?;
     let look = async || {
@@ -45,9 +46,9 @@ pub async fn initialized(world: &impl World, name: &str) -> Result<DynamicObject
     until(world, &format!("the claim of {name} is Ready"), look).await
 }
 
-/// Pods that fit nowhere make Karpenter buy nodes: each is held, looked at, opened, initialized, and gets its pod.
-/// Karpenter takes neither held nodes nor workers for a reason to buy more.
-pub async fn a_pool_that_scales_up_gets_nodes_that_were_opened(world: KarpenterWorld) -> Result<()> {
+/// Pending pods make Karpenter create nodes. Each is gated, checked, untainted, initialized, and gets its pod.
+/// Neither gated nodes nor workers make Karpenter create more.
+pub async fn a_pool_scales_up_with_verified_nodes(world: KarpenterWorld) -> Result<()> {
     let observer = NodeObserver::start(&world);
     let client = world.client();
     make_pool(&client, "good", TAINT, Under::StartupTaints, "0s").await?;
@@ -58,7 +59,7 @@ pub async fn a_pool_that_scales_up_gets_nodes_that_were_opened(world: KarpenterW
     make_pods(&client, "app", "good", 3).await?;
     let names = app_runs(&world, "app", 3).await?;
     for name in &names {
-        let record = opens(&world, name).await?;
+        let record = is_verified(&world, name).await?;
         ensure!(record.verdict == Some(Verdict::Passed) && record.attempts == 1, "{record:?}");
         initialized(&world, name).await?;
         observer.in_order(name)?;
@@ -69,9 +70,9 @@ pub async fn a_pool_that_scales_up_gets_nodes_that_were_opened(world: KarpenterW
     Ok(())
 }
 
-/// A node that is Ready and has_taint the taint, but that Karpenter cannot know yet, is not even looked at: here its cloud is
-/// late with the provider's id, without which Karpenter finds no claim for it.
-pub async fn no_node_is_opened_before_karpenter_has_registered_it(world: KarpenterWorld) -> Result<()> {
+/// A Ready node that Karpenter has not registered is not checked: here its provider ID is missing, without which
+/// Karpenter finds no claim for it.
+pub async fn no_node_is_verified_before_it_is_registered(world: KarpenterWorld) -> Result<()> {
     let (observer, workers) = (NodeObserver::start(&world), PodObserver::start(&world));
     let client = world.client();
     make_pool(&client, "late", TAINT, Under::StartupTaints, "1h").await?;
@@ -90,22 +91,22 @@ pub async fn no_node_is_opened_before_karpenter_has_registered_it(world: Karpent
     };
     let late = node_is(&world, &name, "ready", ready).await?;
 
-    // Another is later and through: the first had its chance.
+    // Another node is verified later, so the controller had time to act.
     make_pods(&client, "app", "good", 1).await?;
     app_runs(&world, "app", 1).await?;
     let uid = late.uid().context("no uid")?;
     let late = node(&world, &name).await?;
     ensure!(is_gated(&late) && !is(&late, "registered"), "{:?}, {:?}", late.spec, late.labels());
-    ensure!(workers.seen()?.of(&uid) == 0, "looked at too early: {:?}", workers.seen()?);
+    ensure!(workers.seen()?.of(&uid) == 0, "checked too early: {:?}", workers.seen()?);
 
     patch_node(&world, &name, json!({"spec": {"providerID": format!("kwok://{name}")}})).await?;
-    opens(&world, &name).await?;
+    is_verified(&world, &name).await?;
     app_runs(&world, "late", 1).await?;
     initialized(&world, &name).await?;
     observer.in_order(&name)
 }
 
-/// A kubelet registers its node as the user data of a real cloud event_on it to.
+/// Registers a node like a kubelet with the user data of a cloud.
 pub async fn join(world: &impl World, name: &str, claim: &DynamicObject) -> Result<()> {
     let unregistered = json!({"key": "karpenter.sh/unregistered", "effect": "NoExecute"});
     let body = json!({
@@ -123,8 +124,8 @@ pub async fn join(world: &impl World, name: &str, claim: &DynamicObject) -> Resu
     Ok(())
 }
 
-/// Under `taints` the key is one that stays, to Karpenter. The gate says so, and what to do.
-pub async fn a_pool_with_the_taint_in_the_wrong_place_is_told(world: KarpenterWorld) -> Result<()> {
+/// Karpenter expects taints under `taints` to stay. The gate reports this and the fix.
+pub async fn a_taint_outside_startup_taints_is_reported(world: KarpenterWorld) -> Result<()> {
     let client = world.client();
     make_pool(&client, "wrong", TAINT, Under::Taints, "0s").await?;
     gate(&world, "default", json!({})).await?;
@@ -137,8 +138,8 @@ pub async fn a_pool_with_the_taint_in_the_wrong_place_is_told(world: KarpenterWo
     Ok(())
 }
 
-/// Karpenter's API takes the pool in `examples`, and the gate beside it serves such nodes.
-pub async fn the_example_of_a_pool_is_for_the_example_of_a_gate(world: KarpenterWorld) -> Result<()> {
+/// Karpenter's API accepts the pool in `examples`, and the gate next to it matches such nodes.
+pub async fn the_example_pool_matches_the_example_gate(world: KarpenterWorld) -> Result<()> {
     let pool: Value = serde_saphyr::from_str(include_str!("../../../examples/karpenter/nodepool.yaml"))?;
     let gate: Value = serde_saphyr::from_str(include_str!("../../../examples/remediation-gate.yaml"))?;
     let only_tried = PostParams { dry_run: true, ..PostParams::default() };
@@ -150,10 +151,8 @@ pub async fn the_example_of_a_pool_is_for_the_example_of_a_gate(world: Karpenter
     Ok(())
 }
 
-/// Opening needs no right on claims: who takes them away loses nothing of the gate.
-pub async fn an_operator_that_may_not_read_claims_opens_nodes_all_the_same(
-    world: KarpenterWorld,
-) -> Result<()> {
+/// Removing the gate's taint needs no access to claims.
+pub async fn nodes_are_verified_without_access_to_claims(world: KarpenterWorld) -> Result<()> {
     let client = world.client();
     let seat = world.without_claims("opens-only").await?;
     make_pool(&client, "good", TAINT, Under::StartupTaints, "0s").await?;

@@ -1,4 +1,4 @@
-//! However a cluster with nodes comes to its end, nothing of it is left.
+//! A cluster with nodes leaves no processes and files behind, however it ends.
 
 use std::{
     collections::BTreeMap,
@@ -16,14 +16,13 @@ use nodekeeper_e2e::{
 
 use super::eventually;
 
-/// A process that was started as part of a cluster, by its number and its start.
+/// Start times of a cluster's processes by process id.
 type Processes = BTreeMap<u32, String>;
 
 #[tokio::test]
-async fn nothing_is_left_after_down_and_none_of_its_owners_can_change_that() -> anyhow::Result<()> {
+async fn nothing_is_left_after_down_or_a_crash_of_the_owner() -> anyhow::Result<()> {
     let Some(place) = or_skip(Place::new())? else { return Ok(()) };
 
-    // As people do it, twice.
     let said = place.cluster(&["up", "--nodes", "1"])?;
     assert!(said.contains("export KUBECONFIG=") && said.contains("1 nodes"), "{said}");
     let run = place.run()?;
@@ -31,33 +30,33 @@ async fn nothing_is_left_after_down_and_none_of_its_owners_can_change_that() -> 
     assert!(again.contains("already") && again.contains(&said), "{again}");
     assert_eq!(place.run()?, run, "a second cluster was started");
     let processes = processes_of(&run)?;
-    // Network, forwarder, control plane and node, and what runs on that.
+    // Network, forwarder, control plane and node, and what runs on the node.
     assert!(processes.len() > 10, "{processes:?}");
     place.cluster(&["down"])?;
     assert_eq!(traces(&run, &processes), Vec::<String>::new());
     assert!(place.cluster(&["down"])?.contains("No cluster"));
 
-    // The owner is killed: the reaper sees to it.
+    // The owner is killed: the reaper removes the cluster.
     place.cluster(&["up", "--nodes", "1"])?;
     let run = place.run()?;
     let processes = processes_of(&run)?;
     kill(place.owner()?);
     eventually("the reaper", async || Ok(traces(&run, &processes).is_empty())).await?;
 
-    // The owner and the reaper are killed: whoever comes next sees to it.
+    // The owner and the reaper are killed: the next command removes the cluster.
     place.cluster(&["up", "--nodes", "1"])?;
     let run = place.run()?;
     let processes = processes_of(&run)?;
     let owner = place.owner()?;
     kill(child_named(owner, "sh").context("it has no reaper")?);
     kill(owner);
-    assert!(traces(&run, &processes).len() > 10, "who ended them?");
+    assert!(traces(&run, &processes).len() > 10, "processes exited early");
     assert!(place.cluster(&["down"])?.contains("No cluster"));
     assert_eq!(traces(&run, &processes), Vec::<String>::new());
     Ok(())
 }
 
-/// A cache of its own, so that nobody else's start does the sweeping.
+/// A separate cache, so that no other start cleans up.
 struct Place {
     cache: tempfile::TempDir,
 }
@@ -67,7 +66,7 @@ impl Place {
         let settings = Settings::from_env()?;
         machine::ensure_nodes_can_run(&settings.cache)?;
         let (assets, nodes) = (Assets::ensure(&settings)?, NodeAssets::ensure(&settings)?);
-        // Inside the cache that was looked at: another folder may be on an overlay.
+        // In the cache that was checked: another folder may be on an overlay.
         fs::create_dir_all(&settings.cache)?;
         let place = Self { cache: tempfile::Builder::new().prefix("the-end-").tempdir_in(&settings.cache)? };
         fs::create_dir(place.binaries())?;
@@ -92,7 +91,6 @@ impl Place {
         Ok(String::from_utf8(stdout)?.trim().to_owned())
     }
 
-    /// The folder of the only cluster.
     fn run(&self) -> anyhow::Result<PathBuf> {
         let entries = fs::read_dir(self.cache.path().join("run"))?.flatten();
         entries.map(|entry| entry.path()).find(|path| path.is_dir()).context("no cluster")
@@ -112,7 +110,7 @@ impl Drop for Place {
     }
 }
 
-/// Those that the cluster has recorded, and all in its control groups.
+/// The recorded processes, and all in the cluster's control groups.
 fn processes_of(run: &Path) -> anyhow::Result<Processes> {
     let group = group_of(run);
     let recorded = fs::read_to_string(run.join("pids"))?;
@@ -126,7 +124,7 @@ fn processes_of(run: &Path) -> anyhow::Result<Processes> {
     Ok(all.filter(is_its).filter_map(|pid| Some((pid, start_of(pid)?))).collect())
 }
 
-/// Everything of a cluster that can still be found.
+/// What is left of a cluster.
 fn traces(run: &Path, processes: &Processes) -> Vec<String> {
     let mut traces: Vec<_> = processes
         .iter()
@@ -148,10 +146,10 @@ fn group_of(run: &Path) -> String {
     format!("nodekeeper-{}", run.file_name().unwrap_or_default().to_string_lossy())
 }
 
-/// In ticks since the machine's boot. None if it has ended, also if nobody has taken notice yet.
+/// In ticks since boot. `None` if it has exited, even if it was not waited for.
 fn start_of(pid: u32) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name is in parentheses and may contain anything, also parentheses.
+    // The name is in parentheses and may contain parentheses.
     let fields: Vec<_> = stat.rsplit_once(") ")?.1.split(' ').collect();
     (!["Z", "X"].contains(fields.first()?)).then_some((*fields.get(19)?).to_owned())
 }

@@ -1,4 +1,4 @@
-//! Nothing destructive without being told so: what the API server answers to a controller that tries.
+//! The API server refuses destructive requests of the controller unless remediation is enforced.
 
 use std::collections::BTreeSet;
 
@@ -13,18 +13,18 @@ use serde_json::{Value, json};
 
 use crate::{chart, config_of, rights, start, until};
 
-/// About nobody, so that nothing happens to anybody.
+/// For objects that do not exist, so that nothing is deleted.
 const TRIED: [(Method, &str); 3] = [
-    (Method::DELETE, "/api/v1/nodes/nobody"),
-    (Method::DELETE, "/apis/karpenter.sh/v1/nodeclaims/nobody"),
-    (Method::POST, "/api/v1/namespaces/kube-public/pods/nobody/eviction"),
+    (Method::DELETE, "/api/v1/nodes/missing"),
+    (Method::DELETE, "/apis/karpenter.sh/v1/nodeclaims/missing"),
+    (Method::POST, "/api/v1/namespaces/kube-public/pods/missing/eviction"),
 ];
 
-/// What the API server answers to each of them. It asks whether one may before it looks what is there.
+/// The status codes of each request. The API server authorizes before it looks up the object.
 async fn answers(client: &Client) -> Result<Vec<StatusCode>> {
     let mut all = Vec::new();
     for (method, path) in TRIED {
-        let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "nobody", "namespace": "kube-public"}});
+        let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "missing", "namespace": "kube-public"}});
         let body = if method == Method::POST { eviction.to_string() } else { String::new() };
         let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
         all.push(client.send(request.body(Body::from(body.into_bytes()))?).await?.status());
@@ -42,7 +42,7 @@ async fn installed(cluster: &Cluster, enforcement: &str) -> Result<Option<Remedi
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_where_it_is_enforced_the_controller_may_do_harm() -> Result<()> {
+async fn destructive_rights_require_enforcement() -> Result<()> {
     let Some(cluster) = or_skip(start().await)? else { return Ok(()) };
     let Some(policy) = installed(&cluster, "DryRun").await? else { return Ok(()) };
     ensure!(policy.spec.enforcement == ActEnforcement::DryRun && policy.spec.budget.per_hour == 2);
@@ -50,13 +50,13 @@ async fn only_where_it_is_enforced_the_controller_may_do_harm() -> Result<()> {
     assert_eq!(answers(&client).await?, [StatusCode::FORBIDDEN; 3]);
     let before = rights(client.clone(), "kube-public").await?;
 
-    // What a person said, and the chart does not know of, outlives an upgrade.
+    // A value set by a user that the chart does not manage survives an upgrade.
     let pause: Value = json!({"spec": {"pause": {"reason": "a storm", "until": "2030-01-31T18:00:00Z"}}});
     let policies: Api<RemediationPolicy> = Api::all(cluster.client()?);
     policies.patch("default", &PatchParams::default(), &Patch::Merge(pause)).await?;
     let policy = installed(&cluster, "Enforce").await?.context("Helm was there a moment ago")?;
     ensure!(policy.spec.enforcement == ActEnforcement::Enforce, "{policy:?}");
-    ensure!(policy.spec.pause.is_some_and(|pause| pause.reason == "a storm"), "the pause is gone");
+    ensure!(policy.spec.pause.is_some_and(|pause| pause.reason == "a storm"), "the pause was removed");
     answered(&client, StatusCode::NOT_FOUND).await?;
     let after = rights(client.clone(), "kube-public").await?;
     let more: BTreeSet<String> = after.difference(&before).cloned().collect();
@@ -65,7 +65,7 @@ async fn only_where_it_is_enforced_the_controller_may_do_harm() -> Result<()> {
     installed(&cluster, "DryRun").await?;
     answered(&client, StatusCode::FORBIDDEN).await?;
 
-    // Where a person and the values disagree, Helm says so and the person stays right.
+    // Helm reports the conflict between the user's value and the chart's, and the user's stays.
     let less = json!({"spec": {"budget": {"perHour": 1}}});
     policies.patch("default", &PatchParams::default(), &Patch::Merge(less)).await?;
     let told = installed(&cluster, "DryRun").await.err().context("a person is overruled")?.to_string();
@@ -74,7 +74,7 @@ async fn only_where_it_is_enforced_the_controller_may_do_harm() -> Result<()> {
     Ok(())
 }
 
-/// The API server's view of who may what follows a moment later.
+/// The authorizer sees the change a moment later.
 async fn answered(client: &Client, wanted: StatusCode) -> Result<()> {
     until(
         &format!("three times {wanted}"),

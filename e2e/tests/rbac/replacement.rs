@@ -1,4 +1,4 @@
-//! A whole replacement with no more rights than the chart gives where remediation is enforced.
+//! A complete replacement with only the rights that the chart grants where remediation is enforced.
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::apps::v1::ReplicaSet;
@@ -18,13 +18,13 @@ use crate::node::{self, First, Machines};
 use crate::refusals::Refusals;
 use crate::{PATIENCE, chart, config_of, settings, start, until};
 
-/// Two that work, to compare with.
+/// The control group.
 const GOOD: [&str; 2] = ["node-3", "node-4"];
 
-/// A node that never passes is compared with two others, cordoned, drained and deleted. The controller is refused
-/// nothing on the way.
+/// A node that never passes is compared with two others, cordoned, drained and deleted. No request of the controller
+/// is refused.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replacement_is_refused_nothing() -> Result<()> {
+async fn no_request_of_a_replacement_is_refused() -> Result<()> {
     let Some(cluster) = or_skip(start().await)? else { return Ok(()) };
     let checks = json!({"dns": {}, "api": {}, "services": {}});
     let spec = json!({"onFailure": "Replace", "retry": {"maxRetries": 0, "recheckSeconds": 10},
@@ -55,7 +55,7 @@ async fn a_replacement_is_refused_nothing() -> Result<()> {
     Ok(())
 }
 
-/// A pod on the node that has to be evicted. The one that follows it finds no other node, and waits.
+/// A pod that must be evicted. Its successor finds no other node and stays pending.
 async fn workload(cluster: &Cluster) -> Result<()> {
     let client = cluster.client()?;
     let labels = json!({"app": "web"});

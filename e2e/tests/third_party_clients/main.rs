@@ -1,4 +1,4 @@
-//! Clients that nobody here wrote, on the embedded cluster's port: kubectl, client-go's informers, the Python client.
+//! Third-party clients against the embedded cluster: kubectl, client-go informers, and the Python client.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -17,14 +17,14 @@ use nodekeeper_sim::{Cluster, Options};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-/// The version that was seen to work; newer ones may be tried by hand.
+/// The tested version.
 const PYTHON_CLIENT: &str = "kubernetes==37.0.2";
-/// No stranger takes longer, once it is here.
+/// The timeout of a client.
 const PATIENCE: Duration = Duration::from_mins(2);
-/// Nor does its first download.
+/// The timeout of the first download.
 const DOWNLOAD: Duration = Duration::from_mins(10);
 
-/// The embedded cluster on a port, with one machine.
+/// The embedded cluster on a port, with one node.
 struct Stage {
     _bound: Bound,
     _actors: Actors,
@@ -50,7 +50,8 @@ impl Stage {
     }
 }
 
-/// Waits until the machine is Ready and the node controller has taken its taints away: nobody else writes then.
+/// Waits until the node is Ready and the node lifecycle controller has removed its taints, so that no component
+/// writes.
 async fn settled(api: &Local) -> Result<()> {
     let is_so = || {
         let node = api.get("nodes", "", "n1");
@@ -65,19 +66,19 @@ async fn settled(api: &Local) -> Result<()> {
     timeout(PATIENCE, wait).await.context("n1 was never Ready without taints")
 }
 
-/// Runs a command to its end and returns what it printed; what it printed is in the error too.
+/// Runs a command and returns its output, which is also part of the error.
 async fn run(command: Command) -> Result<String> {
     run_for(command, PATIENCE).await
 }
 
-/// The same, with another patience. A command that takes longer is ended.
+/// Like `run`, with another timeout, after which the command is killed.
 async fn run_for(mut command: Command, patience: Duration) -> Result<String> {
     let shown = format!("{command:?}");
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let id = child.id();
     let waited = timeout(patience, spawn_blocking(move || child.wait_with_output())).await;
     let Ok(output) = waited else {
-        // Still a child of ours that was not waited for, so the pid is still its own.
+        // The child was not waited for, so the process id is still its own.
         Command::new("kill").args(["-9", &id.to_string()]).status()?;
         bail!("{shown} did not end within {patience:?}");
     };
@@ -93,7 +94,7 @@ struct Kubectl {
 }
 
 impl Kubectl {
-    /// Runs `kubectl WORDS`; what it says must contain all of these.
+    /// Runs `kubectl WORDS` and checks that the output contains all of `wanted`.
     async fn says(&self, words: &str, wanted: &[&str]) -> Result<String> {
         let mut command = Command::new(&self.binary);
         command.env("KUBECONFIG", &self.kubeconfig).args(words.split_whitespace());
@@ -107,7 +108,7 @@ impl Kubectl {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn kubectl_does_what_people_do_with_it() -> Result<()> {
+async fn kubectl_commands_work() -> Result<()> {
     let assets =
         spawn_blocking(|| Assets::ensure(&Settings::from_env()?).map_err(anyhow::Error::from)).await?;
     let Some(assets) = or_skip(assets)? else { return Ok(()) };
@@ -171,7 +172,7 @@ async fn kubectl_does_what_people_do_with_it() -> Result<()> {
     kubectl.says("get nodes", &["No resources found"]).await.map(drop)
 }
 
-/// `kubectl get -w` shows a change that is made while it watches.
+/// `kubectl get -w` shows a change made while it watches.
 async fn watch_with(kubectl: &Kubectl) -> Result<()> {
     let mut command = Command::new(&kubectl.binary);
     command.env("KUBECONFIG", &kubectl.kubeconfig).args(["get", "nodes", "-w", "-L", "seen"]);
@@ -205,7 +206,7 @@ async fn watch_with(kubectl: &Kubectl) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn client_go_informers_sync_and_follow() -> Result<()> {
+async fn client_go_informers_sync_and_watch() -> Result<()> {
     if Command::new("go").arg("version").output().is_err() {
         return missing("client-go", "install Go 1.26 or newer");
     }
@@ -215,14 +216,12 @@ async fn client_go_informers_sync_and_follow() -> Result<()> {
     let mut build = Command::new("go");
     build.current_dir(&source).env("CGO_ENABLED", "0").env("GOFLAGS", "-mod=readonly -buildvcs=false");
     build.args(["build", "-trimpath", "-o"]).arg(&binary).arg(".");
-    // The first time it downloads and compiles client-go.
+    // The first run downloads and compiles client-go.
     run_for(build, DOWNLOAD).await?;
     let mut informer = Command::new(binary);
     informer.arg(stage.kubeconfig());
     let text = run(informer).await?;
-    for wanted in
-        ["synced with 1 nodes", "added stranger", "updated stranger yes", "deleted stranger", "done"]
-    {
+    for wanted in ["synced with 1 nodes", "added client", "updated client yes", "deleted client", "done"] {
         ensure!(text.contains(wanted), "no {wanted:?} in:\n{text}");
     }
     Ok(())
@@ -249,7 +248,7 @@ async fn the_python_client_reads_writes_and_watches() -> Result<()> {
     Ok(())
 }
 
-/// A Python with the client, made once in the cache.
+/// A Python virtual environment with the client, created once in the cache.
 async fn python_client() -> Result<PathBuf> {
     let folder = Settings::from_env()?.cache.join("python");
     let environment = folder.join(PYTHON_CLIENT);
@@ -269,7 +268,7 @@ async fn python_client() -> Result<PathBuf> {
     Ok(python)
 }
 
-/// Says loudly that a stranger is not here; an error where nothing may be skipped.
+/// Reports a skipped client; an error where skips are not allowed.
 fn missing(what: &str, fix: &str) -> Result<()> {
     ensure!(
         std::env::var_os("CI").is_none_or(|ci| ci != "true"),

@@ -1,5 +1,5 @@
-//! A real control plane. Its kubelets are hollow: they say that they are Ready, and run the worker of each pod as a
-//! process with a loopback DNS of its own.
+//! A real control plane with fake kubelets that report Ready and run the worker of each pod as a process with its own
+//! loopback DNS server.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub struct FakeKubeletWorld {
 impl FakeKubeletWorld {
     pub async fn start(dns: Dns) -> Result<Self> {
         let mut options = Options::from_env()?;
-        // Nobody renews the leases of these nodes.
+        // The leases of these nodes are not renewed.
         options.controller_manager_flags.push("--node-monitor-grace-period=1h".into());
         let cluster = Cluster::start(options).await?;
         let client = cluster.client()?;
@@ -72,14 +72,13 @@ fn names() -> Vec<String> {
     (1..=3).map(|n| format!("node-{n}")).collect()
 }
 
-/// Where its API server listens.
 fn address(cluster: &Cluster) -> Result<SocketAddr> {
     let url = cluster.config()?.cluster_url;
     let (host, port) = (url.host().context("no host")?, url.port_u16().context("no port")?);
     Ok(SocketAddr::new(host.parse()?, port))
 }
 
-/// What a cluster has besides its control plane.
+/// Creates the Services and RBAC objects that a real cluster has.
 async fn furnish(client: &Client, dns: Dns) -> Result<()> {
     make(&Api::<Namespace>::all(client.clone()), json!({"metadata": {"name": NAMESPACE}})).await?;
     let account = json!({"metadata": {"name": "nodekeeper-worker"}});
@@ -97,7 +96,7 @@ async fn furnish(client: &Client, dns: Dns) -> Result<()> {
         let slices: Api<EndpointSlice> = Api::namespaced(client.clone(), namespace);
         make(&slices, slice(service, ready)).await?;
     }
-    // What the chart grants to workers.
+    // The rights that the chart grants to workers.
     for namespace in ["default", "kube-system"] {
         let rules = json!([
             {"apiGroups": [""], "resources": ["services"], "verbs": ["get"]},
@@ -134,7 +133,7 @@ async fn token(client: &Client) -> Result<String> {
     Ok(given.status.context("no token")?.token)
 }
 
-/// Runs what is bound to a node, and ends what is deleted. Begins anew whenever its watch ends.
+/// Runs pods of a node, and stops deleted ones. Restarts its watch whenever it ends.
 async fn kubelet(client: Client, node: String, processes: Processes) {
     let pods: Api<Pod> = Api::namespaced(client, NAMESPACE);
     let fields = format!("spec.nodeName={node}");
@@ -168,7 +167,7 @@ async fn run_pod(pods: Api<Pod>, node: String, pod: Pod, processes: Processes) {
     let container = json!({"name": "worker", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state});
     let phase = if code == 0 { "Succeeded" } else { "Failed" };
     let status = json!({"status": {"phase": phase, "containerStatuses": [container]}});
-    // A pod that was deleted meanwhile has nobody to tell.
+    // The pod may have been deleted meanwhile.
     let _ = pods.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Merge(status)).await;
 }
 

@@ -1,5 +1,5 @@
-//! Remediation, enforced, on real nodes: DNS that is down for all blames nobody, and a node that somebody wants replaced
-//! is drained as its budgets allow.
+//! Enforced remediation on real nodes: no node is replaced during a DNS outage, and a node that a user wants replaced
+//! is drained within its budgets.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use crate::real::Real;
 use crate::shell::{Seen, heading};
 use crate::world::World as _;
 
-/// Two attempts, and then a replacement.
+/// Two attempts, then a replacement.
 pub fn gate() -> NodeGateSpec {
     NodeGateSpec {
         retry: Retry { max_retries: 1, recheck_seconds: 10, ..Retry::default() },
@@ -24,7 +24,7 @@ pub fn gate() -> NodeGateSpec {
     }
 }
 
-/// With no other brake than those that are shown here.
+/// Without limits other than those tested here.
 pub fn policy() -> Value {
     json!({
         "enforcement": "Enforce",
@@ -36,7 +36,6 @@ pub fn policy() -> Value {
     })
 }
 
-/// A condition of an object, if it is so.
 fn condition(object: &Value, type_: &str, status: &str, reason: &str) -> Option<String> {
     let all = object["status"]["conditions"].as_array()?;
     let is = |one: &&Value| one["type"] == type_ && one["status"] == status && one["reason"] == reason;
@@ -44,9 +43,9 @@ fn condition(object: &Value, type_: &str, status: &str, reason: &str) -> Option<
 }
 
 impl Real {
-    /// Waits until an object says this, with these words.
+    /// Waits until an object has this condition, with `words` in its message.
     fn says(&self, object: &str, what: (&str, &str, &str), words: &str) -> Result<String> {
-        let message = self.until(&format!("{object} says {what:?} {words:?}"), || {
+        let message = self.until(&format!("{object} has the condition {what:?} {words:?}"), || {
             let said = condition(&self.json(&format!("get {object}"))?, what.0, what.1, what.2);
             Ok(said.filter(|message| message.contains(words)))
         })?;
@@ -73,7 +72,7 @@ impl Real {
         Ok(())
     }
 
-    /// As people do it: from a file.
+    /// Applies a file.
     fn create(&self, name: &str, object: &Value) -> Result<()> {
         let file = self.cluster.folder().join(name);
         std::fs::write(&file, object.to_string())?;
@@ -81,10 +80,10 @@ impl Real {
     }
 }
 
-/// DNS goes down on all nodes, one after the other is before the gate again, and the policy would have all of them
-/// replaced. First there are others to compare with, who fail alike; then there is nobody left.
+/// DNS fails on all nodes, which are gated one after the other, and the policy would replace all of them. At first
+/// the control group fails alike; then there is no control group left.
 pub fn nothing_is_deleted_while_dns_is_down(world: &Real) -> Result<()> {
-    heading("All nodes are let in, in one zone, and each has DNS servers elsewhere");
+    heading("All nodes are verified, in one zone, and each has DNS servers elsewhere");
     world.kubectl("scale deployment/coredns --replicas=3 -n kube-system")?;
     world.show("rollout status deployment/coredns -n kube-system --timeout=90s")?;
     world.all_open()?;
@@ -127,28 +126,28 @@ pub fn nothing_is_deleted_while_dns_is_down(world: &Real) -> Result<()> {
     Ok(())
 }
 
-/// Somebody wants a node replaced that works. A budget lets none of its pods go: that is said, given up, and the node is
-/// free again. Without the budget the pods go, and then the Node.
-pub fn a_budget_is_waited_for_and_then_the_node_goes(world: &Real) -> Result<()> {
+/// A user requests the replacement of a working node. A budget blocks the drain: this is reported, the drain is given
+/// up, and the node is uncordoned. Without the budget the pods are evicted and the Node is deleted.
+pub fn a_budget_delays_the_deletion_of_a_node(world: &Real) -> Result<()> {
     let victim = quiet_node(world)?;
     heading(&format!("{victim} has pods that may not go"));
     let uid = deploy(world, &victim)?;
     let before = pods(world)?;
     ask(world, &victim, &uid)?;
     let request = format!("noderemediation {uid}");
-    let marked = world.until("a cordon of ours", || {
+    let marked = world.until("a cordon of the controller", || {
         let seen = world.see(&victim)?;
         Ok((seen.0["spec"]["unschedulable"] == true).then_some(seen))
     })?;
-    ensure!(marked.0["metadata"]["annotations"][CORDONED] == *uid, "a cordon without our mark");
+    ensure!(marked.0["metadata"]["annotations"][CORDONED] == *uid, "a cordon without the annotation");
     world.says(&request, ("Drained", "False", "Draining"), "web-budget")?;
     world.says(&request, ("Succeeded", "False", "DrainTimedOut"), "web-budget")?;
     let freed = world.see(&victim)?;
     ensure!(freed.0["spec"]["unschedulable"].is_null(), "still cordoned: {}", freed.0["spec"]);
-    ensure!(freed.0["metadata"]["annotations"][CORDONED].is_null(), "our mark stays");
-    ensure!(pods(world)? == before, "pods went though their budget says no");
+    ensure!(freed.0["metadata"]["annotations"][CORDONED].is_null(), "the cordon annotation is kept");
+    ensure!(pods(world)? == before, "pods were evicted despite their budget");
 
-    heading("The budget is gone, and somebody asks again");
+    heading("The budget is deleted, and the replacement is requested again");
     world.show("delete poddisruptionbudget web-budget")?;
     world.show(&format!("delete {request}"))?;
     world.kubectl(
@@ -164,14 +163,14 @@ pub fn a_budget_is_waited_for_and_then_the_node_goes(world: &Real) -> Result<()>
     Ok(())
 }
 
-/// One without a controller: what that does while it moves is another story.
+/// A node without a controller pod, so that the controller does not move.
 fn quiet_node(world: &Real) -> Result<String> {
     let controllers = world.pods("controller", None)?;
     let runs_one = |node: &String| controllers.iter().any(|pod| pod["spec"]["nodeName"] == node.as_str());
     world.nodes().into_iter().find(|node| !runs_one(node)).context("a controller on every node")
 }
 
-/// Two pods on the node, both of which have to be there. Gives the node's uid.
+/// Creates two pods on the node that a budget protects. Returns the node's uid.
 fn deploy(world: &Real, node: &str) -> Result<String> {
     let labels = json!({"app": "web"});
     let container =
@@ -209,7 +208,7 @@ fn ask(world: &Real, node: &str, uid: &str) -> Result<()> {
     )
 }
 
-/// The uids of the pods that the budget is about, those that are going included.
+/// The uids of the pods of the budget, including terminating ones.
 fn pods(world: &Real) -> Result<BTreeSet<String>> {
     let found = world.json("get pods --selector=app=web")?;
     let pods = found["items"].as_array().context("no list")?;

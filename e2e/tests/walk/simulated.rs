@@ -1,4 +1,4 @@
-//! The embedded cluster on a paused clock: the checks run in process, and minutes pass in no time.
+//! The embedded cluster on a paused clock, with the checks in process.
 
 use std::sync::Arc;
 use std::time::Duration;

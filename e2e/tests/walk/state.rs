@@ -1,4 +1,4 @@
-//! What is so when something did not come true. Whoever reads it has the end of a log and nothing else, so it is short.
+//! A short dump of the cluster's state for failed tests.
 
 use std::fmt::Write as _;
 
@@ -10,14 +10,14 @@ use crate::real::Real;
 use crate::shell::Worker;
 use crate::world::{NAMESPACE, World as _};
 
-/// No line is longer, so that a screen holds them all.
+/// Longer lines are truncated.
 const WIDTH: usize = 400;
-/// So many Events of each node, the newest.
+/// The newest Events per node.
 const EVENTS: usize = 6;
 
 impl Real {
-    /// Of each node its taints, label, record, Events and workers with their reports; then remediation, all pods, and
-    /// the end of the controllers' logs.
+    /// Taints, label, record, Events and workers with their reports of each node; then remediation, all pods, and the
+    /// end of the controllers' logs.
     pub fn state(&self) -> String {
         let mut text = String::new();
         for node in self.nodes() {
@@ -52,7 +52,7 @@ impl Real {
         Ok(lines)
     }
 
-    /// What was told of a node, the newest last.
+    /// The Events of a node, newest last.
     pub fn events_of(&self, node: &str) -> Result<Vec<String>> {
         let line = format!("get events -n default --field-selector=involvedObject.name={node}");
         let mut found = self.json(&line)?;

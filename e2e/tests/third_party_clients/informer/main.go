@@ -46,7 +46,7 @@ func main() {
 	_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: tell("added"),
 		UpdateFunc: func(_, object any) {
-			events <- fmt.Sprintf("updated %s %s", object.(*corev1.Node).Name, object.(*corev1.Node).Labels["stranger"])
+			events <- fmt.Sprintf("updated %s %s", object.(*corev1.Node).Name, object.(*corev1.Node).Labels["client"])
 		},
 		DeleteFunc: tell("deleted"),
 	})
@@ -58,13 +58,13 @@ func main() {
 	fmt.Println("synced with", len(informer.GetStore().List()), "nodes")
 
 	nodes := client.CoreV1().Nodes()
-	made, err := nodes.Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "stranger"}}, metav1.CreateOptions{})
+	made, err := nodes.Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "client"}}, metav1.CreateOptions{})
 	check(err)
-	patch := []byte(`{"metadata":{"labels":{"stranger":"yes"}}}`)
-	_, err = nodes.Patch(ctx, "stranger", types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+	patch := []byte(`{"metadata":{"labels":{"client":"yes"}}}`)
+	_, err = nodes.Patch(ctx, "client", types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 	check(err)
-	check(nodes.Delete(ctx, "stranger", metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(made.UID))}))
-	for _, wanted := range []string{"added stranger", "updated stranger yes", "deleted stranger"} {
+	check(nodes.Delete(ctx, "client", metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(made.UID))}))
+	for _, wanted := range []string{"added client", "updated client yes", "deleted client"} {
 		for seen := ""; seen != wanted; {
 			select {
 			case seen = <-events:
