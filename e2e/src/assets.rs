@@ -117,7 +117,8 @@ impl KarpenterAssets {
     pub fn ensure(settings: &Settings) -> Result<Self, AssetsError> {
         let karpenter = build::tool("karpenter", &settings.cache)?;
         let kwok = build::tool("kwok", &settings.cache)?;
-        let (crds, stages) = (build::KARPENTER_CRDS.beside(&karpenter), build::KWOK_STAGES.beside(&kwok));
+        let (crds, stages) =
+            (build::KARPENTER_CRDS.cached_paths(&karpenter), build::KWOK_STAGES.cached_paths(&kwok));
         Ok(Self { karpenter, crds, kwok, stages })
     }
 }

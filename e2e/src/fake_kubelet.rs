@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-pub async fn make<K>(api: &Api<K>, body: Value) -> Result<K>
+pub async fn create<K>(api: &Api<K>, body: Value) -> Result<K>
 where
     K: Resource + Clone + Debug + DeserializeOwned + Serialize,
 {
@@ -21,24 +21,23 @@ where
 /// Creates a node like its kubelet would. `node` contains its metadata and spec.
 pub async fn join(client: &Client, name: &str, node: Value, boot: &str, is_ready: bool) -> Result<()> {
     let nodes: Api<Node> = Api::all(client.clone());
-    make(&nodes, node).await?;
-    let room = json!({"cpu": "4", "memory": "8Gi", "pods": "110"});
+    create(&nodes, node).await?;
+    let resources = json!({"cpu": "4", "memory": "8Gi", "pods": "110"});
     let info = json!({"bootID": boot, "machineID": "", "systemUUID": "", "kernelVersion": "",
         "osImage": "", "containerRuntimeVersion": "", "kubeletVersion": "v1.36.4", "kubeProxyVersion": "",
         "operatingSystem": "linux", "architecture": "amd64"});
-    let status =
-        json!({"conditions": [ready(is_ready)], "capacity": room, "allocatable": room, "nodeInfo": info});
-    say(&nodes, name, status).await
+    let status = json!({"conditions": [ready_condition(is_ready)], "capacity": resources, "allocatable": resources, "nodeInfo": info});
+    patch_node_status(&nodes, name, status).await
 }
 
-pub async fn say(nodes: &Api<Node>, name: &str, status: Value) -> Result<()> {
+pub async fn patch_node_status(nodes: &Api<Node>, name: &str, status: Value) -> Result<()> {
     let status = Patch::Merge(json!({"status": status}));
     nodes.patch_status(name, &PatchParams::default(), &status).await?;
     Ok(())
 }
 
 #[must_use]
-pub fn ready(is: bool) -> Value {
+pub fn ready_condition(is: bool) -> Value {
     json!({"type": "Ready", "status": if is { "True" } else { "False" }, "reason": "FakeKubelet", "message": "",
         "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z"})
 }

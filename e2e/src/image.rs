@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 
-/// The user id `nobody`-like images use for non-root processes.
+/// The user id that most images without root use.
 pub const NONROOT: u32 = 65532;
 
 /// An image built from files of this machine.

@@ -10,25 +10,25 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 /// Tests on a real clock mostly wait, so three at once take hardly longer than one. They need as many test threads,
 /// see `xtask/src/tiers.rs`.
 pub struct Pool<T> {
-    room: Semaphore,
+    slots: Semaphore,
     idle: Mutex<Vec<Arc<T>>>,
 }
 
 impl<T> Pool<T> {
     #[must_use]
     pub const fn of(most: usize) -> Self {
-        Self { room: Semaphore::const_new(most), idle: Mutex::new(Vec::new()) }
+        Self { slots: Semaphore::const_new(most), idle: Mutex::new(Vec::new()) }
     }
 
     /// Waits for a free slot, and takes an idle resource or creates one.
     pub async fn take(&self, make: impl AsyncFnOnce() -> anyhow::Result<T>) -> anyhow::Result<Taken<'_, T>> {
-        let room = self.room.acquire().await?;
+        let slot = self.slots.acquire().await?;
         let idle = self.idle().pop();
         let one = match idle {
             Some(one) => one,
             None => Arc::new(make().await?),
         };
-        Ok(Taken { one, pool: self, _room: room })
+        Ok(Taken { one, pool: self, _slot: slot })
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Arc<T>>> {
@@ -40,7 +40,7 @@ impl<T> Pool<T> {
 pub struct Taken<'a, T> {
     one: Arc<T>,
     pool: &'a Pool<T>,
-    _room: SemaphorePermit<'a>,
+    _slot: SemaphorePermit<'a>,
 }
 
 impl<T> Drop for Taken<'_, T> {

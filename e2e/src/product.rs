@@ -65,9 +65,9 @@ impl Product {
 /// The values for `--version`, equal to those of the Makefile, so that both build identical binaries.
 fn stamps(workspace: &Path) -> [(&'static str, String); 2] {
     let git = |arguments: &[&str]| {
-        let told = Command::new("git").current_dir(workspace).args(arguments).output().ok()?;
-        let told = String::from_utf8(told.stdout).ok()?.trim().to_owned();
-        (!told.is_empty()).then_some(told)
+        let output = Command::new("git").current_dir(workspace).args(arguments).output().ok()?;
+        let output = String::from_utf8(output.stdout).ok()?.trim().to_owned();
+        (!output.is_empty()).then_some(output)
     };
     let stamp = |name, arguments: &[&str]| {
         let set = std::env::var(name).ok().filter(|set| !set.is_empty());
@@ -101,16 +101,16 @@ fn is_about_one_crate(variable: &str) -> bool {
 fn target_folder(workspace: &Path) -> anyhow::Result<PathBuf> {
     let asked =
         cargo().current_dir(workspace).args(["metadata", "--format-version=1", "--no-deps"]).output()?;
-    let told: serde_json::Value = serde_json::from_slice(&asked.stdout).context("cargo metadata")?;
-    let folder = told["target_directory"].as_str().context("cargo metadata names no target folder")?;
+    let output: serde_json::Value = serde_json::from_slice(&asked.stdout).context("cargo metadata")?;
+    let folder = output["target_directory"].as_str().context("cargo metadata names no target folder")?;
     Ok(PathBuf::from(folder))
 }
 
 fn host() -> anyhow::Result<String> {
-    let told =
+    let output =
         Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into())).arg("-vV").output()?;
-    let told = String::from_utf8_lossy(&told.stdout).into_owned();
-    let host = told.lines().find_map(|line| line.strip_prefix("host: "));
+    let output = String::from_utf8_lossy(&output.stdout).into_owned();
+    let host = output.lines().find_map(|line| line.strip_prefix("host: "));
     Ok(host.context("rustc does not name its host")?.to_owned())
 }
 

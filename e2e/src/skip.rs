@@ -7,8 +7,8 @@ use std::{
 
 use crate::{assets::AssetsError, machine::MachineError};
 
-/// Turns "this machine cannot have it" into `None` and a line that nobody overlooks. With `CI=true` it stays
-/// an error, so that no pipeline is green because it tested nothing.
+/// Turns the error of a missing dependency into `None` and a `SKIPPED` message. With `CI=true` it stays an error, so that no
+/// pipeline succeeds without testing.
 ///
 /// ```no_run
 /// # use nodekeeper_e2e::{Cluster, or_skip};

@@ -52,7 +52,7 @@ impl Files {
     const NONE: Self = Self { of: "", paths: &[] };
 
     /// The cached paths. File names are unique.
-    pub(super) fn beside(&self, binary: &Path) -> Vec<PathBuf> {
+    pub(super) fn cached_paths(&self, binary: &Path) -> Vec<PathBuf> {
         self.paths.iter().map(|path| binary.with_file_name(file_name(path))).collect()
     }
 
@@ -375,8 +375,8 @@ mod tests {
             fs::write(folder.path().join(file_name(path)), "").unwrap();
         }
         assert!(Files::NONE.are_in(folder.path()) && !KWOK_STAGES.are_in(folder.path()));
-        let beside = KWOK_STAGES.beside(&folder.path().join("kwok"));
-        fs::write(&beside[0], "").unwrap();
+        let cached = KWOK_STAGES.cached_paths(&folder.path().join("kwok"));
+        fs::write(&cached[0], "").unwrap();
         assert!(KWOK_STAGES.are_in(folder.path()));
     }
 

@@ -1,4 +1,4 @@
-//! A cluster with real nodes that stays up between commands: `make cluster-up` and `make cluster-down`.
+//! A cluster with real nodes that keeps running between commands: `make cluster-up` and `make cluster-down`.
 
 use std::{env, path::PathBuf, process::ExitCode};
 
@@ -8,18 +8,18 @@ use nodekeeper_e2e::{
 };
 
 const HELP: &str = "\
-Holds one cluster with real nodes, in the background.
+Runs one cluster with real nodes in the background.
 
 usage: cluster up [--nodes N] [--image NAME=BINARY]... [--taint KEY]...
        cluster down
 
-  up              starts it if it is not up, and says how to reach it
-    --nodes N       how many nodes; 3 unless told
-    --image N=B     puts an image of that name that runs that binary on every node
+  up              starts the cluster if it is not running, and prints how to reach it
+    --nodes N       the number of nodes; 3 by default
+    --image N=B     adds an image N with the binary B to every node
     --taint KEY     registers nodes with this taint (NoSchedule)
-  down            ends it and removes everything that it made
+  down            stops the cluster and removes everything it created
 
-exit code: 0 done, 1 failed, 3 cannot be had on this machine (not root, no Go, no apt-get)
+exit code: 0 done, 1 failed, 3 not possible on this machine (not root, no Go, no apt-get)
 ";
 
 /// The internal command of the background process.

@@ -11,16 +11,16 @@ use nodekeeper_e2e::{
 };
 
 const HELP: &str = "\
-Makes sure that etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kubectl are there, builds
-them with Go if they are not (8 minutes on 2 cores, once), and prints their folder.
+Makes sure that etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kubectl exist, builds
+missing ones with Go (8 minutes on 2 cores, once), and prints their folder.
 
 usage: kubernetes [--kube VERSION] [--hold]
 
   --kube VERSION  another Kubernetes version; also KUBE=VERSION
-  --hold          then start a control plane, say how to reach it, and stay until ctrl-c
+  --hold          then start a control plane, print how to reach it, and run until Ctrl-C
   --help          this
 
-exit code: 0 done, 1 failed, 3 cannot be had on this machine (no Go)
+exit code: 0 done, 1 failed, 3 not possible on this machine (no Go)
 ";
 
 struct Arguments {

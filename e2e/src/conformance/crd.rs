@@ -113,7 +113,10 @@ async fn appears_in_discovery(c: &Ctx) -> Result<()> {
     for verb in ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"] {
         ensure!(list(&thing, "/verbs")?.iter().any(|v| v == verb), "no {verb} in {thing}");
     }
-    ensure!(!list(&found, "/resources")?.iter().any(|r| r["name"] == "things/status"), "a status nobody has");
+    ensure!(
+        !list(&found, "/resources")?.iter().any(|r| r["name"] == "things/status"),
+        "a status subresource that is not defined"
+    );
     let groups = c.until("/apis", |groups| groups.to_string().contains(&group)).await?;
     let mine = list(&groups, "/groups")?.iter().find(|g| g["name"] == group).cloned().unwrap_or_default();
     is(&mine, "/preferredVersion/version", "v1")

@@ -33,7 +33,7 @@ pub(super) fn config_map(name: &str) -> Value {
 
 /// A pod of a scheduler that does not exist, so that no component modifies it.
 pub(super) fn pod(name: &str) -> Value {
-    with(bare_pod(name), json!({"spec": {"schedulerName": "nobody"}}))
+    with(bare_pod(name), json!({"spec": {"schedulerName": "none"}}))
 }
 
 /// A pod with only the required fields.

@@ -97,13 +97,13 @@ async fn service_account_token_is_mounted(c: &Ctx) -> Result<()> {
 
 async fn service_account_must_exist(c: &Ctx) -> Result<()> {
     c.service_account().await?;
-    let body = with(objects::pod("a"), json!({"spec": {"serviceAccountName": "nobody"}}));
+    let body = with(objects::pod("a"), json!({"spec": {"serviceAccountName": "other"}}));
     let failed = c.post(&c.path("v1/pods"), &body).await?.fails(403, "Forbidden")?;
     is(&failed, "/details/kind", "pods")?;
     is(&failed, "/details/name", "a")?;
-    c.create(&c.path("v1/serviceaccounts"), json!({"metadata": {"name": "nobody"}})).await?;
+    c.create(&c.path("v1/serviceaccounts"), json!({"metadata": {"name": "other"}})).await?;
     let pod = eventually(PATIENCE, || async { c.post(&c.path("v1/pods"), &body).await?.ok(201) }).await?;
-    is(&pod, "/spec/serviceAccountName", "nobody")
+    is(&pod, "/spec/serviceAccountName", "other")
 }
 
 const CLASSES: &str = "/apis/scheduling.k8s.io/v1/priorityclasses";

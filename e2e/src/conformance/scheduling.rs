@@ -180,13 +180,13 @@ async fn node_name_bypasses_the_scheduler(c: &Ctx) -> Result<()> {
     let named = json!({"spec": {"nodeName": node.name, "tolerations": null, "nodeSelector": {"none": "x"}}});
     let pod = c.read(&FakeKubelet::pod(c, "p", named).await?).await?;
     is(&pod, "/spec/nodeName", node.name.clone())?;
-    ensure!(condition(&pod, "PodScheduled").is_none(), "nobody scheduled it");
+    ensure!(condition(&pod, "PodScheduled").is_none(), "the scheduler handled it");
     Ok(())
 }
 
 async fn other_scheduler_is_left_alone(c: &Ctx) -> Result<()> {
     let node = FakeKubelet::start(c, "a", json!({})).await?;
-    let other = FakeKubelet::pod(c, "p", json!({"spec": {"schedulerName": "nobody"}})).await?;
+    let other = FakeKubelet::pod(c, "p", json!({"spec": {"schedulerName": "none"}})).await?;
     let mine = FakeKubelet::pod(c, "q", json!({})).await?;
     node.gets(c, &mine).await?;
     let other = c.read(&other).await?;

@@ -160,7 +160,7 @@ async fn pods_by_node(c: &Ctx) -> Result<()> {
         (&format!("spec.nodeName={name}"), &["a"]),
         ("spec.nodeName=", &["b"]),
         (&format!("spec.nodeName!={name}"), &["b"]),
-        ("spec.schedulerName=nobody", &["a", "b"]),
+        ("spec.schedulerName=none", &["a", "b"]),
         ("spec.restartPolicy=Never", &[]),
     ];
     selects(c, &path, "fieldSelector", wanted).await?;

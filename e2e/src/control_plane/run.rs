@@ -308,13 +308,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let run = folder.path().join("run");
         fs::create_dir(&run).unwrap();
-        let mut stranger = sleeper();
-        fs::write(run.join("pids"), format!("{} 1\n", stranger.id())).unwrap();
+        let mut other_process = sleeper();
+        fs::write(run.join("pids"), format!("{} 1\n", other_process.id())).unwrap();
         reap(&run).unwrap();
         assert!(!run.exists());
-        assert!(stranger.try_wait().unwrap().is_none());
-        stranger.kill().unwrap();
-        stranger.wait().unwrap();
+        assert!(other_process.try_wait().unwrap().is_none());
+        other_process.kill().unwrap();
+        other_process.wait().unwrap();
     }
 
     #[test]

@@ -54,10 +54,10 @@ async fn kubectl_works_with_the_kubeconfig() -> anyhow::Result<()> {
 #[tokio::test]
 async fn rbac_refuses_what_it_does_not_grant() -> anyhow::Result<()> {
     let Some(cluster) = or_skip(Cluster::shared().await)? else { return Ok(()) };
-    let nodes_as = |groups: &[&str]| Ok::<_, anyhow::Error>(Api::all(cluster.client_as("somebody", groups)?));
-    let stranger: Api<Node> = nodes_as(&[])?;
+    let nodes_as = |groups: &[&str]| Ok::<_, anyhow::Error>(Api::all(cluster.client_as("ada", groups)?));
+    let unprivileged: Api<Node> = nodes_as(&[])?;
     let reader: Api<Node> = nodes_as(&["others", "node-readers"])?;
-    assert_forbidden(&stranger.list(&ListParams::default()).await);
+    assert_forbidden(&unprivileged.list(&ListParams::default()).await);
     assert_forbidden(&reader.list(&ListParams::default()).await);
 
     let client = cluster.client()?;
@@ -74,7 +74,7 @@ async fn rbac_refuses_what_it_does_not_grant() -> anyhow::Result<()> {
     // The authorizer sees the change through a watch.
     eventually("the grant to count", async || Ok(reader.list(&ListParams::default()).await.is_ok())).await?;
     assert_forbidden(&reader.delete("any", &kube::api::DeleteParams::default()).await);
-    assert_forbidden(&stranger.list(&ListParams::default()).await);
+    assert_forbidden(&unprivileged.list(&ListParams::default()).await);
     Ok(())
 }
 

@@ -37,8 +37,7 @@ async fn killed_at(world: &impl World, kill_point: KillPoint) -> Result<bool> {
     };
     let observer = PodObserver::start(world);
     world.behaviours().set(&name, WorkerBehaviour::Fails { first: 1 });
-    let doomed =
-        controller_with(world, &format!("{name}-doomed"), FaultProxy::killing_at(kill_point), |_| {});
+    let first = controller_with(world, &format!("{name}-first"), FaultProxy::killing_at(kill_point), |_| {});
     world.join(machine(&name)).await?;
     // The controller is killed, or completes the scenario.
     let story = async {
@@ -47,11 +46,11 @@ async fn killed_at(world: &impl World, kill_point: KillPoint) -> Result<bool> {
     };
     tokio::select! {
         biased;
-        () = doomed.proxy.killed() => {}
+        () = first.proxy.killed() => {}
         story = story => story?,
     }
-    let reached = doomed.proxy.writes() >= kill_point.write();
-    doomed.kill();
+    let reached = first.proxy.writes() >= kill_point.write();
+    first.kill();
     delete_lease(world).await?;
     let next = controller(world, &format!("{name}-next"));
     let record = is_verified(world, &name).await?;

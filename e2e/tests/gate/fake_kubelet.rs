@@ -18,7 +18,7 @@ use kube::{Api, Client, Resource, ResourceExt as _};
 use nodekeeper_core::api::{NodeGate, NodeRemediation, RemediationPolicy, definitions as all_definitions};
 use nodekeeper_e2e::Cluster;
 use nodekeeper_e2e::control_plane::Options;
-use nodekeeper_e2e::fake_kubelet::{join, make, ready, say as say_of};
+use nodekeeper_e2e::fake_kubelet::{create, join, patch_node_status, ready_condition};
 use nodekeeper_e2e::pool::{Pool, Taken};
 use nodekeeper_operator::clock::Clock;
 use serde::de::DeserializeOwned;
@@ -76,12 +76,12 @@ async fn begin() -> Result<Cluster> {
     options.controller_manager_flags.push(controllers.into());
     let cluster = Cluster::start(options).await?;
     let client = cluster.client()?;
-    make(&Api::<Namespace>::all(client.clone()), json!({"metadata": {"name": NAMESPACE}})).await?;
+    create(&Api::<Namespace>::all(client.clone()), json!({"metadata": {"name": NAMESPACE}})).await?;
     let account = json!({"metadata": {"name": "nodekeeper-worker"}});
-    make(&Api::<ServiceAccount>::namespaced(client.clone(), NAMESPACE), account).await?;
+    create(&Api::<ServiceAccount>::namespaced(client.clone(), NAMESPACE), account).await?;
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     for definition in all_definitions() {
-        make(&definitions, serde_json::to_value(definition)?).await?;
+        create(&definitions, serde_json::to_value(definition)?).await?;
     }
     served(&Api::<NodeGate>::all(client.clone())).await?;
     served(&Api::<NodeRemediation>::all(client.clone())).await?;
@@ -228,11 +228,16 @@ impl World for FakeKubeletWorld {
     }
 
     async fn say_ready(&self, node: &str, is_ready: bool) -> Result<()> {
-        say_of(&Api::all(self.client.clone()), node, json!({"conditions": [ready(is_ready)]})).await
+        patch_node_status(
+            &Api::all(self.client.clone()),
+            node,
+            json!({"conditions": [ready_condition(is_ready)]}),
+        )
+        .await
     }
 
     async fn reboot(&self, node: &str) -> Result<()> {
-        say_of(&Api::all(self.client.clone()), node, json!({"nodeInfo": {"bootID": boot()}})).await
+        patch_node_status(&Api::all(self.client.clone()), node, json!({"nodeInfo": {"bootID": boot()}})).await
     }
 
     async fn power_off(&self, node: &str) -> Result<()> {

@@ -62,7 +62,7 @@ struct Inner {
     /// How many reads may still fail.
     failing_reads: AtomicUsize,
     writes: AtomicUsize,
-    killed_flag: watch::Sender<bool>,
+    is_killed: watch::Sender<bool>,
     requests: Mutex<Vec<RecordedRequest>>,
 }
 
@@ -95,12 +95,12 @@ impl FaultProxy {
 
     /// From now on no request is forwarded.
     pub fn kill(&self) {
-        self.0.killed_flag.send_replace(true);
+        self.0.is_killed.send_replace(true);
     }
 
     pub async fn killed(&self) {
         // The sender lives as long as this proxy.
-        let _ = self.0.killed_flag.subscribe().wait_for(|killed_flag| *killed_flag).await;
+        let _ = self.0.is_killed.subscribe().wait_for(|killed| *killed).await;
     }
 
     async fn forward(self, upstream: Client, request: Request<Body>) -> kube::Result<Response<Body>> {
@@ -119,21 +119,21 @@ impl FaultProxy {
         if self.0.kill_point == Some(KillPoint::BeforeWrite(write)) {
             self.kill();
         }
-        if *self.0.killed_flag.borrow() {
+        if *self.0.is_killed.borrow() {
             return std::future::pending().await;
         }
-        let answer = upstream.send(request).await;
+        let response = upstream.send(request).await;
         if self.0.kill_point == Some(KillPoint::AfterWrite(write)) {
             self.kill();
         }
-        if *self.0.killed_flag.borrow() {
+        if *self.0.is_killed.borrow() {
             return std::future::pending().await;
         }
-        if let Ok(answer) = &answer {
-            let requests = RecordedRequest { method, uri, status: answer.status() };
-            self.0.requests.lock().unwrap_or_else(PoisonError::into_inner).push(requests);
+        if let Ok(response) = &response {
+            let request = RecordedRequest { method, uri, status: response.status() };
+            self.0.requests.lock().unwrap_or_else(PoisonError::into_inner).push(request);
         }
-        answer
+        response
     }
 
     /// Only every other read, so that a retry succeeds.

@@ -24,7 +24,7 @@ pub async fn f13_nodes_that_fail_are_not_deleted(world: impl World) -> Result<()
     let loaded = load(CONFIG, None).map_err(|problems| anyhow!("{problems:?}"))?;
     let [warning] = loaded.warnings.as_slice() else { return Err(anyhow!("{:?}", loaded.warnings)) };
     ensure!(warning.contains("deleteFailedNodes") && warning.contains("RemediationPolicy"), "{warning}");
-    let names = ["doomed-1", "doomed-2", "doomed-3"];
+    let names = ["failing-1", "failing-2", "failing-3"];
     let mut uids = Vec::new();
     for name in names {
         world.behaviours().set(name, BROKEN);

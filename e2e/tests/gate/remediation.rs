@@ -279,18 +279,17 @@ pub async fn a_crash_at_any_write_completes_a_replacement_once(world: impl World
 /// Returns whether the controller reached that write.
 async fn replaced_though_killed(world: &impl World, kill_point: KillPoint) -> Result<bool> {
     let name = format!("{kill_point:?}").to_lowercase().replace(['(', ')'], "");
-    let doomed =
-        controller_with(world, &format!("{name}-doomed"), FaultProxy::killing_at(kill_point), |_| {});
+    let first = controller_with(world, &format!("{name}-first"), FaultProxy::killing_at(kill_point), |_| {});
     // Each in its own group: a group is never replaced as a whole.
     let uid = join_failing(world, zoned(&name).labelled("agentpool", &name)).await?;
     run_on(world, &name, &format!("pod-{name}"), json!({})).await?;
     tokio::select! {
         biased;
-        () = doomed.proxy.killed() => {}
+        () = first.proxy.killed() => {}
         story = has_ended(world, &name, &uid) => story?,
     }
-    let reached = doomed.proxy.writes() >= kill_point.write();
-    doomed.kill();
+    let reached = first.proxy.writes() >= kill_point.write();
+    first.kill();
     delete_lease(world).await?;
     let next = controller(world, &format!("{name}-next"));
     has_ended(world, &name, &uid).await?;

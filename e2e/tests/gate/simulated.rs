@@ -35,11 +35,11 @@ impl Simulated {
         let cluster = Cluster::new(Options::simulated(7));
         let actors = actors::start(&cluster, Timing::default());
         network::furnish(&cluster)?;
-        let somebody = cluster.local("admin");
+        let admin = cluster.local("admin");
         let create = |version: &str, kind: &str, namespace: &str, mut body: Value| {
             body["apiVersion"] = json!(version);
             body["kind"] = json!(kind);
-            somebody.create(version, kind, namespace, body)
+            admin.create(version, kind, namespace, body)
         };
         for definition in definitions() {
             let definition = serde_json::to_value(definition)?;

@@ -234,8 +234,8 @@ pub async fn event_on_uid(world: &impl World, uid: &str, reason: &str, word: &st
     let events: Api<Event> = Api::namespaced(world.client(), "default");
     let fields = format!("regarding.kind=Node,regarding.uid={uid},reason={reason}");
     let look = async || {
-        let told = events.list(&ListParams::default().fields(&fields)).await?.items;
-        Ok(told.into_iter().find(|event| event.note.as_ref().is_some_and(|note| note.contains(word))))
+        let found = events.list(&ListParams::default().fields(&fields)).await?.items;
+        Ok(found.into_iter().find(|event| event.note.as_ref().is_some_and(|note| note.contains(word))))
     };
     until(world, &format!("an Event {reason} on the node {uid} contains {word:?}"), look).await.map(drop)
 }

@@ -94,10 +94,10 @@ impl WorkerBehaviours {
     }
 
     pub fn of(&self, node: &str) -> WorkerBehaviour {
-        self.told(node).unwrap_or(WORKS)
+        self.get(node).unwrap_or(WORKS)
     }
 
-    pub fn told(&self, node: &str) -> Option<WorkerBehaviour> {
+    pub fn get(&self, node: &str) -> Option<WorkerBehaviour> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(node).copied()
     }
 }

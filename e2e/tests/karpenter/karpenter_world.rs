@@ -179,7 +179,7 @@ async fn report(client: &Client, pod: &Pod, behaviours: &WorkerBehaviours) -> Re
 
 /// The behaviour of the node or else of its pool: tests do not know the names of Karpenter's nodes in advance.
 async fn behaviour(client: &Client, name: &str, behaviours: &WorkerBehaviours) -> Result<WorkerBehaviour> {
-    if let Some(own) = behaviours.told(name) {
+    if let Some(own) = behaviours.get(name) {
         return Ok(own);
     }
     let node = Api::<Node>::all(client.clone()).get_metadata(name).await?;

@@ -68,8 +68,9 @@ async fn destructive_rights_require_enforcement() -> Result<()> {
     // Helm reports the conflict between the user's value and the chart's, and the user's stays.
     let less = json!({"spec": {"budget": {"perHour": 1}}});
     policies.patch("default", &PatchParams::default(), &Patch::Merge(less)).await?;
-    let told = installed(&cluster, "DryRun").await.err().context("a person is overruled")?.to_string();
-    ensure!(told.contains(".spec.budget.perHour"), "{told}");
+    let error =
+        installed(&cluster, "DryRun").await.err().context("the user's value was overwritten")?.to_string();
+    ensure!(error.contains(".spec.budget.perHour"), "{error}");
     assert_eq!(policies.get("default").await?.spec.budget.per_hour, 1);
     Ok(())
 }

@@ -118,10 +118,11 @@ async fn no_request_of_controller_and_worker_is_refused() -> Result<()> {
     let nodes: Api<Node> = Api::all(cluster.client()?);
     for name in [node::FIRST, node::SECOND] {
         let open = until(&format!("{name} is verified"), async || node::is_open(&nodes, name).await).await;
-        open.with_context(|| format!("refused: {:?}", refusals.told()))?;
+        open.with_context(|| format!("refused: {:?}", refusals.list()))?;
     }
-    let told = until("the verification is reported", async || said(&cluster, &nodes, &gates).await).await;
-    told.with_context(|| format!("refused: {:?}", refusals.told()))?;
+    let reported =
+        until("the verification is reported", async || is_reported(&cluster, &nodes, &gates).await).await;
+    reported.with_context(|| format!("refused: {:?}", refusals.list()))?;
     assert_eq!(gates.get("config").await?.spec, gate);
     ensure!(machines.failed() > 0, "no worker failed, so nothing was recorded but the pass");
 
@@ -130,26 +131,28 @@ async fn no_request_of_controller_and_worker_is_refused() -> Result<()> {
     let leases: Api<Lease> = Api::namespaced(cluster.client()?, NAMESPACE);
     let holder = leases.get("kube-node-ready-leader").await?.spec.and_then(|spec| spec.holder_identity);
     assert_eq!(holder.as_deref(), Some(""), "the lease was given back");
-    assert_eq!(refusals.told(), Vec::<String>::new());
+    assert_eq!(refusals.list(), Vec::<String>::new());
 
     // Proves that a refusal would be seen.
     let secrets: Api<Secret> = Api::namespaced(client, NAMESPACE);
     assert!(secrets.list(&ListParams::default()).await.is_err());
-    assert_eq!(refusals.told().len(), 1);
+    assert_eq!(refusals.list().len(), 1);
     Ok(())
 }
 
 /// Whether gates, nodes and Events report the successful verification.
-async fn said(cluster: &Cluster, nodes: &Api<Node>, gates: &Api<NodeGate>) -> Result<Option<()>> {
+async fn is_reported(cluster: &Cluster, nodes: &Api<Node>, gates: &Api<NodeGate>) -> Result<Option<()>> {
     let of_gates = gates.list(&ListParams::default()).await?;
     let verified = |gate: &NodeGate| gate.status.as_ref().is_some_and(|status| status.nodes.verified == 1);
     let status = nodes.get(node::SECOND).await?.status.unwrap_or_default();
     let condition = status.conditions.unwrap_or_default().into_iter().any(|c| c.type_ == "NetworkVerified");
     let events: Api<Event> = Api::namespaced(cluster.client()?, "default");
     let events = events.list(&ListParams::default()).await?;
-    let told = |reason: &str| events.items.iter().any(|event| event.reason.as_deref() == Some(reason));
-    let all =
-        of_gates.items.iter().all(verified) && condition && told("NodeVerified") && told("NodeCheckFailed");
+    let has_event = |reason: &str| events.items.iter().any(|event| event.reason.as_deref() == Some(reason));
+    let all = of_gates.items.iter().all(verified)
+        && condition
+        && has_event("NodeVerified")
+        && has_event("NodeCheckFailed");
     Ok(all.then_some(()))
 }
 
@@ -192,9 +195,9 @@ async fn accounts_have_exactly_the_charts_rights() -> Result<()> {
         ("worker", "kube-public", &[]),
         ("controller", "kube-public", chart::EVERYWHERE),
     ] {
-        let everybody = Client::try_from(config_of(&cluster, "default").await?)?;
+        let unprivileged = Client::try_from(config_of(&cluster, "default").await?)?;
         let account = Client::try_from(config_of(&cluster, &format!("nodekeeper-{account}")).await?)?;
-        let common = rights(everybody, namespace).await?;
+        let common = rights(unprivileged, namespace).await?;
         ensure!(!common.is_empty(), "every account has some rights");
         let more: BTreeSet<String> = rights(account, namespace).await?.difference(&common).cloned().collect();
         assert_eq!(more, wanted.iter().map(|&line| line.to_owned()).collect(), "in {namespace}");

@@ -12,7 +12,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt as _};
 use nodekeeper_e2e::Cluster;
-use nodekeeper_e2e::fake_kubelet::{join, make, worker};
+use nodekeeper_e2e::fake_kubelet::{create, join, worker};
 use nodekeeper_sim::actors::kubelet::End;
 use nodekeeper_sim::loopback::Dns;
 use nodekeeper_sim::process::{Processes, Setup};
@@ -48,7 +48,7 @@ impl Machines {
     /// Creates nodes with these names and taints. Checks on all but the first pass.
     pub async fn start(cluster: &Cluster, nodes: &[(&str, &str)], first: First) -> Result<Self> {
         let client = cluster.client()?;
-        furnish(&client).await?;
+        create_services(&client).await?;
         let folder = tempfile::tempdir()?;
         let token = crate::token(cluster, "nodekeeper-worker").await?;
         let url = cluster.config()?.cluster_url;
@@ -79,10 +79,10 @@ impl Machines {
 }
 
 /// Creates the Services and RBAC objects that a real cluster has.
-async fn furnish(client: &Client) -> Result<()> {
+async fn create_services(client: &Client) -> Result<()> {
     let ports = json!([{"name": "dns", "port": 53, "protocol": "UDP"}]);
     let spec = json!({"clusterIP": "10.96.0.10", "ports": ports});
-    make(
+    create(
         &Api::<Service>::namespaced(client.clone(), "kube-system"),
         json!({"metadata": {"name": "kube-dns"}, "spec": spec}),
     )
@@ -93,13 +93,13 @@ async fn furnish(client: &Client) -> Result<()> {
         let endpoints = json!([{"addresses": ["10.244.0.2"], "conditions": {"ready": true}}]);
         let slice = json!({"metadata": {"name": format!("{service}-rbac"), "labels": labels}, "addressType": "IPv4",
             "endpoints": endpoints, "ports": ports});
-        make(&slices, slice).await?;
+        create(&slices, slice).await?;
     }
     let labels = json!({"app": "network"});
     let containers = json!([{"name": "network", "image": "nodekeeper.local/none:1"}]);
     let spec = json!({"tolerations": [{"operator": "Exists"}], "containers": containers});
     let template = json!({"metadata": {"labels": labels}, "spec": spec});
-    make(
+    create(
         &Api::<DaemonSet>::namespaced(client.clone(), "kube-system"),
         json!({"metadata": {"name": "network"}, "spec": {"selector": {"matchLabels": labels}, "template": template}}),
     )

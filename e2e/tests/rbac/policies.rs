@@ -143,9 +143,10 @@ async fn invalid_objects_are_refused_and_documented_ones_accepted() -> Result<()
 }
 
 async fn the_node_of_a_remediation_is_immutable(client: &Client) -> Result<()> {
-    let wishes = api(client, &remediation("u", &json!({})))?;
-    let made =
-        wishes.create(&PostParams::default(), &serde_json::from_value(remediation("u", &json!({})))?).await?;
+    let remediations = api(client, &remediation("u", &json!({})))?;
+    let made = remediations
+        .create(&PostParams::default(), &serde_json::from_value(remediation("u", &json!({})))?)
+        .await?;
     for (node, words) in [
         (json!({"name": "n", "uid": "u"}), None),
         (json!({"name": "m", "uid": "u"}), Some("`spec.node` must not change")),
@@ -155,15 +156,16 @@ async fn the_node_of_a_remediation_is_immutable(client: &Client) -> Result<()> {
         changed.data["spec"]["node"] = node.clone();
         changed.data["spec"]["causes"][0]["message"] = "again".into();
         let only_tried = PostParams { dry_run: true, ..PostParams::default() };
-        let told = wishes.replace("u", &only_tried, &changed).await.err().map(|error| error.to_string());
+        let error =
+            remediations.replace("u", &only_tried, &changed).await.err().map(|error| error.to_string());
         match words {
-            None => ensure!(told.is_none(), "{node}: {told:?}"),
+            None => ensure!(error.is_none(), "{node}: {error:?}"),
             Some(words) => {
-                ensure!(told.as_ref().is_some_and(|told| told.contains(words)), "{node}: {told:?}");
+                ensure!(error.as_ref().is_some_and(|error| error.contains(words)), "{node}: {error:?}");
             }
         }
     }
-    wishes.delete("u", &DeleteParams::default()).await?;
+    remediations.delete("u", &DeleteParams::default()).await?;
     Ok(())
 }
 

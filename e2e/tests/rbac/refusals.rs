@@ -29,7 +29,7 @@ impl Refusals {
     }
 
     /// Each as method and path.
-    pub fn told(&self) -> Vec<String> {
+    pub fn list(&self) -> Vec<String> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
 use nodekeeper_core::api::NodeRemediation;
-use nodekeeper_e2e::fake_kubelet::make;
+use nodekeeper_e2e::fake_kubelet::create;
 use nodekeeper_e2e::{Cluster, or_skip};
 use nodekeeper_operator::clock::Clock;
 use nodekeeper_operator::run;
@@ -42,7 +42,7 @@ async fn no_request_of_a_replacement_is_refused() -> Result<()> {
     let stopped = async move { drop(stopped.await) };
     let controller = tokio::spawn(run(client, settings(), Clock::real(), stopped));
     let replaced = until("a replacement that succeeded", async || has_succeeded(&cluster).await).await;
-    replaced.with_context(|| format!("refused: {:?}", refusals.told()))?;
+    replaced.with_context(|| format!("refused: {:?}", refusals.list()))?;
     let nodes: Api<Node> = Api::all(cluster.client()?);
     let left: Vec<String> = nodes.list(&ListParams::default()).await?.iter().map(Node::name_any).collect();
     ensure!(left == GOOD, "{left:?}");
@@ -51,7 +51,7 @@ async fn no_request_of_a_replacement_is_refused() -> Result<()> {
     ensure!(pods.list(&bound).await?.items.is_empty(), "the node went before its pod");
     drop(stop);
     timeout(PATIENCE, controller).await.context("the controller does not stop")??;
-    assert_eq!(refusals.told(), Vec::<String>::new());
+    assert_eq!(refusals.list(), Vec::<String>::new());
     Ok(())
 }
 
@@ -68,7 +68,7 @@ async fn workload(cluster: &Cluster) -> Result<()> {
         "containers": [{"name": "web", "image": "nodekeeper.local/none:1"}]});
     let template = json!({"metadata": {"labels": labels}, "spec": spec});
     let set = json!({"metadata": {"name": "web"}, "spec": {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}});
-    make(&Api::<ReplicaSet>::namespaced(client.clone(), "default"), set).await?;
+    create(&Api::<ReplicaSet>::namespaced(client.clone(), "default"), set).await?;
     let pods: Api<Pod> = Api::namespaced(client, "default");
     until("a pod that runs on the node", async || {
         let pods = pods.list(&ListParams::default().labels("app=web")).await?.items;

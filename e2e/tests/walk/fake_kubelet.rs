@@ -16,7 +16,7 @@ use kube::{Api, Client, CustomResourceExt as _, ResourceExt as _};
 use nodekeeper_core::api::{NodeGate, NodeGateSpec};
 use nodekeeper_e2e::Cluster;
 use nodekeeper_e2e::control_plane::Options;
-use nodekeeper_e2e::fake_kubelet::{join, make, worker};
+use nodekeeper_e2e::fake_kubelet::{create, join, worker};
 use nodekeeper_operator::clock::Clock;
 use nodekeeper_operator::{Settings, run};
 use nodekeeper_sim::actors::kubelet::End;
@@ -44,7 +44,7 @@ impl FakeKubeletWorld {
         options.controller_manager_flags.push("--node-monitor-grace-period=1h".into());
         let cluster = Cluster::start(options).await?;
         let client = cluster.client()?;
-        furnish(&client, dns).await?;
+        create_services(&client, dns).await?;
         let folder = tempfile::tempdir()?;
         let token = token(&client).await?;
         let processes = Processes::new(Setup {
@@ -79,13 +79,13 @@ fn address(cluster: &Cluster) -> Result<SocketAddr> {
 }
 
 /// Creates the Services and RBAC objects that a real cluster has.
-async fn furnish(client: &Client, dns: Dns) -> Result<()> {
-    make(&Api::<Namespace>::all(client.clone()), json!({"metadata": {"name": NAMESPACE}})).await?;
+async fn create_services(client: &Client, dns: Dns) -> Result<()> {
+    create(&Api::<Namespace>::all(client.clone()), json!({"metadata": {"name": NAMESPACE}})).await?;
     let account = json!({"metadata": {"name": "nodekeeper-worker"}});
-    make(&Api::<ServiceAccount>::namespaced(client.clone(), NAMESPACE), account).await?;
+    create(&Api::<ServiceAccount>::namespaced(client.clone(), NAMESPACE), account).await?;
     let services: Api<Service> = Api::namespaced(client.clone(), "kube-system");
     let ports = json!([{"name": "dns", "port": 53, "protocol": "UDP"}]);
-    make(
+    create(
         &services,
         json!({"metadata": {"name": "kube-dns"}, "spec": {"clusterIP": "10.96.0.10", "ports": ports}}),
     )
@@ -94,7 +94,7 @@ async fn furnish(client: &Client, dns: Dns) -> Result<()> {
         [("default", "kubernetes", true), ("kube-system", "kube-dns", dns == Dns::Runs)]
     {
         let slices: Api<EndpointSlice> = Api::namespaced(client.clone(), namespace);
-        make(&slices, slice(service, ready)).await?;
+        create(&slices, slice(service, ready)).await?;
     }
     // The rights that the chart grants to workers.
     for namespace in ["default", "kube-system"] {
@@ -104,14 +104,14 @@ async fn furnish(client: &Client, dns: Dns) -> Result<()> {
         ]);
         let metadata = json!({"name": "nodekeeper-worker"});
         let roles: Api<k8s_openapi::api::rbac::v1::Role> = Api::namespaced(client.clone(), namespace);
-        make(&roles, json!({"metadata": metadata, "rules": rules})).await?;
+        create(&roles, json!({"metadata": metadata, "rules": rules})).await?;
         let bindings: Api<k8s_openapi::api::rbac::v1::RoleBinding> =
             Api::namespaced(client.clone(), namespace);
         let role =
             json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "nodekeeper-worker"});
         let subjects =
             json!([{"kind": "ServiceAccount", "name": "nodekeeper-worker", "namespace": NAMESPACE}]);
-        make(&bindings, json!({"metadata": metadata, "roleRef": role, "subjects": subjects})).await?;
+        create(&bindings, json!({"metadata": metadata, "roleRef": role, "subjects": subjects})).await?;
     }
     Ok(())
 }
@@ -186,7 +186,7 @@ impl World for FakeKubeletWorld {
 
     async fn start_controller(&mut self, gate: &NodeGateSpec) -> Result<()> {
         let definitions: Api<CustomResourceDefinition> = Api::all(self.client.clone());
-        make(&definitions, serde_json::to_value(NodeGate::crd())?).await?;
+        create(&definitions, serde_json::to_value(NodeGate::crd())?).await?;
         let gates: Api<NodeGate> = Api::all(self.client.clone());
         let end = Instant::now() + self.patience();
         while let Err(error) = gates.list(&ListParams::default()).await {

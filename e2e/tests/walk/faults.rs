@@ -19,7 +19,7 @@ struct Fault {
     /// The failing checks: the first reported one, and all others.
     checks: &'static [&'static str],
     /// Parts of the reported message.
-    told: [&'static str; 3],
+    message: [&'static str; 3],
     /// The expected line of the worker's log.
     logged: &'static str,
 }
@@ -31,7 +31,7 @@ const FAULTS: [Fault; 3] = [
         heal: Node::heal_dns,
         // The peers are DNS servers on other nodes, whose port is blocked.
         checks: &["dns", "peers"],
-        told: ["dns", "kubernetes.default.svc.cluster.local.", "Timeout"],
+        message: ["dns", "kubernetes.default.svc.cluster.local.", "Timeout"],
         logged: "DNS check failed",
     },
     Fault {
@@ -39,7 +39,7 @@ const FAULTS: [Fault; 3] = [
         inflict: Node::break_pod_to_pod,
         heal: Node::heal_pod_to_pod,
         checks: &["peers"],
-        told: ["peers", "kube-system/kube-dns", "Timeout"],
+        message: ["peers", "kube-system/kube-dns", "Timeout"],
         logged: "Peer check failed",
     },
     Fault {
@@ -48,7 +48,7 @@ const FAULTS: [Fault; 3] = [
         heal: Node::heal_api_service,
         // Services cannot be read either.
         checks: &["api", "tcp", "services"],
-        told: ["api", "10.96.0.1", "Timeout"],
+        message: ["api", "10.96.0.1", "Timeout"],
         logged: "API check failed",
     },
 ];
@@ -65,7 +65,7 @@ pub fn each_fault_is_found_and_reported(world: &Real) -> Result<String> {
     }
     for (node, fault) in &broken {
         is_found(world, node, fault)?;
-        is_told(world, node, fault)?;
+        is_reported(world, node, fault)?;
     }
     world.show("get nodes -L node-ready/verified")?;
     world.show("get pods -n nodekeeper-system -l app.kubernetes.io/component=worker -o wide")?;
@@ -123,7 +123,7 @@ fn is_found(world: &Real, node: &str, fault: &Fault) -> Result<()> {
 
 /// Asserts that the failure is in the node's Events, the controller's log and the metrics. The record is written
 /// first.
-fn is_told(world: &Real, node: &str, fault: &Fault) -> Result<()> {
+fn is_reported(world: &Real, node: &str, fault: &Fault) -> Result<()> {
     let given_up = |line: &&str| line.contains("NodeVerificationFailed");
     let ours = world.until("an Event that it is given up", || {
         let described = world.quietly(&format!("describe node {node}"))?;
@@ -133,9 +133,10 @@ fn is_told(world: &Real, node: &str, fault: &Fault) -> Result<()> {
     })?;
     println!("$ kubectl describe node {node}\n{ours}");
     for attempt in 1..=3 {
-        let told = format!("attempt {attempt} of 3 failed: ");
-        let line = ours.lines().find(|line| line.contains("NodeCheckFailed") && line.contains(&told));
-        names_it(line.with_context(|| format!("no Event contains {told:?}:\n{ours}"))?, fault)?;
+        let attempt_message = format!("attempt {attempt} of 3 failed: ");
+        let line =
+            ours.lines().find(|line| line.contains("NodeCheckFailed") && line.contains(&attempt_message));
+        names_it(line.with_context(|| format!("no Event contains {attempt_message:?}:\n{ours}"))?, fault)?;
     }
     says(world, node, "Worker completed: checks failed")?;
     for check in fault.checks {
@@ -148,7 +149,7 @@ fn is_told(world: &Real, node: &str, fault: &Fault) -> Result<()> {
 }
 
 fn names_it(text: &str, fault: &Fault) -> Result<()> {
-    let missing: Vec<_> = fault.told.iter().filter(|word| !text.contains(**word)).collect();
+    let missing: Vec<_> = fault.message.iter().filter(|word| !text.contains(**word)).collect();
     ensure!(missing.is_empty(), "{missing:?} is missing in: {text}");
     Ok(())
 }

@@ -48,14 +48,14 @@ pub async fn a_broken_node_is_gated_until_it_recovers(mut world: impl World) -> 
     ensure!(!held.labels().contains_key(LABEL), "a broken node bears the label");
     ensure!(why.contains("dns") && why.contains("kubernetes.default"), "the reason is missing: {why}");
     println!("{bad} is gated: {why}");
-    tells(&world, bad, "NodeCheckFailed", "dns").await?;
+    event_on(&world, bad, "NodeCheckFailed", "dns").await?;
 
     world.heal_dns(bad).await?;
     let healed = until(&world, bad, "open", |node| !is_gated(node)).await?;
     let record = record(&healed).context("untainted without a record")?;
     ensure!(record.verdict == Some(Verdict::Passed) && record.number > 1, "{record:?}");
     println!("{bad} is open after worker {}: {}", record.number, record.why);
-    tells(&world, bad, "NodeVerified", "passed").await?;
+    event_on(&world, bad, "NodeVerified", "passed").await?;
     no_workers_left(&world).await
 }
 
@@ -114,13 +114,13 @@ async fn until(world: &impl World, name: &str, what: &str, so: impl Fn(&Node) ->
     }
 }
 
-async fn tells(world: &impl World, node: &str, reason: &str, word: &str) -> Result<()> {
+async fn event_on(world: &impl World, node: &str, reason: &str, word: &str) -> Result<()> {
     let events: Api<Event> = Api::namespaced(world.client(), "default");
     let end = Instant::now() + world.patience();
     let fields = format!("regarding.kind=Node,regarding.name={node},reason={reason}");
     loop {
-        let told = events.list(&ListParams::default().fields(&fields)).await?;
-        let notes: Vec<String> = told.items.into_iter().filter_map(|event| event.note).collect();
+        let found = events.list(&ListParams::default().fields(&fields)).await?;
+        let notes: Vec<String> = found.items.into_iter().filter_map(|event| event.note).collect();
         if notes.iter().any(|note| note.contains(word)) {
             return Ok(());
         }

@@ -46,8 +46,8 @@ impl Real {
             ),
             format!("record {}", record.as_str().unwrap_or("none")),
         ];
-        let told = self.events_of(node)?;
-        lines.extend(told.iter().skip(told.len().saturating_sub(EVENTS)).cloned());
+        let events = self.events_of(node)?;
+        lines.extend(events.iter().skip(events.len().saturating_sub(EVENTS)).cloned());
         lines.extend(self.workers_on(node)?.iter().map(worker));
         Ok(lines)
     }
@@ -62,10 +62,10 @@ impl Real {
         });
         events.sort_by_key(|event| event["eventTime"].as_str().unwrap_or_default().to_owned());
         let word = |event: &Value, key: &str| event[key].as_str().unwrap_or_default().to_owned();
-        let told = |event: &Value| {
+        let format = |event: &Value| {
             format!("{} {}: {}", word(event, "eventTime"), word(event, "reason"), word(event, "message"))
         };
-        Ok(events.iter().map(told).collect())
+        Ok(events.iter().map(format).collect())
     }
 
     fn lines(&self, line: &str) -> Vec<String> {
