@@ -1,11 +1,11 @@
-//! An API server on a TLS port that counts requests: the embedded one, except for the Nodes of a fleet, which are too
+//! An API server on a TLS port that records requests: the embedded one, except for the Nodes of a fleet, which are too
 //! many to store. They can be listed, watched and read, and change at the rate of real heartbeats.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -22,18 +22,43 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::broadcast;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep_until};
 use tokio_rustls::TlsAcceptor;
 
 use crate::fleet::{Fleet, HEARTBEAT};
 
+const CA_FILE: &str = "ca.crt";
+
 /// The number of requests by verb and resource: `PATCH nodes`, `WATCH pods`.
 pub type Counts = BTreeMap<String, u64>;
 
+pub fn count(requests: &[RecordedRequest]) -> Counts {
+    let mut counts = Counts::new();
+    for request in requests {
+        *counts.entry(request.what.clone()).or_default() += 1;
+    }
+    counts
+}
+
+/// A request, as it arrived.
+#[derive(Clone)]
+pub struct RecordedRequest {
+    pub at: Instant,
+    /// The token of the client's kubeconfig.
+    pub client: String,
+    /// Verb and resource, as in [`Counts`].
+    pub what: String,
+    pub body: Bytes,
+    /// How many bytes of response bodies the client had been sent before.
+    pub received: u64,
+}
+
 /// Stops when dropped.
 pub struct CountingServer {
-    pub kubeconfig: PathBuf,
+    address: SocketAddr,
+    folder: PathBuf,
     inside: Arc<ServerState>,
     serving: JoinHandle<()>,
 }
@@ -41,44 +66,65 @@ pub struct CountingServer {
 struct ServerState {
     cluster: Cluster,
     fleet: Option<Arc<Fleet>>,
-    counts: Mutex<Counts>,
+    requests: Mutex<Vec<RecordedRequest>>,
+    /// Bytes of response bodies by client.
+    sent: Mutex<BTreeMap<String, Arc<AtomicU64>>>,
     /// Whether every node was sent to a client.
     listed: Arc<AtomicBool>,
 }
 
 impl CountingServer {
-    /// Listens on a loopback port and writes a kubeconfig into the folder.
+    /// Listens on a loopback port and writes its certificate authority into the folder.
     pub async fn start(cluster: &Cluster, fleet: Option<Fleet>, folder: &Path) -> Result<Self> {
         let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await?;
         let address = listener.local_addr()?;
         let (acceptor, authority) = identity(address)?;
-        let (kubeconfig, ca_file) = (folder.join("kubeconfig"), folder.join("ca.crt"));
-        std::fs::write(&ca_file, authority)?;
-        let cluster_entry = json!({"server": format!("https://{address}"), "certificate-authority": ca_file});
-        let text = json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "bench",
-            "clusters": [{"name": "bench", "cluster": cluster_entry}],
-            "users": [{"name": "bench", "user": {"token": "bench"}}],
-            "contexts": [{"name": "bench", "context": {"cluster": "bench", "user": "bench"}}],
-        });
-        std::fs::write(&kubeconfig, text.to_string())?;
+        std::fs::write(folder.join(CA_FILE), authority)?;
         let fleet = fleet.map(Arc::new);
         let inside = Arc::new(ServerState {
             cluster: cluster.clone(),
             fleet,
-            counts: Mutex::default(),
+            requests: Mutex::default(),
+            sent: Mutex::default(),
             listed: Arc::default(),
         });
         let serving = tokio::spawn(accept(inside.clone(), listener, acceptor));
-        Ok(Self { kubeconfig, inside, serving })
+        Ok(Self { address, folder: folder.to_owned(), inside, serving })
+    }
+
+    /// Writes a kubeconfig whose token identifies the client in [`RecordedRequest::client`].
+    pub fn kubeconfig(&self, client: &str) -> Result<PathBuf> {
+        let cluster = json!({"server": format!("https://{}", self.address), "certificate-authority": self.folder.join(CA_FILE)});
+        let text = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "bench",
+            "clusters": [{"name": "bench", "cluster": cluster}],
+            "users": [{"name": client, "user": {"token": client}}],
+            "contexts": [{"name": "bench", "context": {"cluster": "bench", "user": client}}],
+        });
+        let file = self.folder.join(format!("{client}.kubeconfig"));
+        std::fs::write(&file, text.to_string())?;
+        Ok(file)
+    }
+
+    pub fn fleet(&self) -> Option<&Fleet> {
+        self.inside.fleet.as_deref()
     }
 
     pub fn has_listed_nodes(&self) -> bool {
         self.inside.listed.load(Ordering::Relaxed)
     }
 
+    pub fn requests(&self) -> Vec<RecordedRequest> {
+        self.inside.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The bytes of response bodies that a client has been sent.
+    pub fn sent_to(&self, client: &str) -> u64 {
+        self.inside.sent_to(client).load(Ordering::Relaxed)
+    }
+
     pub fn counts(&self) -> Counts {
-        self.inside.counts.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        count(&self.requests())
     }
 }
 
@@ -130,13 +176,42 @@ impl ServerState {
         let (parts, body) = request.into_parts();
         let body = body.collect().await.context("the request is incomplete")?.to_bytes();
         let request = Request::from_parts(parts, body);
-        let asked = what(&request);
-        *self.counts.lock().unwrap_or_else(PoisonError::into_inner).entry(asked).or_default() += 1;
+        let sent = self.record(&request);
         let of_fleet = self.fleet.as_ref().and_then(|fleet| nodes(fleet, &self.listed, &request));
-        Ok(of_fleet.unwrap_or_else(|| {
+        let response = of_fleet.unwrap_or_else(|| {
             let answer = server::answer(&self.cluster, "bench", &request, None);
             server::respond(&self.cluster, answer)
+        });
+        Ok(response.map(|body| {
+            let counted = body.map_frame(move |frame| {
+                let bytes = frame.data_ref().map_or(0, Bytes::len);
+                sent.fetch_add(u64::try_from(bytes).unwrap_or_default(), Ordering::Relaxed);
+                frame
+            });
+            counted.boxed_unsync()
         }))
+    }
+
+    /// Records the request, and returns the counter of the client's bytes.
+    fn record(&self, request: &Request<Bytes>) -> Arc<AtomicU64> {
+        let token = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let client = token.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default().to_owned();
+        let sent = self.sent_to(&client);
+        let received = sent.load(Ordering::Relaxed);
+        let recorded = RecordedRequest {
+            at: Instant::now(),
+            client,
+            what: what(request),
+            body: request.body().clone(),
+            received,
+        };
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner).push(recorded);
+        sent
+    }
+
+    fn sent_to(&self, client: &str) -> Arc<AtomicU64> {
+        let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
+        sent.entry(client.to_owned()).or_default().clone()
     }
 }
 
@@ -233,19 +308,36 @@ fn all(fleet: Arc<Fleet>, listed: Arc<AtomicBool>) -> impl Stream<Item = String>
     })
 }
 
-/// Each node once in five minutes, evenly spread.
+/// Each node once in five minutes, evenly spread, and nodes that become Ready at once.
 fn heartbeats(fleet: Arc<Fleet>, end: Instant) -> impl Stream<Item = String> {
     let pace = HEARTBEAT / u32::try_from(fleet.nodes.max(1)).unwrap_or(u32::MAX);
-    stream::unfold((fleet, 0, Instant::now() + pace), move |(fleet, index, at)| async move {
-        if at >= end || fleet.nodes == 0 {
-            sleep_until(end).await;
-            return None;
+    let changes = fleet.changes();
+    stream::unfold(
+        (fleet, changes, 0, Instant::now() + pace),
+        move |(fleet, mut changes, index, at)| async move {
+            if at >= end || fleet.nodes == 0 {
+                sleep_until(end).await;
+                return None;
+            }
+            let (changed, index, at) = tokio::select! {
+                biased;
+                changed = next_change(&mut changes) => (changed, index, at),
+                () = sleep_until(at) => (index, (index + 1) % fleet.nodes, at + pace),
+            };
+            let line = event("MODIFIED", &fleet.node(changed, fleet.next_version()));
+            Some((line, (fleet, changes, index, at)))
+        },
+    )
+}
+
+async fn next_change(changes: &mut broadcast::Receiver<usize>) -> usize {
+    loop {
+        match changes.recv().await {
+            Ok(index) => return index,
+            Err(broadcast::error::RecvError::Lagged(_)) => {}
+            Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
         }
-        sleep_until(at).await;
-        let line = event("MODIFIED", &fleet.node(index, fleet.next_version()));
-        let next = (index + 1) % fleet.nodes;
-        Some((line, (fleet, next, at + pace)))
-    })
+    }
 }
 
 #[cfg(test)]

@@ -1,9 +1,12 @@
 //! A fleet of Nodes like those of a cloud, generated as JSON text on demand.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::sync::broadcast;
 
 /// The interval at which an unchanged kubelet writes its status.
 pub const HEARTBEAT: Duration = Duration::from_mins(5);
@@ -16,7 +19,11 @@ pub struct Fleet {
     pub nodes: usize,
     verified: String,
     new: String,
+    waiting: String,
     version: AtomicU64,
+    /// New nodes that have become Ready.
+    ready: Mutex<BTreeSet<usize>>,
+    changes: broadcast::Sender<usize>,
 }
 
 impl Fleet {
@@ -24,7 +31,31 @@ impl Fleet {
     pub fn new(nodes: usize, gate_uid: &str) -> Self {
         let first = u64::try_from(nodes).unwrap_or_default() + 1_000_000;
         let text = |new| template(gate_uid, new).to_string();
-        Self { nodes, verified: text(false), new: text(true), version: AtomicU64::new(first) }
+        // A new node differs from one that waits for its worker only in its Ready condition.
+        let mut waiting = template(gate_uid, true);
+        waiting["status"] = status(true);
+        Self {
+            nodes,
+            verified: text(false),
+            new: text(true),
+            waiting: waiting.to_string(),
+            version: AtomicU64::new(first),
+            ready: Mutex::default(),
+            changes: broadcast::channel(16).0,
+        }
+    }
+
+    /// Makes the new node with this number Ready, and returns its name.
+    pub fn make_ready(&self, number: usize) -> String {
+        let index = number * NEW + NEW - 1;
+        self.ready.lock().unwrap_or_else(PoisonError::into_inner).insert(index);
+        // Without a watch there is no receiver.
+        let _ = self.changes.send(index);
+        Self::name(index)
+    }
+
+    pub fn changes(&self) -> broadcast::Receiver<usize> {
+        self.changes.subscribe()
     }
 
     pub fn version(&self) -> u64 {
@@ -46,7 +77,12 @@ impl Fleet {
     }
 
     pub fn node(&self, index: usize, version: u64) -> String {
-        let template = if index % NEW == NEW - 1 { &self.new } else { &self.verified };
+        let is_ready = || self.ready.lock().unwrap_or_else(PoisonError::into_inner).contains(&index);
+        let template = match index % NEW == NEW - 1 {
+            false => &self.verified,
+            true if is_ready() => &self.waiting,
+            true => &self.new,
+        };
         template
             .replace("@name", &Self::name(index))
             .replace("@uid", &format!("{index:08x}-52b5-4f0e-9d3a-0b6f6f1c9d11"))
@@ -180,7 +216,7 @@ fn status(ready: bool) -> Value {
         json!({"type": kind, "status": status, "reason": reason, "message": message,
             "lastHeartbeatTime": "2026-11-15T12:00:00Z", "lastTransitionTime": "2026-11-01T08:00:00Z"})
     });
-    let room = json!({"cpu": "8", "ephemeral-storage": "83873772Ki", "hugepages-1Gi": "0", "hugepages-2Mi": "0",
+    let resources = json!({"cpu": "8", "ephemeral-storage": "83873772Ki", "hugepages-1Gi": "0", "hugepages-2Mi": "0",
         "memory": "32386544Ki", "pods": "58"});
     let image = |n: usize| {
         let name = format!("000000000000.dkr.ecr.eu-central-1.example.com/team-{n}/service-{n}");
@@ -189,8 +225,8 @@ fn status(ready: bool) -> Value {
     json!({
         "addresses": [{"type": "InternalIP", "address": "10.0.137.21"}, {"type": "InternalDNS", "address": "@name"},
             {"type": "Hostname", "address": "@name"}],
-        "allocatable": room,
-        "capacity": room,
+        "allocatable": resources,
+        "capacity": resources,
         "conditions": conditions,
         "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
         "images": (0..12).map(image).collect::<Vec<_>>(),

@@ -27,25 +27,30 @@ use crate::process::{Controller, NAMESPACE};
 fn embedded() -> Result<(Cluster, String)> {
     let cluster = Cluster::new(Options::real(1));
     nodekeeper_sim::network::furnish(&cluster)?;
-    let somebody = cluster.local("setup");
+    let admin = cluster.local("setup");
     let definition = serde_json::to_value(NodeGate::crd())?;
-    somebody.create("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", definition)?;
-    somebody.create("v1", "Namespace", "", json!({"metadata": {"name": NAMESPACE}}))?;
+    admin.create("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", definition)?;
+    admin.create("v1", "Namespace", "", json!({"metadata": {"name": NAMESPACE}}))?;
     let account = json!({"metadata": {"name": "nodekeeper-worker"}});
-    somebody.create("v1", "ServiceAccount", NAMESPACE, account)?;
+    admin.create("v1", "ServiceAccount", NAMESPACE, account)?;
     let (version, kind) = ("nodekeeper.dev/v1alpha1", "NodeGate");
     let gate = json!({"apiVersion": version, "kind": kind, "metadata": {"name": "default"}, "spec": {}});
-    let made = somebody.create(version, kind, "", gate)?;
+    let made = admin.create(version, kind, "", gate)?;
     let uid = made["metadata"]["uid"].as_str().context("a gate has a uid")?.to_owned();
     Ok((cluster, uid))
+}
+
+/// An API server with a fleet of nodes.
+async fn fleet_server(nodes: usize, folder: &Path) -> Result<CountingServer> {
+    let (cluster, gate) = embedded()?;
+    CountingServer::start(&cluster, Some(Fleet::new(nodes, &gate)), folder).await
 }
 
 /// A controller that has cached a fleet and is idle, and its API server.
 async fn with_fleet(binary: &Path, nodes: usize, folder: &Path) -> Result<(Controller, CountingServer)> {
     const PATIENCE: Duration = Duration::from_mins(3);
-    let (cluster, gate) = embedded()?;
-    let server = CountingServer::start(&cluster, Some(Fleet::new(nodes, &gate)), folder).await?;
-    let controller = Controller::start(binary, &server.kubeconfig, folder, "controller")?;
+    let server = fleet_server(nodes, folder).await?;
+    let controller = Controller::start(binary, &server.kubeconfig("controller")?, folder, "controller")?;
     let end = Instant::now() + PATIENCE;
     while !server.has_listed_nodes() {
         controller.memory()?;

@@ -26,7 +26,12 @@ pub async fn run(product: Product) -> Result<Table> {
     let _actors = actors::start(&cluster, Timing::default());
     let kubelets = Kubelets::start(&cluster, 1, Arc::new(Workers));
     let server = CountingServer::start(&cluster, None, folder.path()).await?;
-    let controller = Controller::start(&product.controller, &server.kubeconfig, folder.path(), "controller")?;
+    let controller = Controller::start(
+        &product.controller,
+        &server.kubeconfig("controller")?,
+        folder.path(),
+        "controller",
+    )?;
     for n in 0..NODES {
         let taints = vec![json!({"key": TAINT, "value": "true", "effect": "NoSchedule"})];
         kubelets.join(NodeSpec { name: format!("node-{n}"), taints, ..NodeSpec::default() });
