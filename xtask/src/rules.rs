@@ -4,6 +4,7 @@ mod dependencies;
 mod determinism;
 mod file_size;
 mod purity;
+mod retired_words;
 mod stray;
 mod writer;
 
@@ -118,6 +119,12 @@ pub const RULES: &[Rule] = &[
         requires: "Each file in a member's `tests/` folder is run by a tier of `make test`.",
         why: "A test that never runs proves nothing.",
         check: file_size::every_test_runs,
+    },
+    Rule {
+        name: "retired-words",
+        requires: "Identifiers, reasons, API fields and phrases listed in `xtask/src/rules/retired_words.rs` are not used in code, logs, docs, chart and CRDs. Persisted JSON keys may keep their names.",
+        why: "The repository uses the terms of Kubernetes; replaced words must not come back.",
+        check: retired_words::retired_words,
     },
 ];
 

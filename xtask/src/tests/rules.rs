@@ -338,8 +338,20 @@ fn file_size() -> Vec<Fixture> {
     ]
 }
 
+fn retired_words() -> Vec<Fixture> {
+    const FILE: &str = "crates/operator/src/queue.rs";
+    vec![
+        holds(
+            "retired-words",
+            FILE,
+            "//! Waits for the next line.\nfn open(line: &str) { show(\"struct Line\") }\n",
+        ),
+        breaks("retired-words", FILE, "\nstruct Line;\n", "crates/operator/src/queue.rs:2"),
+    ]
+}
+
 fn fixtures() -> Vec<Fixture> {
-    [core(), edges(), writer(), dependencies(), determinism(), stray(), file_size()]
+    [core(), edges(), writer(), dependencies(), determinism(), stray(), file_size(), retired_words()]
         .into_iter()
         .flatten()
         .collect()
