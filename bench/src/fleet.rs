@@ -1,43 +1,72 @@
-//! A fleet of Nodes as a cloud has them, made of text when they are asked for: 50,000 of them take no memory.
+//! A fleet of Nodes like those of a cloud, generated as JSON text on demand.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::sync::broadcast;
 
-/// A kubelet writes its status so often when nothing changes; that it is alive it says in its Lease.
+/// The interval at which an unchanged kubelet writes its status.
 pub const HEARTBEAT: Duration = Duration::from_mins(5);
-/// One of so many is new: it bears the taint, and is not Ready yet.
+/// One of this many nodes is new: tainted and not Ready.
 const NEW: usize = 100;
 
-/// So many nodes, and how far their versions are.
+/// The number of nodes, and their resource versions.
 #[derive(Debug)]
 pub struct Fleet {
     pub nodes: usize,
     verified: String,
     new: String,
+    waiting: String,
     version: AtomicU64,
+    /// New nodes that have become Ready.
+    ready: Mutex<BTreeSet<usize>>,
+    changes: broadcast::Sender<usize>,
 }
 
 impl Fleet {
-    /// Nodes that were verified by the gate with this uid, but for those that are new.
+    /// Nodes verified by the gate with this uid, except new ones.
     pub fn new(nodes: usize, gate_uid: &str) -> Self {
         let first = u64::try_from(nodes).unwrap_or_default() + 1_000_000;
         let text = |new| template(gate_uid, new).to_string();
-        Self { nodes, verified: text(false), new: text(true), version: AtomicU64::new(first) }
+        // A new node differs from one that waits for its worker only in its Ready condition.
+        let mut waiting = template(gate_uid, true);
+        waiting["status"] = status(true);
+        Self {
+            nodes,
+            verified: text(false),
+            new: text(true),
+            waiting: waiting.to_string(),
+            version: AtomicU64::new(first),
+            ready: Mutex::default(),
+            changes: broadcast::channel(16).0,
+        }
     }
 
-    /// The newest version.
+    /// Makes the new node with this number Ready, and returns its name.
+    pub fn make_ready(&self, number: usize) -> String {
+        let index = number * NEW + NEW - 1;
+        self.ready.lock().unwrap_or_else(PoisonError::into_inner).insert(index);
+        // Without a watch there is no receiver.
+        let _ = self.changes.send(index);
+        Self::name(index)
+    }
+
+    pub fn changes(&self) -> broadcast::Receiver<usize> {
+        self.changes.subscribe()
+    }
+
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Relaxed)
     }
 
-    /// One more version.
     pub fn next_version(&self) -> u64 {
         self.version.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// The number of the node with this name.
+    /// The index of the node with this name.
     pub fn find(&self, name: &str) -> Option<usize> {
         let index = name.strip_prefix("ip-10-")?.split('.').next()?.replace('-', "").parse::<usize>().ok()?;
         (index < self.nodes && Self::name(index) == name).then_some(index)
@@ -47,9 +76,13 @@ impl Fleet {
         format!("ip-10-{:03}-{:03}.eu-central-1.compute.internal", index / 1000, index % 1000)
     }
 
-    /// A node as JSON.
     pub fn node(&self, index: usize, version: u64) -> String {
-        let template = if index % NEW == NEW - 1 { &self.new } else { &self.verified };
+        let is_ready = || self.ready.lock().unwrap_or_else(PoisonError::into_inner).contains(&index);
+        let template = match index % NEW == NEW - 1 {
+            false => &self.verified,
+            true if is_ready() => &self.waiting,
+            true => &self.new,
+        };
         template
             .replace("@name", &Self::name(index))
             .replace("@uid", &format!("{index:08x}-52b5-4f0e-9d3a-0b6f6f1c9d11"))
@@ -96,7 +129,7 @@ fn template(gate_uid: &str, new: bool) -> Value {
             json!([{"key": "node-ready/unverified", "value": "true", "effect": "NoSchedule"}]);
     } else {
         node["metadata"]["labels"]["node-ready/verified"] = json!("true");
-        // As the first release writes it, and every later one reads it.
+        // In the format of the first release, which every later one reads.
         let record = json!({"uid": "@uid", "number": 1,
             "round": {"bootId": "@boot", "gateUid": gate_uid, "gateGeneration": 1},
             "workers": 1, "attempts": 1, "silent": 0, "verdict": "Passed", "why": "4 checks passed in 23 ms",
@@ -140,7 +173,7 @@ fn labels() -> Value {
     })
 }
 
-/// Who wrote which field: a third of what a Node weighs.
+/// Managed fields: a third of the size of a Node.
 fn managed() -> Value {
     let owned = |keys: &Value| {
         let fields = keys.as_object().into_iter().flatten().map(|(key, _)| (format!("f:{key}"), json!({})));
@@ -183,7 +216,7 @@ fn status(ready: bool) -> Value {
         json!({"type": kind, "status": status, "reason": reason, "message": message,
             "lastHeartbeatTime": "2026-11-15T12:00:00Z", "lastTransitionTime": "2026-11-01T08:00:00Z"})
     });
-    let room = json!({"cpu": "8", "ephemeral-storage": "83873772Ki", "hugepages-1Gi": "0", "hugepages-2Mi": "0",
+    let resources = json!({"cpu": "8", "ephemeral-storage": "83873772Ki", "hugepages-1Gi": "0", "hugepages-2Mi": "0",
         "memory": "32386544Ki", "pods": "58"});
     let image = |n: usize| {
         let name = format!("000000000000.dkr.ecr.eu-central-1.example.com/team-{n}/service-{n}");
@@ -192,8 +225,8 @@ fn status(ready: bool) -> Value {
     json!({
         "addresses": [{"type": "InternalIP", "address": "10.0.137.21"}, {"type": "InternalDNS", "address": "@name"},
             {"type": "Hostname", "address": "@name"}],
-        "allocatable": room,
-        "capacity": room,
+        "allocatable": resources,
+        "capacity": resources,
         "conditions": conditions,
         "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
         "images": (0..12).map(image).collect::<Vec<_>>(),
@@ -212,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_is_like_those_of_a_cloud() {
+    fn nodes_resemble_those_of_a_cloud() {
         let fleet = Fleet::new(2000, "5e1d9a52-7c11-4a68-8d0c-bd6d7f0f0a01");
         let text = fleet.node(1234, 77);
         assert!(!text.replace("@sha256", "").contains('@'), "a place was left open: {text}");

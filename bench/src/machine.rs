@@ -1,11 +1,11 @@
-//! Edge: on what it was measured, of which commit, and when.
+//! Edge: the machine, the commit and the time of a measurement.
 
 use std::fs;
 use std::process::Command;
 
 use jiff::Timestamp;
 
-/// A paragraph for the head of the results.
+/// The first paragraph of the results.
 pub fn describe() -> String {
     let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
     let memory = meminfo("MemTotal:") / 1024 / 1024;
@@ -28,7 +28,7 @@ fn meminfo(key: &str) -> u64 {
     line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or_default()
 }
 
-/// Of the last minute: what else the machine was busy with.
+/// The load average of the last minute.
 fn load() -> String {
     let read = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     read.split(' ').next().unwrap_or_default().to_owned()
@@ -41,7 +41,7 @@ fn commit() -> String {
         Some(String::from_utf8_lossy(&answered.stdout).trim().to_owned())
     };
     let Some(commit) = git(&["rev-parse", "--short=10", "HEAD"]) else { return "unknown".into() };
-    // The results themselves may be old: they change with every run.
+    // RESULTS.md may be stale: it changes with every run.
     let changed =
         git(&["status", "--porcelain", "--", "..", ":!RESULTS.md"]).is_none_or(|text| !text.is_empty());
     if changed { format!("{commit} and changes") } else { commit }

@@ -1,36 +1,36 @@
-//! `make bench`: what the product costs, each figure beside its budget.
+//! `make bench`: measures the costs of the shipped programs and compares them with their budgets.
 
 mod benches;
+mod counting_server;
+mod fake_kubelet;
 mod fleet;
-mod follow;
-mod front;
-mod hollow;
 mod machine;
-mod plan;
 mod process;
-mod real;
+mod real_cluster;
+mod runner;
 mod table;
+mod watch;
 
 use std::process::ExitCode;
 
 use nodekeeper_e2e::product::Product;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// What a shell says of a program that ctrl-c ended.
+/// The exit code of a program that Ctrl-C ended.
 const INTERRUPTED: u8 = 130;
 
 fn run() -> anyhow::Result<ExitCode> {
-    let Some(plan) = plan::read(std::env::args().skip(1))? else { return Ok(ExitCode::SUCCESS) };
+    let Some(selection) = runner::parse(std::env::args().skip(1))? else { return Ok(ExitCode::SUCCESS) };
     let product = Product::build()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let done = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         tokio::select! {
             biased;
-            // What runs is dropped, and with it every process and folder that it made.
+            // Dropping the benchmark stops its processes and removes its folders.
             _ = tokio::signal::ctrl_c() => Ok(ExitCode::from(INTERRUPTED)),
             _ = terminate.recv() => Ok(ExitCode::from(INTERRUPTED)),
-            done = plan::carry_out(&plan, product) => done,
+            done = runner::run(&selection, product) => done,
         }
     });
     runtime.shutdown_background();

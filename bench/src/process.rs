@@ -1,4 +1,4 @@
-//! Edge: a controller as a process of its own, and what the kernel says about it.
+//! Edge: a controller in its own process, and its resource usage as the kernel reports it.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt as _;
@@ -11,21 +11,21 @@ use rustix::param::clock_ticks_per_second;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::{Instant, sleep};
 
-/// Where workers run, and where the lease is.
+/// The namespace of the workers and of the lease.
 pub const NAMESPACE: &str = "nodekeeper-system";
-/// Waits for the end of whoever holds the other end of the pipe, however it comes, and then ends the process.
+/// Waits until the other end of its stdin is closed, and then kills the process.
 const WATCHDOG: &str = "trap '' INT TERM HUP; cat >/dev/null; kill -9 \"$1\"";
 
-/// What a process keeps in memory, in KiB.
+/// In KiB.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
     pub now: u64,
     pub most: u64,
 }
 
-/// A running controller. Dropping it kills it; so does our own end.
+/// A running controller. It is killed when this is dropped, and when the bench exits.
 pub struct Controller {
-    // Dropped before the process: it must not act on a number that is somebody else's by then.
+    // Dropped before the process: afterwards the process id may belong to another process.
     _watchdog: Ended,
     process: Ended,
     log: PathBuf,
@@ -36,20 +36,20 @@ struct Ended(Child);
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        // It may have ended already.
+        // It may have exited already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
 impl Controller {
-    /// Starts one under this name. Its log is in the folder.
+    /// Starts a controller with this identity. Its log is in the folder.
     pub fn start(binary: &Path, kubeconfig: &Path, folder: &Path, name: &str) -> Result<Self> {
         let log = folder.join(format!("{name}.log"));
         let process = Command::new(binary)
             .args(["controller", "--namespace", NAMESPACE, "--identity", name])
             .args(["--worker-image", "nodekeeper.local/nodekeeper-worker:bench"])
-            // Two of them run on one machine.
+            // Two controllers run on one machine.
             .args(["--metrics-bind-address", "127.0.0.1:0", "--health-probe-bind-address", "127.0.0.1:0"])
             .env_clear()
             .env("KUBECONFIG", kubeconfig)
@@ -60,7 +60,7 @@ impl Controller {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(File::create(&log)?)
-            // Ctrl-C is for us.
+            // Ctrl-C must reach only the bench.
             .process_group(0)
             .spawn()
             .with_context(|| format!("cannot start {}", binary.display()))?;
@@ -78,12 +78,11 @@ impl Controller {
         self.process.0.id()
     }
 
-    /// What it keeps in memory.
     pub fn memory(&self) -> Result<Memory> {
-        memory(self.id()).with_context(|| format!("the controller is gone: {}", self.log_tail()))
+        memory(self.id()).with_context(|| format!("the controller has exited: {}", self.log_tail()))
     }
 
-    /// What it has used of the processors since it started.
+    /// The CPU time since its start.
     pub fn cpu(&self) -> Result<Duration> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.id()))?;
         // The name may contain anything; after it come the state and, eleven fields on, the times.
@@ -93,8 +92,7 @@ impl Controller {
         Ok(Duration::from_millis(ticks * 1000 / clock_ticks_per_second()))
     }
 
-    /// Returns when it has next to nothing to do: it has used less than a tenth of a processor for three seconds. An
-    /// error if that does not come.
+    /// Returns when it has used less than a tenth of a CPU for three seconds. Fails after `patience`.
     pub async fn settle(&self, patience: Duration) -> Result<()> {
         const LOOK: Duration = Duration::from_secs(1);
         let end = Instant::now() + patience;
@@ -110,24 +108,23 @@ impl Controller {
         Ok(())
     }
 
-    /// Asks it to stop, and waits until it has.
+    /// Sends SIGTERM and waits until it has exited.
     pub async fn stop(mut self) -> Result<()> {
         let id = i32::try_from(self.id()).ok().and_then(Pid::from_raw).context("no such process")?;
         kill_process(id, Signal::TERM)?;
         let end = Instant::now() + Duration::from_secs(20);
         while self.process.0.try_wait()?.is_none() {
-            ensure!(Instant::now() < end, "it does not stop: {}", self.log_tail());
+            ensure!(Instant::now() < end, "the controller does not stop: {}", self.log_tail());
             sleep(Duration::from_millis(1)).await;
         }
         Ok(())
     }
 
-    /// Ends it as a power cut does.
+    /// Sends SIGKILL.
     pub fn crash(self) {
         drop(self);
     }
 
-    /// The end of what it wrote.
     pub fn log_tail(&self) -> String {
         let log = fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
@@ -135,7 +132,6 @@ impl Controller {
     }
 }
 
-/// What a process keeps in memory.
 pub fn memory(id: u32) -> Result<Memory> {
     let status = fs::read_to_string(format!("/proc/{id}/status"))?;
     let kib = |key: &str| {
@@ -144,7 +140,7 @@ pub fn memory(id: u32) -> Result<Memory> {
     };
     match (kib("VmRSS:"), kib("VmHWM:")) {
         (Some(now), Some(most)) => Ok(Memory { now, most }),
-        // A process that has ended and was not waited for has none.
-        _ => bail!("it has no memory any more"),
+        // A process that has exited and was not waited for has no memory.
+        _ => bail!("the process has exited"),
     }
 }

@@ -1,8 +1,7 @@
-//! A table of figures, the same on the screen and in the file.
+//! A table of figures, printed and written to the results.
 
 use std::fmt::{self, Write as _};
 
-/// What one benchmark found.
 #[derive(Debug)]
 pub struct Table {
     title: &'static str,
@@ -16,25 +15,25 @@ impl Table {
         Self { title, rows: vec![head], notes: Vec::new() }
     }
 
-    /// A figure that nobody set a limit to.
+    /// A figure without a budget.
     pub fn figure(&mut self, what: impl Into<String>, measured: impl Into<String>) {
         self.rows.push([what.into(), measured.into(), String::new(), String::new()]);
     }
 
-    /// A figure and the most it may be.
+    /// A figure and its maximum.
     pub fn budget(&mut self, what: impl Into<String>, measured: f64, most: f64, unit: &str) {
         let verdict = if measured <= most { "ok" } else { "OVER" };
         let text = |value: f64| format!("{} {unit}", short(value)).trim_end().to_owned();
         self.rows.push([what.into(), text(measured), format!("≤ {}", text(most)), verdict.into()]);
     }
 
-    /// How it was measured: a figure says nothing without it.
+    /// How the figures were measured.
     pub fn note(&mut self, note: impl Into<String>) {
         self.notes.push(note.into());
     }
 }
 
-/// Three digits, or two places: nobody measures more here.
+/// Three significant digits, or two decimal places.
 pub fn short(value: f64) -> String {
     match value.abs() {
         0.0 => "0".into(),
@@ -67,7 +66,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// The figure below which so many of a hundred lie. Of nothing there is none.
+/// A percentile of the figures; `None` if there are none.
 pub fn percentile(figures: &[f64], hundredths: usize) -> Option<f64> {
     let mut sorted = figures.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -80,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_says_what_is_over() {
+    fn a_table_marks_figures_over_budget() {
         let mut table = Table::new("Size");
         table.budget("large", 12.345, 4.0, "MB");
         table.budget("small", 3.0, 4.0, "MB");
@@ -92,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_figures_that_were_measured() {
+    fn percentiles_are_measured_values() {
         let figures: Vec<f64> = (1..=20).rev().map(f64::from).collect();
         assert_eq!(percentile(&figures, 50), Some(10.0));
         assert_eq!(percentile(&figures, 90), Some(18.0));

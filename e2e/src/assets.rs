@@ -1,5 +1,4 @@
-//! The Kubernetes binaries: built once from the Go modules in `e2e/kubernetes`, or taken from a folder that
-//! has them.
+//! Finds the Kubernetes binaries in a folder, or builds them once from the Go modules in `e2e/kubernetes`.
 
 mod build;
 
@@ -10,35 +9,34 @@ use std::{
     path::{self, Path, PathBuf},
 };
 
-/// The version that is used unless `KUBE` names another.
+/// The Kubernetes version that is used unless `KUBE` names another.
 pub const DEFAULT_VERSION: &str = "1.36.4";
 
-/// What a control plane needs, and `kubectl` for those who look at it.
+/// The binaries of a control plane, and `kubectl`.
 pub const BINARIES: [&str; 5] =
     ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"];
 
-/// What a machine needs besides to be a node, its DNS, and what tests run on it.
+/// The additional binaries of a node, its DNS server, and the tool that tests run in pods.
 pub const NODE_BINARIES: [&str; 4] = ["kubelet", "kube-proxy", "coredns", "testtool"];
 
-/// Which binaries are wanted, and where they may be kept.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The Kubernetes version, without a leading `v`: the name of a folder in `e2e/kubernetes`.
+    /// The Kubernetes version without a leading `v`: the name of a folder in `e2e/kubernetes`.
     pub kube: String,
-    /// A folder with ready-made binaries; nothing is built then, whatever version they are.
+    /// A folder with prebuilt binaries. If set, nothing is built, and `kube` is ignored.
     pub prebuilt: Option<PathBuf>,
-    /// Where what was built is kept (`kubernetes/`) and where clusters live (`run/`).
+    /// The folder of built binaries (`kubernetes/`) and of running clusters (`run/`).
     pub cache: PathBuf,
 }
 
 impl Settings {
-    /// From `KUBE`, `KUBEBUILDER_ASSETS`, and `NODEKEEPER_CACHE`, `XDG_CACHE_HOME` or `HOME`.
+    /// Reads `KUBE`, `KUBEBUILDER_ASSETS`, and `NODEKEEPER_CACHE`, `XDG_CACHE_HOME` or `HOME`.
     pub fn from_env() -> Result<Self, AssetsError> {
         Self::from_variables(|name| env::var_os(name))
     }
 
     fn from_variables(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self, AssetsError> {
-        // Set but empty means unset, as it does for XDG.
+        // An empty variable counts as unset, as in the XDG specification.
         let set = |name| variable(name).filter(|value| !value.is_empty());
         // Absolute, because builds and components run in folders of their own.
         let path = |name| set(name).map(|value| path::absolute(&value).unwrap_or(value.into()));
@@ -54,14 +52,14 @@ impl Settings {
     }
 }
 
-/// A folder that holds all [`BINARIES`].
+/// A folder that contains all [`BINARIES`].
 #[derive(Clone, Debug)]
 pub struct Assets {
     folder: PathBuf,
 }
 
 impl Assets {
-    /// Finds the binaries, or builds those that are missing: minutes the first time, then milliseconds.
+    /// Finds the binaries or builds missing ones, which takes minutes the first time.
     pub fn ensure(settings: &Settings) -> Result<Self, AssetsError> {
         let folder = match &settings.prebuilt {
             Some(folder) => complete(folder)?,
@@ -70,35 +68,28 @@ impl Assets {
         Ok(Self { folder })
     }
 
-    /// Where they are.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The path of one of [`BINARIES`].
     #[must_use]
     pub fn path(&self, binary: &str) -> PathBuf {
         self.folder.join(binary)
     }
 }
 
-/// The paths of all [`NODE_BINARIES`].
 #[derive(Clone, Debug)]
 pub struct NodeAssets {
-    /// The kubelet of the wanted version.
     pub kubelet: PathBuf,
-    /// The kube-proxy of the wanted version.
     pub kube_proxy: PathBuf,
-    /// A `CoreDNS` with few plugins.
     pub coredns: PathBuf,
-    /// What tests run in pods; see `e2e/kubernetes/testtool`.
     pub testtool: PathBuf,
 }
 
 impl NodeAssets {
-    /// Finds them, in the folder of ready-made ones first, or builds those that are missing: two minutes the
-    /// first time.
+    /// Finds the binaries, first in the prebuilt folder, or builds missing ones, which takes two minutes the first
+    /// time.
     pub fn ensure(settings: &Settings) -> Result<Self, AssetsError> {
         Ok(Self {
             kubelet: of_kubernetes("kubelet", settings)?,
@@ -109,31 +100,30 @@ impl NodeAssets {
     }
 }
 
-/// A Karpenter whose cloud makes Node objects and no machines, and kwok, which plays their kubelets.
+/// Karpenter with its kwok provider, which creates Node objects without machines, and kwok, which acts as their
+/// kubelet.
 #[derive(Clone, Debug)]
 pub struct KarpenterAssets {
-    /// Karpenter with its kwok provider.
     pub karpenter: PathBuf,
-    /// The kinds that it works with.
     pub crds: Vec<PathBuf>,
-    /// kwok itself.
     pub kwok: PathBuf,
-    /// What kwok does to nodes and pods, a file for each.
+    /// The kwok stages, one file each.
     pub stages: Vec<PathBuf>,
 }
 
 impl KarpenterAssets {
-    /// Finds them, or builds those that are missing: four minutes the first time. Never ready-made ones: they are of
-    /// no use without the files from the same sources.
+    /// Finds the binaries or builds missing ones, which takes four minutes the first time. Prebuilt binaries are
+    /// never used: they lack the CRDs and stages of the same source.
     pub fn ensure(settings: &Settings) -> Result<Self, AssetsError> {
         let karpenter = build::tool("karpenter", &settings.cache)?;
         let kwok = build::tool("kwok", &settings.cache)?;
-        let (crds, stages) = (build::KARPENTER_CRDS.beside(&karpenter), build::KWOK_STAGES.beside(&kwok));
+        let (crds, stages) =
+            (build::KARPENTER_CRDS.cached_paths(&karpenter), build::KWOK_STAGES.cached_paths(&kwok));
         Ok(Self { karpenter, crds, kwok, stages })
     }
 }
 
-/// Finds Helm, in the folder of ready-made binaries first, or builds it: three minutes the first time.
+/// Finds Helm, first in the prebuilt folder, or builds it, which takes three minutes the first time.
 pub fn helm(settings: &Settings) -> Result<PathBuf, AssetsError> {
     own_module("helm", settings)
 }
@@ -158,79 +148,54 @@ fn complete(folder: &Path) -> Result<PathBuf, AssetsError> {
     }
 }
 
-/// Why there are no binaries.
 #[derive(Debug, thiserror::Error)]
 pub enum AssetsError {
-    /// Nothing says where a cache may be.
     #[error("no place for a cache: set NODEKEEPER_CACHE (or XDG_CACHE_HOME, or HOME)")]
     NoCacheFolder,
 
-    /// `KUBEBUILDER_ASSETS` points at a folder that lacks a binary.
     #[error(
         "KUBEBUILDER_ASSETS={} has no `{binary}`: put it there (needed: {}), or unset KUBEBUILDER_ASSETS to \
          build all of them with Go", folder.display(), BINARIES.join(", ")
     )]
-    PrebuiltIncomplete {
-        /// What the variable says.
-        folder: PathBuf,
-        /// The first one that is missing.
-        binary: &'static str,
-    },
+    PrebuiltIncomplete { folder: PathBuf, binary: &'static str },
 
-    /// There is no Go to build with.
     #[error(
         "no `go` in PATH to build Kubernetes with: install Go 1.26 or newer (https://go.dev/dl), or set \
          KUBEBUILDER_ASSETS to a folder with {}", BINARIES.join(", ")
     )]
     GoMissing,
 
-    /// There is a Go, but it is too old for the module and cannot fetch a newer one.
+    /// Go is too old for the module and cannot download a newer toolchain.
     #[error(
         "this `go` cannot build Kubernetes: {reason}. Install the version it asks for (https://go.dev/dl), \
          or set KUBEBUILDER_ASSETS to a folder with {}", BINARIES.join(", ")
     )]
-    GoUnusable {
-        /// What Go said.
-        reason: String,
-    },
+    GoUnusable { reason: String },
 
-    /// There is no module folder for the version.
     #[error(
         "no Kubernetes {version} in {}: there is {}. {}/README.md says how to add one",
         modules.display(), known.join(", "), modules.display()
     )]
-    UnknownVersion {
-        /// What was asked for.
-        version: String,
-        /// What could have been asked for.
-        known: Vec<String>,
-        /// Where the versions are.
-        modules: PathBuf,
-    },
+    UnknownVersion { version: String, known: Vec<String>, modules: PathBuf },
 
-    /// `go build` failed.
     #[error("cannot build {binary}:\n{output}")]
     BuildFailed {
-        /// What was being built.
         binary: &'static str,
-        /// The end of what Go said.
+        /// The last lines of the output of `go build`.
         output: String,
     },
 
-    /// A file or folder could not be used.
     #[error("{action} {}", path.display())]
     File {
-        /// What was being done, as in "cannot create".
+        /// Such as "cannot create".
         action: &'static str,
-        /// With which file.
         path: PathBuf,
-        /// Why not.
         source: io::Error,
     },
 }
 
 impl AssetsError {
-    /// Whether this machine lacks something, rather than that something went wrong: a test may skip then.
+    /// Whether this machine lacks a dependency. A test may be skipped then.
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
         matches!(self, Self::GoMissing | Self::GoUnusable { .. })
@@ -250,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cache_is_the_most_specific_variable_that_is_set() {
+    fn the_most_specific_cache_variable_wins() {
         let home = ("HOME", "/me");
         let cache = |variables: &[_]| settings(variables).unwrap().cache;
         assert_eq!(cache(&[home]), Path::new("/me/.cache/nodekeeper"));
@@ -273,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn an_incomplete_folder_of_ready_made_binaries_is_an_error_that_says_what_to_do() {
+    fn an_incomplete_prebuilt_folder_is_an_error_with_a_fix() {
         let folder = tempfile::tempdir().unwrap();
         for binary in ["etcd", "kube-apiserver", "kubectl"] {
             fs::write(folder.path().join(binary), "").unwrap();

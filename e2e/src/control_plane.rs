@@ -1,11 +1,11 @@
-//! A real cluster: etcd, kube-apiserver, kube-controller-manager and kube-scheduler, on loopback, or in a network of
-//! its own with real nodes in it.
+//! A real cluster: etcd, kube-apiserver, kube-controller-manager and kube-scheduler, on loopback or in a network of
+//! its own with real nodes.
 //!
-//! Each has its own port, certificates and folder, so any number can run side by side, and each is gone when
-//! its owner is (see [`run`]).
+//! Each cluster has its own port, certificates and folder, so any number can run at once, and each is removed when
+//! its owner exits (see [`run`]).
 
 mod components;
-mod door;
+mod endpoint;
 pub(crate) mod run;
 
 use std::{
@@ -27,7 +27,7 @@ use tokio::{
 };
 
 use self::{
-    door::Door,
+    endpoint::Endpoint,
     run::{Launcher, Run},
 };
 use crate::{
@@ -40,33 +40,28 @@ use crate::{
     progress::progress,
 };
 
-/// Long, because a build on the same cores makes everything slow; what fails, fails at once.
+/// Long, because a build on the same cores slows everything down. Failures are reported at once.
 const START_PATIENCE: Duration = Duration::from_mins(2);
 
-/// What a cluster is started with.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Which binaries, and the cache below which the cluster lives.
     pub settings: Settings,
-    /// More flags for the controller manager; they win over ours.
+    /// Additional flags for the controller manager. They override the defaults.
     pub controller_manager_flags: Vec<String>,
-    /// Real nodes; without them there is only a control plane, on loopback.
+    /// Real nodes. `None` starts only a control plane, on loopback.
     pub nodes: Option<NodeOptions>,
 }
 
 impl Options {
-    /// A control plane, and no flags of its own.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         Self { settings, controller_manager_flags: Vec::new(), nodes: None }
     }
 
-    /// What the environment asks for.
     pub fn from_env() -> anyhow::Result<Self> {
         Ok(Self::new(Settings::from_env()?))
     }
 
-    /// With these nodes.
     #[must_use]
     pub fn with_nodes(mut self, nodes: NodeOptions) -> Self {
         self.nodes = Some(nodes);
@@ -74,35 +69,35 @@ impl Options {
     }
 }
 
-/// A running cluster. Dropping it ends it.
+/// A running cluster. Dropping it stops it.
 pub struct Cluster {
-    // Before what it has started, so that the reaper ends everything at once.
+    // Dropped before the processes, so that the reaper stops all of them at once.
     run: Run,
     nodes: Option<Nodes>,
-    door: Door,
+    endpoint: Endpoint,
     assets: Assets,
     authority: Authority,
     admin: Identity,
 }
 
 impl Cluster {
-    /// Starts one as the environment asks for: `KUBE`, `KUBEBUILDER_ASSETS`, `NODEKEEPER_CACHE`.
+    /// Starts a control plane configured by `KUBE`, `KUBEBUILDER_ASSETS` and `NODEKEEPER_CACHE`.
     pub async fn control_plane() -> anyhow::Result<Self> {
         Self::start(Options::from_env()?).await
     }
 
-    /// Starts one with this many real nodes, as the environment asks for, and returns when they are ready.
+    /// Starts a cluster with `count` real nodes and returns when they are Ready.
     pub async fn with_nodes(count: usize) -> anyhow::Result<Self> {
         Self::start(Options::from_env()?.with_nodes(NodeOptions::new(count))).await
     }
 
-    /// The one that all tests of this process share; it is gone soon after the process is.
+    /// The cluster that all tests of this process share. It is removed soon after the process exits.
     pub async fn shared() -> anyhow::Result<&'static Self> {
         static SHARED: OnceCell<Cluster> = OnceCell::const_new();
         SHARED.get_or_try_init(Self::control_plane).await
     }
 
-    /// Starts one, and returns when it serves, its controllers work, and its nodes are ready.
+    /// Starts a cluster and returns when it serves, its controllers work, and its nodes are Ready.
     pub async fn start(options: Options) -> anyhow::Result<Self> {
         let Options { settings, controller_manager_flags, nodes } = options;
         let runs = settings.cache.join("run");
@@ -114,15 +109,15 @@ impl Cluster {
             progress("starting the control plane (usually 5 s) ...");
         }
         let mut run = spawn_blocking(move || Run::create(&runs)).await??;
-        let door = match &node_assets {
-            Some(node_assets) => Door::forwarded(&mut run, &node_assets.testtool)?,
-            None => Door::loopback()?,
+        let endpoint = match &node_assets {
+            Some(node_assets) => Endpoint::forwarded(&mut run, &node_assets.testtool)?,
+            None => Endpoint::loopback()?,
         };
-        let mut cluster = Self { run, nodes: None, door, assets, authority, admin };
+        let mut cluster = Self { run, nodes: None, endpoint, assets, authority, admin };
 
         cluster.write_files()?;
         cluster.spawn("etcd", &components::etcd())?;
-        cluster.spawn("kube-apiserver", &components::api_server(&cluster.door.api_server_flags()))?;
+        cluster.spawn("kube-apiserver", &components::api_server(&cluster.endpoint.api_server_flags()))?;
         let client = cluster.client()?;
         cluster.wait_for("kube-apiserver to be ready", || is_ready(&client)).await?;
 
@@ -137,7 +132,7 @@ impl Cluster {
     }
 
     async fn boot_nodes(&mut self, options: &NodeOptions, assets: &NodeAssets) -> anyhow::Result<()> {
-        let namespace = self.door.namespace().context("nodes need a network of their own")?;
+        let namespace = self.endpoint.namespace().context("nodes need a network of their own")?;
         progress(&format!("booting {} nodes (usually 5 s) ...", options.count));
         let nodes = Nodes::boot(options, assets, self.run.launcher(), &self.authority, namespace)?;
         self.nodes = Some(nodes);
@@ -151,26 +146,26 @@ impl Cluster {
         Ok(())
     }
 
-    /// Its real nodes, in the order of their names; none if it was started without.
+    /// The real nodes, sorted by name. Empty for a control plane without nodes.
     #[must_use]
     pub fn nodes(&self) -> &[Node] {
         self.nodes.as_ref().map_or(&[], Nodes::all)
     }
 
-    /// The node with this index: 0 for `node-1`.
+    /// The node with this index: 0 is `node-1`.
     #[must_use]
     pub fn node(&self, index: usize) -> &Node {
         &self.nodes()[index]
     }
 
-    /// Puts an image on every node, or replaces it. Blocks until pods can use it; a node that is off takes it when it
-    /// boots.
+    /// Adds or replaces an image on every node. Blocks until pods can use it. A node that is off imports it at its
+    /// next boot.
     pub fn add_image(&self, image: &Image) -> anyhow::Result<()> {
         let nodes = self.nodes.as_ref().context("there are no nodes to put an image on")?;
         nodes.add_image(image)
     }
 
-    /// Returns when this many nodes are ready.
+    /// Returns when `count` nodes are Ready.
     pub async fn wait_ready(&self, count: usize) -> anyhow::Result<()> {
         let client = self.client()?;
         let deadline = Instant::now() + START_PATIENCE;
@@ -192,29 +187,28 @@ impl Cluster {
         }
     }
 
-    /// A new client for the cluster's administrator. Make one in each test: it belongs to the runtime it was
-    /// made in.
+    /// A new client for the cluster's administrator. Create one per test: it belongs to the runtime in which it is
+    /// created.
     pub fn client(&self) -> anyhow::Result<Client> {
         Ok(Client::try_from(self.config()?)?)
     }
 
-    /// A new client for somebody else, who may do what RBAC grants to that name and those groups, and nothing
-    /// more.
+    /// A new client that impersonates `user` with `groups`.
     pub fn client_as(&self, user: &str, groups: &[&str]) -> anyhow::Result<Client> {
         let mut config = self.config()?;
-        // By impersonation: a certificate of rcgen's cannot carry more than one group.
+        // Uses impersonation: a certificate of rcgen's cannot contain more than one group.
         config.auth_info.impersonate = Some(user.to_owned());
         config.auth_info.impersonate_groups = Some(groups.iter().map(|group| (*group).to_owned()).collect());
         Ok(Client::try_from(config)?)
     }
 
-    /// The administrator's configuration, for clients with layers of their own.
+    /// The administrator's configuration, for clients with their own layers.
     pub fn config(&self) -> anyhow::Result<Config> {
-        let mut config = Config::new(self.door.outside().parse()?);
+        let mut config = Config::new(self.endpoint.outside().parse()?);
         config.root_cert = Some(vec![self.authority.der()]);
         config.auth_info = serde_json::from_value::<AuthInfo>(user(&self.admin))?;
-        // A test wants to see the first answer. And nothing waits forever: this is a little longer than any
-        // watch.
+        // Tests need the first response, so no retries. The timeout is a little longer than any watch, so that
+        // nothing blocks forever.
         config.default_retry = false;
         config.connect_timeout = Some(Duration::from_secs(5));
         config.read_timeout = Some(Duration::from_secs(295));
@@ -222,7 +216,7 @@ impl Cluster {
         Ok(config)
     }
 
-    /// The administrator's kubeconfig, complete in one file.
+    /// The administrator's kubeconfig, without references to other files.
     #[must_use]
     pub fn kubeconfig_path(&self) -> PathBuf {
         self.folder().join("kubeconfig")
@@ -234,7 +228,7 @@ impl Cluster {
         self.assets.path("kubectl")
     }
 
-    /// Runs kubectl as the administrator, and returns what it wrote. An error if it fails. Blocks.
+    /// Runs kubectl as the administrator and returns its output. Blocks.
     pub fn run_kubectl(&self, arguments: &[&str]) -> anyhow::Result<String> {
         let output = Command::new(self.kubectl())
             .args(arguments)
@@ -246,28 +240,28 @@ impl Cluster {
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    /// The folder with everything the cluster wrote: the logs are in `log`.
+    /// The folder of the cluster; `log` contains the logs.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.run.folder()
     }
 
-    /// For programs that belong to it and may end before it does.
+    /// Starts processes that stop with the cluster and may exit earlier.
     pub(crate) fn launcher(&self) -> &Launcher {
         self.run.launcher()
     }
 
-    /// Ends it, as dropping it does.
+    /// Stops the cluster, like dropping it.
     pub fn stop(self) {
         drop(self);
     }
 
     fn write_files(&self) -> anyhow::Result<()> {
         self.authority.write_files(self.folder())?;
-        self.write_kubeconfig("kubeconfig", &self.door.outside(), &self.admin)?;
+        self.write_kubeconfig("kubeconfig", &self.endpoint.outside(), &self.admin)?;
         for component in ["kube-controller-manager", "kube-scheduler"] {
             let identity = self.authority.client(&format!("system:{component}"), None)?;
-            self.write_kubeconfig(&format!("{component}.kubeconfig"), &self.door.inside(), &identity)?;
+            self.write_kubeconfig(&format!("{component}.kubeconfig"), &self.endpoint.inside(), &identity)?;
         }
         Ok(())
     }
@@ -278,13 +272,13 @@ impl Cluster {
     }
 
     fn spawn(&mut self, name: &str, flags: &[String]) -> anyhow::Result<()> {
-        let mut words = self.door.prefix();
+        let mut words = self.endpoint.prefix();
         words.push(self.assets.path(name).into());
         words.extend(flags.iter().map(Into::into));
         self.run.spawn(name, &words, Stdio::null())
     }
 
-    /// Asks until the answer is yes. Ends early, with the reason, if a component does.
+    /// Polls until `ask` returns true. Fails early if a component exits.
     async fn wait_for<A>(&mut self, what: &str, ask: impl Fn() -> A) -> anyhow::Result<()>
     where
         A: Future<Output = kube::Result<bool>>,
@@ -310,7 +304,7 @@ impl Cluster {
     }
 }
 
-/// Removes what clusters left whose owners are dead, as every start does.
+/// Removes the remains of clusters whose owners are dead. Every start does so too.
 pub fn sweep(settings: &Settings) -> anyhow::Result<()> {
     run::sweep(&settings.cache.join("run"))
 }
@@ -319,7 +313,7 @@ fn binaries(settings: &Settings, with_nodes: bool) -> anyhow::Result<(Assets, Op
     if !with_nodes {
         return Ok((Assets::ensure(settings)?, None));
     }
-    // First what may be missing, then what takes minutes.
+    // Checks dependencies first, because the builds take minutes.
     machine::ensure_nodes_can_run(&settings.cache)?;
     Ok((Assets::ensure(settings)?, Some(NodeAssets::ensure(settings)?)))
 }
@@ -329,7 +323,7 @@ async fn is_ready(client: &Client) -> kube::Result<bool> {
     client.request_text(request).await.map(|answer| answer == "ok")
 }
 
-/// The controller manager makes it: without it no pod is admitted.
+/// The controller manager creates it; without it no pod is admitted.
 async fn has_default_service_account(client: &Client) -> kube::Result<bool> {
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), "default");
     accounts.get_opt("default").await.map(|account| account.is_some())

@@ -1,4 +1,5 @@
-//! Container images without a container engine: an OCI layout with one layer, in a tar file that containerd imports.
+//! Builds container images without a container engine: an OCI layout with one layer, in a tar file that containerd
+//! imports.
 
 use std::{
     collections::BTreeSet,
@@ -12,10 +13,10 @@ use std::{
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 
-/// Nobody's number, and that of most images that do not want root.
+/// The user id that most images without root use.
 pub const NONROOT: u32 = 65532;
 
-/// An image to be made of files of this machine.
+/// An image built from files of this machine.
 #[derive(Clone, Debug)]
 pub struct Image {
     name: String,
@@ -26,11 +27,10 @@ pub struct Image {
 }
 
 impl Image {
-    /// One that runs `binary`, which is `entrypoint` in the image, as root. The name is a full one, with a host
-    /// and a tag, such as `nodekeeper.local/worker:test`: otherwise Kubernetes would call it differently than
-    /// containerd.
+    /// An image that runs `binary` as `entrypoint`, as root. `name` must have a host and a tag, such as
+    /// `nodekeeper.local/worker:test`; otherwise Kubernetes and containerd normalise it differently.
     ///
-    /// A binary that is not static brings the libraries with it that it has on this machine.
+    /// Shared libraries of a dynamic binary are included.
     #[must_use]
     pub fn new(name: &str, binary: &Path, entrypoint: &str) -> Self {
         Self {
@@ -42,39 +42,37 @@ impl Image {
         }
     }
 
-    /// One more file.
     #[must_use]
     pub fn with_file(mut self, file: &Path, path_in_image: &str) -> Self {
         self.files.push((file.to_owned(), path_in_image.to_owned()));
         self
     }
 
-    /// What the binary gets where a pod says nothing else.
+    /// The default arguments.
     #[must_use]
     pub fn with_arguments(mut self, arguments: &[&str]) -> Self {
         self.arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
         self
     }
 
-    /// Runs as this user, and the group of the same number.
+    /// Sets the user, and the group with the same id.
     #[must_use]
     pub fn as_user(mut self, user: u32) -> Self {
         self.user = user;
         self
     }
 
-    /// As pods call it.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Fit for a file.
+    /// The name with characters that are valid in file names.
     pub(crate) fn file_name(&self) -> String {
         format!("{}.tar", self.name.replace(['/', ':'], "_"))
     }
 
-    /// Writes the image into a folder, under its [`Image::file_name`], complete or not at all.
+    /// Writes the image into a folder as [`Image::file_name`], atomically.
     pub(crate) fn write(&self, folder: &Path) -> anyhow::Result<()> {
         let is_full = self
             .name
@@ -147,9 +145,9 @@ impl Image {
     }
 }
 
-/// Where the dynamic loader and what it would load are; nothing for a static binary.
+/// The dynamic loader and the libraries of a binary; empty for a static one.
 fn libraries_of(binary: &Path) -> anyhow::Result<Vec<String>> {
-    // Fails for what is not dynamic, and where there is no C library there is nothing dynamic.
+    // Fails for static binaries, and `ldd` is missing only where there are no dynamic ones.
     let Ok(output) = Command::new("ldd").arg(binary).output() else { return Ok(Vec::new()) };
     let said = String::from_utf8(output.stdout)?;
     ensure!(!said.contains("not found"), "{} lacks libraries:\n{said}", binary.display());
@@ -165,7 +163,7 @@ fn descriptor(of: &str, content: &[u8]) -> anyhow::Result<Value> {
     Ok(json!({"mediaType": media_type(of), "digest": digest(content)?, "size": content.len()}))
 }
 
-/// By the tool that every distribution has: no other part of this workspace hashes anything.
+/// Uses `sha256sum`, so that the workspace needs no hash crate.
 fn digest(content: &[u8]) -> anyhow::Result<String> {
     let mut child = Command::new("sha256sum")
         .stdin(Stdio::piped())
@@ -178,7 +176,7 @@ fn digest(content: &[u8]) -> anyhow::Result<String> {
     Ok(format!("sha256:{hex}"))
 }
 
-/// A tar file as POSIX has it, with root's files from 1970, so that the same content makes the same image.
+/// A POSIX tar file whose entries belong to root and date from 1970, so that equal content gives an equal image.
 #[derive(Default)]
 struct Tar {
     bytes: Vec<u8>,
@@ -188,7 +186,7 @@ struct Tar {
 impl Tar {
     const BLOCK: usize = 512;
 
-    /// With the folders that it is in.
+    /// Adds a file and its parent folders.
     fn file(&mut self, path: &str, mode: u32, content: &[u8]) -> anyhow::Result<()> {
         for (slash, _) in path.match_indices('/') {
             self.folder(&path[..slash], 0o755)?;
@@ -216,7 +214,7 @@ impl Tar {
         put(116, "0000000");
         put(124, &format!("{size:011o}"));
         put(136, "00000000000");
-        // The checksum is made with spaces in its own place.
+        // The checksum is calculated with spaces in its own field.
         put(148, "        ");
         put(257, "ustar\x0000");
         header[156] = kind;
@@ -247,13 +245,13 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_is_that_of_everybody_else() {
+    fn a_digest_is_sha256() {
         let empty = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
         assert_eq!(digest(b"").unwrap(), empty);
     }
 
     #[test]
-    fn a_layer_has_the_files_where_they_belong() {
+    fn a_layer_contains_the_files_at_their_paths() {
         let folder = tempfile::tempdir().unwrap();
         let binary = folder.path().join("binary");
         fs::write(&binary, "content").unwrap();

@@ -1,7 +1,7 @@
-//! A real Karpenter on a control plane, and kwok, which plays the kubelets of the nodes that it makes.
+//! A real Karpenter on a control plane, and kwok, which acts as the kubelet of its nodes.
 //!
-//! Its cloud is its own kwok provider: an instance is a Node object. All else is what runs in a real cluster: it
-//! provisions for pods that do not fit, registers and initializes nodes, disrupts them, and replaces what is deleted.
+//! The cloud provider is Karpenter's kwok provider: an instance is a Node object. Karpenter provisions for pending
+//! pods, registers and initializes nodes, disrupts them, and replaces deleted ones as in a real cluster.
 
 pub mod objects;
 
@@ -21,30 +21,30 @@ use crate::{
     control_plane::run::{Launcher, Process},
 };
 
-/// Where kwok says that the nodes are. Nobody ever goes there.
+/// The address of all kwok nodes. It is never contacted.
 const NODE_IP: &str = "10.0.0.1";
 const NAMESPACE: &str = "karpenter";
-/// What kwok says of a node's boot: nothing. Every kubelet does, and no two boots are alike.
+/// kwok's template for the boot id, which is empty by default. Real kubelets report a unique one per boot.
 const NO_BOOT: &str = "bootID: {{ or $nodeInfo.bootID `\"\"` }}";
 const A_BOOT: &str = "bootID: {{ or $nodeInfo.bootID .metadata.uid }}";
 
-/// A running Karpenter. Dropping it ends it, and kwok; what they made stays.
+/// A running Karpenter. Dropping it stops it and kwok, and keeps what they created.
 pub struct Karpenter {
     launcher: Launcher,
     programs: Mutex<Vec<(&'static str, Process)>>,
 }
 
 impl Karpenter {
-    /// Starts both, after building them if they are not there. Blocks until the kinds of Karpenter are served.
+    /// Starts Karpenter and kwok, after building them if they are missing. Blocks until Karpenter's CRDs are served.
     ///
-    /// Pods that match `left_alone`, a selector of labels, are not kwok's to run: somebody else reports of them.
+    /// kwok does not run pods that match the label selector `left_alone`.
     pub fn start(cluster: &Cluster, settings: &Settings, left_alone: &str) -> anyhow::Result<Self> {
         let KarpenterAssets { karpenter, crds, kwok, stages } = KarpenterAssets::ensure(settings)?;
         apply_definitions(cluster, &crds)?;
 
         let kubeconfig = cluster.kubeconfig_path();
         let mut with_environment: Vec<OsString> = vec!["env".into()];
-        // Port 0 is any that is free: nobody asks there.
+        // Port 0 is any free port: these endpoints are not used.
         let variables =
             ["METRICS_PORT=0", "HEALTH_PROBE_PORT=0", "DISABLE_LEADER_ELECTION=true", "CLUSTER_NAME=e2e"];
         with_environment.extend(variables.map(OsString::from));
@@ -73,7 +73,7 @@ impl Karpenter {
         Ok(Self { launcher, programs: Mutex::new(programs) })
     }
 
-    /// An error, with the end of its log, if either has ended.
+    /// Fails with the end of the log if either process has exited.
     pub fn check(&self) -> anyhow::Result<()> {
         let mut programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
         for (name, process) in programs.iter_mut() {
@@ -84,7 +84,6 @@ impl Karpenter {
         Ok(())
     }
 
-    /// The end of what Karpenter said.
     #[must_use]
     pub fn log_tail(&self) -> String {
         self.launcher.log_tail("karpenter")
@@ -100,7 +99,7 @@ fn apply_definitions(cluster: &Cluster, files: &[PathBuf]) -> anyhow::Result<()>
     Ok(())
 }
 
-/// The same stages, but that nodes have a boot: the one that says it, rewritten into `folder`.
+/// Copies the stages into `folder`, with a boot id in the one that initializes nodes.
 fn with_boots(mut stages: Vec<PathBuf>, folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut rewritten = 0;
     for stage in &mut stages {
@@ -113,7 +112,7 @@ fn with_boots(mut stages: Vec<PathBuf>, folder: &Path) -> anyhow::Result<Vec<Pat
     }
     ensure!(
         rewritten == 1,
-        "{rewritten} stages of kwok have `{NO_BOOT}`: what does this version say of boots?"
+        "{rewritten} stages of kwok have `{NO_BOOT}`: this kwok version needs another template"
     );
     Ok(stages)
 }

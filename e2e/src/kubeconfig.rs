@@ -1,11 +1,10 @@
-//! Kubeconfigs, complete in one file.
+//! Kubeconfigs without references to other files.
 
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 
 use crate::pki::{Authority, Identity};
 
-/// For somebody who reaches the API server at `url`.
 pub(crate) fn kubeconfig(url: &str, authority: &Authority, identity: &Identity) -> String {
     let ca = ByteString(authority.pem().into_bytes());
     let cluster = json!({"server": url, "certificate-authority-data": ca});
@@ -20,7 +19,7 @@ pub(crate) fn kubeconfig(url: &str, authority: &Authority, identity: &Identity) 
     format!("{kubeconfig:#}")
 }
 
-/// A user as a kubeconfig has it. `ByteString` is base64 there, as it is in the API.
+/// The user entry of a kubeconfig. `ByteString` is base64 there, as in the API.
 pub(crate) fn user(identity: &Identity) -> Value {
     json!({
         "client-certificate-data": ByteString(identity.certificate.clone().into_bytes()),

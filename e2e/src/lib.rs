@@ -1,20 +1,20 @@
-//! A real control plane and real nodes on one machine, and the suites that run on them.
+//! Real control planes and real nodes on one machine, and the test suites that run on them.
 
 pub mod assets;
 pub mod conformance;
 pub mod control_plane;
-pub mod hollow;
+pub mod fake_kubelet;
 pub mod image;
 pub mod karpenter;
 mod kubeconfig;
 pub mod machine;
 pub mod nodes;
+pub mod persistent_cluster;
 mod pki;
 pub mod pool;
 pub mod product;
 mod progress;
 mod skip;
-pub mod standing;
 mod text;
 
 pub use control_plane::Cluster;

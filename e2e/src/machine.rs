@@ -1,4 +1,4 @@
-//! What this machine needs before it can play several: root, namespaces, and a few packages of its distribution.
+//! Checks and installs what real nodes need on this machine: root, namespaces, and a few packages.
 
 use std::{
     env,
@@ -12,7 +12,7 @@ use std::{
 
 use crate::{progress::progress, text};
 
-/// A program, and Debian's package with it.
+/// A program and the Debian package that contains it.
 const PROGRAMS: [(&str, &str); 12] = [
     ("containerd", "containerd"),
     ("ctr", "containerd"),
@@ -29,67 +29,59 @@ const PROGRAMS: [(&str, &str); 12] = [
 ];
 const CNI_PACKAGE: &str = "containernetworking-plugins";
 const CNI_FOLDERS: [&str; 2] = ["/usr/lib/cni", "/opt/cni/bin"];
-/// Where packages put programs for root, who may have become root with somebody else's PATH.
+/// Folders of programs for root, which may be missing in `PATH` after `su`.
 const ROOTS_FOLDERS: [&str; 2] = ["/usr/sbin", "/sbin"];
 const PROBE: &str = include_str!("probe.sh");
-/// Where Debian asks whether an installed service may be started.
+/// The script that decides whether Debian starts an installed service.
 const SERVICE_POLICY: &str = "/usr/sbin/policy-rc.d";
-/// Ours, and so ours to remove, also if we were killed before we could.
+/// The content identifies the script as this program's, so that it can be removed even after a crash.
 const NO_SERVICES: &str = "#!/bin/sh\n# By nodekeeper's e2e, while it installs packages.\nexit 101\n";
 
-/// Why this machine can have no nodes. All of these are a reason to skip a test, not to fail it.
+/// Why this machine cannot run nodes. Each is a reason to skip a test, not to fail it.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {
-    /// Namespaces and mounts are root's.
+    /// Namespaces and mounts need root.
     #[error(
         "real nodes need root, for namespaces and mounts: run as root, in a machine or container of its own"
     )]
     NotRoot,
 
-    /// Root, but not of much.
+    /// Root without the capability to create namespaces.
     #[error(
         "root may not make namespaces here ({reason}): use a virtual machine, or a container with --privileged"
     )]
     NoNamespaces {
-        /// What `unshare` said.
+        /// The output of `unshare`.
         reason: String,
     },
 
-    /// Namespaces, but not all that a node does in them.
+    /// Namespaces exist, but lack a feature that nodes need.
     #[error(
         "root may not do what nodes do, {missing}: use a virtual machine, or a container with --privileged"
     )]
     Incapable {
-        /// What failed, and what the system said to it.
+        /// The failed operation and its error.
         missing: String,
     },
 
-    /// Something is not installed, and could not be.
     #[error("real nodes need packages that are missing ({reason}): apt-get install {}", packages.join(" "))]
     Packages {
-        /// Their names in Debian.
+        /// The Debian names.
         packages: Vec<&'static str>,
-        /// Why they were not installed.
+        /// Why the packages were not installed.
         reason: String,
     },
 
-    /// The images of a container are stacked with overlayfs, which cannot be stacked on itself.
+    /// Container images use overlayfs, which cannot be stacked on itself.
     #[error("nodes cannot live in {}, which is on an overlay: set NODEKEEPER_CACHE to a folder on a volume", folder.display())]
-    Overlay {
-        /// Where they would live.
-        folder: PathBuf,
-    },
+    Overlay { folder: PathBuf },
 
-    /// Somebody else found one of the above out.
+    /// The background process reported one of the above.
     #[error("{reason}")]
-    InBackground {
-        /// What they said.
-        reason: String,
-    },
+    InBackground { reason: String },
 }
 
-/// Sees to it that nodes can run here and live below `folder`, and installs packages if that takes no more than
-/// `apt-get`.
+/// Ensures that nodes can run with data below `folder`. Installs packages with `apt-get` if needed.
 pub fn ensure_nodes_can_run(folder: &Path) -> Result<(), MachineError> {
     if !is_root() {
         return Err(MachineError::NotRoot);
@@ -114,28 +106,27 @@ pub fn ensure_nodes_can_run(folder: &Path) -> Result<(), MachineError> {
     Ok(())
 }
 
-/// If nobody can tell, it is not, and containerd will have its say.
+/// Returns false if unknown; containerd then reports the error.
 fn is_on_overlay(folder: &Path) -> bool {
     let Some(existing) = folder.ancestors().find(|folder| folder.exists()) else { return false };
     let asked = Command::new("stat").args(["--file-system", "--format=%T"]).arg(existing).output();
     asked.is_ok_and(|answer| answer.stdout.starts_with(b"overlay"))
 }
 
-/// A command that finds programs, and whose own commands do, where [`ensure_nodes_can_run`] has found them.
+/// A command that finds the programs that [`ensure_nodes_can_run`] has found.
 pub(crate) fn command(program: &str) -> Command {
     let mut command = Command::new(program);
     command.env("PATH", with_roots_folders(env::var_os("PATH").unwrap_or_default()));
     command
 }
 
-/// Last, so that nothing changes for whoever has them already, or has something better. Unchanged if that is impossible.
+/// Appended last, so that existing entries of `PATH` take precedence.
 fn with_roots_folders(path: OsString) -> OsString {
     let folders: Vec<PathBuf> = env::split_paths(&path).collect();
     let missing = ROOTS_FOLDERS.map(PathBuf::from).into_iter().filter(|folder| !folders.contains(folder));
     env::join_paths(folders.iter().cloned().chain(missing)).unwrap_or(path)
 }
 
-/// Where the CNI plugins are.
 pub(crate) fn cni_folder() -> Option<&'static Path> {
     CNI_FOLDERS.map(Path::new).into_iter().find(|folder| folder.join("ptp").is_file())
 }
@@ -145,7 +136,7 @@ fn is_root() -> bool {
     effective_user(&status) == Some("0")
 }
 
-/// From `Uid:`, which has the real, the effective, the saved and the file system's user.
+/// Reads `Uid:`, which lists the real, effective, saved and file system user.
 fn effective_user(status: &str) -> Option<&str> {
     status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().nth(1)
 }
@@ -168,7 +159,7 @@ fn install(packages: &[&str]) -> Result<(), String> {
     progress(&format!("installing {} (usually 15 s) ...", packages.join(" ")));
     let _services_stay_off = ServicesStayOff::new(Path::new(SERVICE_POLICY))
         .map_err(|error| format!("{SERVICE_POLICY}: {error}"))?;
-    // Somebody else may be at it: wait for them rather than fail.
+    // Waits for another apt-get process instead of failing.
     let apt = || {
         let mut apt = command("apt-get");
         apt.args(["-o", "DPkg::Lock::Timeout=300", "-y", "-q"]).env("DEBIAN_FRONTEND", "noninteractive");
@@ -178,10 +169,10 @@ fn install(packages: &[&str]) -> Result<(), String> {
     run(apt().args(["install", "--no-install-recommends"]).args(packages))
 }
 
-/// As long as it lives, a package that brings a service does not start it: each node has a containerd of its
-/// own, and the machine's is not ours to start.
+/// While it exists, installed packages do not start their services: each node runs its own containerd, and the
+/// machine's must not be started.
 struct ServicesStayOff {
-    /// Ours is locked, which tells it from one that was forgotten. None if somebody else's was there.
+    /// Locked, which distinguishes it from a forgotten one. `None` if the machine has its own policy.
     ours: Option<(PathBuf, File)>,
 }
 
@@ -190,7 +181,7 @@ impl ServicesStayOff {
         loop {
             match File::options().write(true).create_new(true).mode(0o755).open(policy) {
                 Ok(mut file) => {
-                    // First the lock: unlocked, nobody may ever see it as ours.
+                    // Locks the file before it is visible under its final name.
                     file.lock()?;
                     file.write_all(NO_SERVICES.as_bytes())?;
                     return Ok(Self { ours: Some((policy.to_owned(), file)) });
@@ -200,10 +191,10 @@ impl ServicesStayOff {
             }
             match File::open(policy) {
                 Ok(mut there) => {
-                    // One of us may be installing: wait for them.
+                    // Another process of ours may be installing: wait for it.
                     there.lock()?;
                     if !is_ours(&mut there) {
-                        // Whoever put it there has decided.
+                        // The policy of the machine stays in place.
                         return Ok(Self { ours: None });
                     }
                     remove(policy)?;
@@ -223,11 +214,11 @@ impl Drop for ServicesStayOff {
     }
 }
 
-/// Removes our policy if whoever needed it was killed: it would keep every service of this machine off.
+/// Removes a policy left by a killed process, which would keep all services of this machine off.
 fn remove_forgotten(policy: &Path) {
     let Ok(mut file) = File::open(policy) else { return };
     if file.try_lock().is_ok() && is_ours(&mut file) {
-        progress(&format!("removing {}, which a killed run of ours has left", policy.display()));
+        progress(&format!("removing {}, left by a killed run", policy.display()));
         let _ = remove(policy);
     }
 }
@@ -244,7 +235,7 @@ fn remove(policy: &Path) -> io::Result<()> {
     }
 }
 
-/// The end of what it said, if it failed.
+/// Returns the end of the output if the command failed.
 fn run(command: &mut Command) -> Result<(), String> {
     let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
     if output.status.success() {
@@ -261,13 +252,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_effective_user_counts() {
+    fn the_effective_user_is_used() {
         assert_eq!(effective_user("Name:\tx\nUid:\t1000\t0\t0\t0\nGid:\t5\t5\t5\t5\n"), Some("0"));
         assert_eq!(effective_user("Name:\tx\n"), None);
     }
 
     #[test]
-    fn only_a_policy_of_ours_that_nobody_needs_any_more_is_removed() {
+    fn only_a_forgotten_service_policy_is_removed() {
         let folder = tempfile::tempdir().unwrap();
         let policy = folder.path().join("policy-rc.d");
         remove_forgotten(&policy);
@@ -285,17 +276,17 @@ mod tests {
         fs::write(&policy, "#!/bin/sh\nexit 101\n").unwrap();
         remove_forgotten(&policy);
         drop(ServicesStayOff::new(&policy).unwrap());
-        assert!(policy.exists(), "it was somebody else's");
+        assert!(policy.exists(), "the machine's own policy was removed");
     }
 
     #[test]
-    fn programs_are_also_looked_for_where_roots_are() {
+    fn programs_are_also_found_in_roots_folders() {
         assert_eq!(with_roots_folders("/bin:/sbin".into()), "/bin:/sbin:/usr/sbin");
         assert_eq!(with_roots_folders("/sbin:/usr/sbin:/bin".into()), "/sbin:/usr/sbin:/bin");
     }
 
     #[test]
-    fn what_a_machine_cannot_do_is_named() {
+    fn a_missing_capability_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let probe = || run(Command::new("/bin/sh").args(["-c", PROBE]).env("PATH", folder.path()));
         for (program, end) in [("mount", "exit 0"), ("ip", "exit 0"), ("nft", "echo no netlink; exit 1")] {
@@ -310,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named_so_that_it_can_be_installed() {
+    fn missing_packages_are_named() {
         let error = MachineError::Packages { packages: vec!["runc", "conntrack"], reason: "no apt".into() };
         assert!(error.to_string().ends_with("(no apt): apt-get install runc conntrack"), "{error}");
     }

@@ -1,5 +1,5 @@
-//! Real nodes: containerd, kubelet and kube-proxy, each set in namespaces of its own, so that several of them and the
-//! machine they run on do not notice each other.
+//! Real nodes: containerd, kubelet and kube-proxy, each set in its own namespaces, isolated from each other and from
+//! the machine.
 
 mod cgroups;
 mod dns;
@@ -28,38 +28,36 @@ use crate::{
     assets::NodeAssets, control_plane::run::Launcher, image::Image, kubeconfig::kubeconfig, pki::Authority,
 };
 
-/// What pods of tests can run: `testtool`, with modes for most that a pod can do; see `e2e/kubernetes/testtool`.
+/// An image with `testtool`, whose modes cover what test pods do; see `e2e/kubernetes/testtool`.
 pub const TOOL_IMAGE: &str = "nodekeeper.local/testtool:test";
 
-/// Exactly what containerd is told: under another name it would try to pull it, and no pod would ever start.
+/// Must equal the image in containerd's configuration: containerd would try to pull any other.
 const PAUSE_IMAGE: &str = "nodekeeper.local/pause:test";
 const DNS_IMAGE: &str = "nodekeeper.local/coredns:test";
 const ZONES: [&str; 3] = ["zone-a", "zone-b", "zone-c"];
-/// In the range of services.
+/// In the Service range.
 const DNS_ADDRESS: &str = "10.96.0.10";
 
-/// Which nodes a cluster gets.
 #[derive(Clone, Debug)]
 pub struct NodeOptions {
-    /// How many; they are called `node-1` and so on.
+    /// The number of nodes, named `node-1` and so on.
     pub count: usize,
-    /// What the kubelets put on their nodes when they register them.
+    /// Taints with which the kubelets register.
     pub taints: Vec<Taint>,
-    /// The cluster's DNS, or none.
     pub dns: Option<Dns>,
-    /// What else pods can run.
+    /// Additional images.
     pub images: Vec<Image>,
 }
 
 impl NodeOptions {
-    /// This many nodes without taints, with a DNS, and no images but [`TOOL_IMAGE`].
+    /// `count` nodes without taints, with DNS, and with no image but [`TOOL_IMAGE`].
     #[must_use]
     pub fn new(count: usize) -> Self {
         Self { count, taints: Vec::new(), dns: Some(Dns::default()), images: Vec::new() }
     }
 
-    /// One more taint that nodes are registered with, such as `node-ready/unverified`, with the value `true` and effect
-    /// `NoSchedule`. The DNS tolerates it.
+    /// Adds a taint with which nodes register, such as `node-ready/unverified`, with the value `true` and the effect
+    /// `NoSchedule`. The DNS pods tolerate it.
     #[must_use]
     pub fn tainted(mut self, key: &str) -> Self {
         let (value, effect) = (Some("true".into()), "NoSchedule".into());
@@ -75,21 +73,19 @@ impl NodeOptions {
         self
     }
 
-    /// One more image on every node.
     #[must_use]
     pub fn with_image(mut self, image: Image) -> Self {
         self.images.push(image);
         self
     }
 
-    /// Without a DNS.
     #[must_use]
     pub fn without_dns(mut self) -> Self {
         self.dns = None;
         self
     }
 
-    /// Whether a DNS can run before somebody takes the taints away, or asks for its first pod.
+    /// Whether DNS pods can run before the taints are removed.
     pub(crate) fn dns_can_run(&self) -> bool {
         let tolerates = |toleration: &Toleration, taint: &Taint| {
             toleration.key.as_ref().is_none_or(|key| *key == taint.key)
@@ -103,9 +99,7 @@ impl NodeOptions {
 /// The cluster's DNS: `CoreDNS`, at `kube-system/kube-dns`.
 #[derive(Clone, Debug)]
 pub struct Dns {
-    /// How many pods.
     pub replicas: u32,
-    /// What its pods tolerate.
     pub tolerations: Vec<Toleration>,
 }
 
@@ -115,14 +109,13 @@ impl Default for Dns {
     }
 }
 
-/// The nodes of one cluster.
 pub(crate) struct Nodes {
     nodes: Vec<Node>,
     images: PathBuf,
 }
 
 impl Nodes {
-    /// Makes and boots them. They are not ready when this returns.
+    /// Creates and boots the nodes. They are not Ready when this returns.
     pub(crate) fn boot(
         options: &NodeOptions,
         assets: &NodeAssets,
@@ -151,7 +144,7 @@ impl Nodes {
         &self.nodes
     }
 
-    /// Puts an image on every node: now where it runs, otherwise at its next boot.
+    /// Adds an image to every node: now if it runs, otherwise at its next boot.
     pub(crate) fn add_image(&self, image: &Image) -> anyhow::Result<()> {
         for node in &self.nodes {
             node.forget_image(image)?;
@@ -225,7 +218,7 @@ fn make(
     })
 }
 
-/// The name of its folder, which no other cluster has.
+/// The name of the folder, which is unique per cluster.
 fn cluster_name(folder: &Path) -> String {
     folder.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }

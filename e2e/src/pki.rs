@@ -1,4 +1,4 @@
-//! The certificates of one cluster: a certificate authority of its own, and what it has signed.
+//! The certificates of one cluster: its certificate authority, and what it signs.
 
 use std::{fs, io, path::Path};
 
@@ -9,7 +9,7 @@ use rcgen::{
 
 use crate::nodes::network;
 
-/// How the API server is called: from outside, and from pods.
+/// The names of the API server: from outside, and from pods.
 const SERVER_NAMES: [&str; 8] = [
     "127.0.0.1",
     network::CONTROL_PLANE,
@@ -21,16 +21,16 @@ const SERVER_NAMES: [&str; 8] = [
     "kubernetes.default.svc.cluster.local",
 ];
 
-/// As the API server introduces itself to kubelets, which ask it what it may do.
+/// The user of the API server's client certificate for kubelets.
 const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
 
-/// A certificate and its key, as PEM.
+/// A PEM certificate and its key.
 pub(crate) struct Identity {
     pub(crate) certificate: String,
     pub(crate) key: String,
 }
 
-/// A certificate authority that lives as long as its cluster, and so needs no care about expiry.
+/// A certificate authority that lives as long as its cluster, so expiry does not matter.
 pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     certificate: rcgen::Certificate,
@@ -48,17 +48,15 @@ impl Authority {
         Ok(Self { issuer: Issuer::new(params, key), certificate })
     }
 
-    /// The authority's own certificate, as PEM.
     pub(crate) fn pem(&self) -> String {
         self.certificate.pem()
     }
 
-    /// The authority's own certificate, as DER.
     pub(crate) fn der(&self) -> Vec<u8> {
         self.certificate.der().to_vec()
     }
 
-    /// Kubernetes takes the user from the common name and the group from the organization.
+    /// Kubernetes reads the user from the common name and the group from the organization.
     pub(crate) fn client(&self, user: &str, group: Option<&str>) -> Result<Identity, rcgen::Error> {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, user);
@@ -68,7 +66,7 @@ impl Authority {
         self.sign(params, ExtendedKeyUsagePurpose::ClientAuth)
     }
 
-    /// For somebody who is called by these names and addresses.
+    /// A server certificate for these names and addresses.
     pub(crate) fn server(&self, common_name: &str, names: &[&str]) -> Result<Identity, rcgen::Error> {
         let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
         let mut params = CertificateParams::new(names)?;
@@ -88,8 +86,8 @@ impl Authority {
         Ok(Identity { certificate: certificate.pem(), key: key.serialize_pem() })
     }
 
-    /// Writes what the components read from files: the authority, the server's certificate, the one that it
-    /// shows to kubelets, and the keys with which service account tokens are signed and checked.
+    /// Writes the files that components read: the authority, the server's certificate, its client certificate for
+    /// kubelets, and the keys for service account tokens.
     pub(crate) fn write_files(&self, folder: &Path) -> anyhow::Result<()> {
         let server = self.server("kube-apiserver", &SERVER_NAMES)?;
         let to_kubelets = self.client(KUBELET_CLIENT, Some("system:masters"))?;

@@ -1,35 +1,34 @@
-//! What tests of one process share, and each needs alone for a while.
+//! A pool of resources that the tests of one process share; each test uses one exclusively.
 
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// So many at most, each made when a test needs one and all others are in use.
+/// At most `most` resources, each created when a test needs one and all others are in use.
 ///
-/// Tests on a real clock wait most of their time, so that three at once take hardly longer than one. They need as many
-/// threads, see the tiers.
+/// Tests on a real clock mostly wait, so three at once take hardly longer than one. They need as many test threads,
+/// see `xtask/src/tiers.rs`.
 pub struct Pool<T> {
-    room: Semaphore,
+    slots: Semaphore,
     idle: Mutex<Vec<Arc<T>>>,
 }
 
 impl<T> Pool<T> {
-    /// None is made yet.
     #[must_use]
     pub const fn of(most: usize) -> Self {
-        Self { room: Semaphore::const_new(most), idle: Mutex::new(Vec::new()) }
+        Self { slots: Semaphore::const_new(most), idle: Mutex::new(Vec::new()) }
     }
 
-    /// Waits until there is room, and takes one that is idle, or else makes one.
+    /// Waits for a free slot, and takes an idle resource or creates one.
     pub async fn take(&self, make: impl AsyncFnOnce() -> anyhow::Result<T>) -> anyhow::Result<Taken<'_, T>> {
-        let room = self.room.acquire().await?;
+        let slot = self.slots.acquire().await?;
         let idle = self.idle().pop();
         let one = match idle {
             Some(one) => one,
             None => Arc::new(make().await?),
         };
-        Ok(Taken { one, pool: self, _room: room })
+        Ok(Taken { one, pool: self, _slot: slot })
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Arc<T>>> {
@@ -37,11 +36,11 @@ impl<T> Pool<T> {
     }
 }
 
-/// One of them, for one test. It goes back when it is dropped, before there is room for the next.
+/// A resource for one test. Dropping it returns it to the pool before the slot is freed.
 pub struct Taken<'a, T> {
     one: Arc<T>,
     pool: &'a Pool<T>,
-    _room: SemaphorePermit<'a>,
+    _slot: SemaphorePermit<'a>,
 }
 
 impl<T> Drop for Taken<'_, T> {

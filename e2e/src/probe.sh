@@ -1,4 +1,4 @@
-# Does, in namespaces of its own, what a node will do first, and says what of it is not possible.
+# Tries the operations of a starting node in its own namespaces, and reports which are not possible.
 #   unshare --net --mount --pid --uts --ipc --fork sh -c probe.sh
 try() {
     what=$1

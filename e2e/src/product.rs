@@ -1,4 +1,4 @@
-//! What we ship, as it is shipped: static binaries for images with nothing else in them.
+//! The shipped programs: static binaries for images that contain nothing else.
 
 use std::{
     path::{Path, PathBuf},
@@ -9,22 +9,19 @@ use anyhow::{Context as _, bail};
 
 use crate::{image::Image, progress::progress};
 
-/// The images under which tests know them.
+/// The image names in tests.
 pub const CONTROLLER_IMAGE: &str = "nodekeeper.local/nodekeeper:test";
-/// See [`CONTROLLER_IMAGE`].
 pub const WORKER_IMAGE: &str = "nodekeeper.local/nodekeeper-worker:test";
 
-/// The binaries.
 #[derive(Clone, Debug)]
 pub struct Product {
-    /// The controller, without the embedded cluster.
+    /// Built without the embedded cluster.
     pub controller: PathBuf,
-    /// The worker.
     pub worker: PathBuf,
 }
 
 impl Product {
-    /// Builds them, or finds them built.
+    /// Builds the binaries, or reuses an earlier build.
     pub fn build() -> anyhow::Result<Self> {
         let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("e2e is in no workspace")?;
         let host = host()?;
@@ -39,7 +36,8 @@ impl Product {
                 .args(["--target", &host, "--target-dir"])
                 .arg(&folder)
                 .args(package)
-                // With --target these are the binaries' alone: build scripts and macros cannot be linked statically.
+                // With --target this applies to the binaries only: build scripts and macros cannot be linked
+                // statically.
                 .env("RUSTFLAGS", "-C target-feature=+crt-static")
                 .env_remove("CARGO_ENCODED_RUSTFLAGS")
                 .envs(stamps(workspace))
@@ -54,7 +52,6 @@ impl Product {
         Ok(Self { controller, worker })
     }
 
-    /// Their images.
     #[must_use]
     pub fn images(&self) -> [Image; 2] {
         let user = 65532;
@@ -65,12 +62,12 @@ impl Product {
     }
 }
 
-/// What `--version` says: as the Makefile asks git, so that whoever builds gets the same binaries.
+/// The values for `--version`, equal to those of the Makefile, so that both build identical binaries.
 fn stamps(workspace: &Path) -> [(&'static str, String); 2] {
     let git = |arguments: &[&str]| {
-        let told = Command::new("git").current_dir(workspace).args(arguments).output().ok()?;
-        let told = String::from_utf8(told.stdout).ok()?.trim().to_owned();
-        (!told.is_empty()).then_some(told)
+        let output = Command::new("git").current_dir(workspace).args(arguments).output().ok()?;
+        let output = String::from_utf8(output.stdout).ok()?.trim().to_owned();
+        (!output.is_empty()).then_some(output)
     };
     let stamp = |name, arguments: &[&str]| {
         let set = std::env::var(name).ok().filter(|set| !set.is_empty());
@@ -82,8 +79,8 @@ fn stamps(workspace: &Path) -> [(&'static str, String); 2] {
     ]
 }
 
-/// The cargo that runs us, or the one on the path, without what cargo told us about our own crate: build scripts that
-/// look at these variables (ring's does) would run again whenever somebody else asks for the same build.
+/// Cargo without the variables that it sets for this crate: build scripts that depend on them (such as ring's) would
+/// run again and force a rebuild.
 fn cargo() -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     for (name, _) in std::env::vars_os() {
@@ -100,20 +97,20 @@ fn is_about_one_crate(variable: &str) -> bool {
     prefixes.iter().any(|prefix| variable.starts_with(prefix)) || names.contains(&variable)
 }
 
-/// Where this workspace is built. Asked rather than guessed: it can be set in four ways.
+/// The target folder. It can be configured in four ways, so cargo is asked.
 fn target_folder(workspace: &Path) -> anyhow::Result<PathBuf> {
     let asked =
         cargo().current_dir(workspace).args(["metadata", "--format-version=1", "--no-deps"]).output()?;
-    let told: serde_json::Value = serde_json::from_slice(&asked.stdout).context("cargo metadata")?;
-    let folder = told["target_directory"].as_str().context("cargo metadata names no target folder")?;
+    let output: serde_json::Value = serde_json::from_slice(&asked.stdout).context("cargo metadata")?;
+    let folder = output["target_directory"].as_str().context("cargo metadata names no target folder")?;
     Ok(PathBuf::from(folder))
 }
 
 fn host() -> anyhow::Result<String> {
-    let told =
+    let output =
         Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into())).arg("-vV").output()?;
-    let told = String::from_utf8_lossy(&told.stdout).into_owned();
-    let host = told.lines().find_map(|line| line.strip_prefix("host: "));
+    let output = String::from_utf8_lossy(&output.stdout).into_owned();
+    let host = output.lines().find_map(|line| line.strip_prefix("host: "));
     Ok(host.context("rustc does not name its host")?.to_owned())
 }
 
@@ -122,15 +119,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_build_does_not_know_who_asked_for_it() {
+    fn a_build_does_not_depend_on_the_calling_crate() {
         let ours = std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CARGO_PKG_"));
         let cargo = cargo();
         for (name, _) in ours {
-            assert!(cargo.get_envs().any(|removed| removed == (&name, None)), "{name:?} stays");
+            assert!(cargo.get_envs().any(|removed| removed == (&name, None)), "{name:?} is not removed");
         }
         assert!(is_about_one_crate("CARGO_MANIFEST_DIR") && is_about_one_crate("CARGO_CRATE_NAME"));
         for shared in ["CARGO", "CARGO_HOME", "CARGO_TARGET_DIR", "CARGO_BUILD_JOBS"] {
-            assert!(!is_about_one_crate(shared), "{shared} goes");
+            assert!(!is_about_one_crate(shared), "{shared} is removed");
         }
     }
 }

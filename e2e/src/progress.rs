@@ -1,8 +1,8 @@
-//! Lines for the person who waits.
+//! Progress messages.
 
 use std::io::{self, Write as _};
 
-/// Not `eprintln!`: the test harness would keep it back, and for minutes nothing would seem to happen.
+/// Not `eprintln!`: the test harness would capture it, and nothing would be visible for minutes.
 pub(crate) fn progress(line: &str) {
     let _ = writeln!(io::stderr(), "e2e: {line}");
 }

@@ -1,4 +1,4 @@
-//! For tests that need what a machine may not have.
+//! Skips tests whose dependencies this machine lacks.
 
 use std::{
     env,
@@ -7,8 +7,8 @@ use std::{
 
 use crate::{assets::AssetsError, machine::MachineError};
 
-/// Turns "this machine cannot have it" into `None` and a line that nobody overlooks. With `CI=true` it stays
-/// an error, so that no pipeline is green because it tested nothing.
+/// Turns the error of a missing dependency into `None` and a `SKIPPED` message. With `CI=true` it stays an error, so that no
+/// pipeline succeeds without testing.
 ///
 /// ```no_run
 /// # use nodekeeper_e2e::{Cluster, or_skip};
@@ -21,7 +21,7 @@ pub fn or_skip<T>(needed: anyhow::Result<T>) -> anyhow::Result<Option<T>> {
     match needed {
         Ok(thing) => Ok(Some(thing)),
         Err(error) if may_skip(&error, in_ci) => {
-            // Not `eprintln!`: the test harness would keep it back.
+            // Not `eprintln!`: the test harness would capture it.
             let _ = writeln!(io::stderr(), "\n=== SKIPPED, no cluster: {error:#} ===\n");
             Ok(None)
         }
@@ -33,7 +33,7 @@ fn may_skip(error: &anyhow::Error, in_ci: bool) -> bool {
     !in_ci && is_unavailable(error)
 }
 
-/// Whether this machine lacks something, rather than that something went wrong.
+/// Whether the error means that this machine lacks a dependency.
 #[must_use]
 pub fn is_unavailable(error: &anyhow::Error) -> bool {
     error.downcast_ref().is_some_and(AssetsError::is_unavailable) || error.is::<MachineError>()
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_machine_that_lacks_something_skips_and_never_in_ci() {
+    fn only_missing_dependencies_skip_and_never_in_ci() {
         let lacking = AssetsError::GoMissing.into();
         assert!(may_skip(&lacking, false));
         assert!(!may_skip(&lacking, true));

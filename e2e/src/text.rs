@@ -1,6 +1,6 @@
-//! Small helpers for what other programs wrote.
+//! Helpers for the output of other programs.
 
-/// The last `lines` lines, where the reason of a failure usually is.
+/// The last `lines` lines, which usually contain the reason of a failure.
 pub(crate) fn tail(text: &str, lines: usize) -> &str {
     let text = text.trim_end();
     match text.rmatch_indices('\n').nth(lines.saturating_sub(1)) {
@@ -9,7 +9,7 @@ pub(crate) fn tail(text: &str, lines: usize) -> &str {
     }
 }
 
-/// A word for a shell: quoted, if a shell would take it for something else.
+/// Quotes a word for a shell if needed.
 #[must_use]
 pub fn shell_word(word: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-+@%:,=".contains(letter);
@@ -31,7 +31,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shell_gets_back_what_was_quoted() {
+    fn quoted_words_are_unchanged_by_a_shell() {
         assert_eq!(shell_word("/srv/cache/run/1-1/kubeconfig"), "/srv/cache/run/1-1/kubeconfig");
         for word in ["", "/my cache/it's $HOME", "~", "a;b"] {
             let echo = format!("printf %s {}", shell_word(word));

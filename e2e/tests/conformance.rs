@@ -1,7 +1,7 @@
-//! The same cases on the embedded cluster and on a real one. Where the two differ, the embedded one is wrong.
+//! Runs the same cases on the embedded cluster and on a real one. Where they differ, the embedded cluster is wrong.
 //!
-//! Arguments: a part of `group/case`, to run only these. `KUBE` chooses the version of the real control plane,
-//! `CONFORMANCE_KUBECONFIG` another server in its place.
+//! Arguments: a part of `group/case` to run only matching cases. `KUBE` chooses the version of the real control
+//! plane, `CONFORMANCE_KUBECONFIG` another server instead.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use nodekeeper_e2e::{Cluster, or_skip};
 use nodekeeper_sim::actors::{self, Timing};
 use nodekeeper_sim::{Cluster as Embedded, Options};
 
-/// Cases at once. A real server on two cores is not faster with more.
+/// Concurrent cases. A real server on two cores is not faster with more.
 const CONCURRENCY: usize = 8;
 
 fn main() -> Result<()> {
@@ -37,12 +37,12 @@ fn main() -> Result<()> {
     std::process::exit(i32::from(failed > 0 || all == 0));
 }
 
-/// In process, on a paused clock: minutes of waiting take no time.
+/// In process, on a paused clock.
 fn on_embedded(filter: Option<&str>) -> Result<Vec<Outcome>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
     Ok(runtime.block_on(async {
         let cluster = Embedded::new(Options::simulated(1));
-        // As the real controller manager of these tests is set.
+        // The same setting as the real controller manager of these tests.
         let timing = Timing {
             node_monitor_period: Duration::from_secs(1),
             node_monitor_grace: Duration::from_secs(10),
@@ -53,7 +53,7 @@ fn on_embedded(filter: Option<&str>) -> Result<Vec<Outcome>> {
     }))
 }
 
-/// On a real control plane; none where this machine cannot have one.
+/// On a real control plane; `None` if this machine cannot run one.
 async fn on_real(filter: Option<&str>) -> Result<Option<Vec<Outcome>>> {
     if let Some(path) = std::env::var_os("CONFORMANCE_KUBECONFIG") {
         let kubeconfig = Kubeconfig::read_from(path)?;
@@ -69,7 +69,7 @@ async fn on_real(filter: Option<&str>) -> Result<Option<Vec<Outcome>>> {
     Ok(Some(outcomes))
 }
 
-/// A line a case, and one a group. Returns how many failed.
+/// Prints one line per case and per group. Returns the number of failures.
 fn print_table(embedded: &[Outcome], real: Option<&[Outcome]>) -> usize {
     let word = |outcome: &Outcome| if outcome.result.is_ok() { "ok" } else { "FAILED" };
     let mut groups: BTreeMap<&str, [usize; 3]> = BTreeMap::new();

@@ -1,15 +1,14 @@
-//! Just enough of Rust's grammar that a search for a word does not find it in a comment, a string or a test.
+//! A minimal Rust tokenizer, so that searches can skip comments, strings and tests.
 
-/// What a search leaves out.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Hide {
-    /// The contents of strings and characters.
+    /// Hides the contents of string and character literals.
     Strings,
-    /// Those, and comments.
+    /// Hides comments as well.
     StringsAndComments,
 }
 
-/// The text with the hidden parts replaced by spaces; every line stays where it was.
+/// Replaces hidden parts by spaces. Line numbers do not change.
 pub fn mask(text: &str, hide: Hide) -> String {
     let chars: Vec<char> = text.chars().collect();
     let mut masked = String::with_capacity(text.len());
@@ -30,7 +29,7 @@ pub fn mask(text: &str, hide: Hide) -> String {
     masked
 }
 
-/// The code that is not compiled into tests only: `#[cfg(test)]` items are replaced by spaces too.
+/// Masks strings, comments and `#[cfg(test)]` items.
 pub fn production(text: &str) -> String {
     let mut chars: Vec<char> = mask(text, Hide::StringsAndComments).chars().collect();
     let marker: Vec<char> = "#[cfg(test)]".chars().collect();
@@ -47,12 +46,12 @@ pub fn production(text: &str) -> String {
     chars.into_iter().collect()
 }
 
-/// Where `word` stands in `code` as a word of its own: the lines, counted from 1.
+/// The lines, counted from 1, in which `code` contains the whole word `word`.
 pub fn lines_with(code: &str, word: &str) -> Vec<usize> {
     positions(code, word).map(|at| line_of(code, at)).collect()
 }
 
-/// The byte positions of `word` in `code`, unless it is the middle of a longer name.
+/// The byte positions of `word` in `code`, except inside longer names.
 pub fn positions(code: &str, word: &str) -> impl Iterator<Item = usize> {
     let starts_named = word.starts_with(is_name);
     let ends_named = word.ends_with(is_name);
@@ -68,23 +67,21 @@ pub fn line_of(code: &str, at: usize) -> usize {
     code[..at].matches('\n').count() + 1
 }
 
-/// Lines that hold code: not empty, not only a comment.
+/// Counts the lines of masked code that are not empty.
 pub fn count_lines(code: &str) -> usize {
     code.lines().filter(|line| !line.trim().is_empty()).count()
 }
 
-/// One path that a `use` names, written out in full.
+/// One path of a `use` declaration, with groups expanded.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Import {
     /// For example `std::env::var`.
     pub path: String,
-    /// The name after `as`.
     pub alias: Option<String>,
-    /// Counted from 1.
     pub line: usize,
 }
 
-/// Every path that `code` (already masked) imports, with groups taken apart.
+/// Every path that the masked `code` imports.
 pub fn imports(code: &str) -> Vec<Import> {
     let mut found = Vec::new();
     for at in positions(code, "use ") {
@@ -144,7 +141,6 @@ fn is_name(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// Which characters of a token stay visible.
 enum Shown {
     All,
     Nothing,
@@ -152,7 +148,7 @@ enum Shown {
     Ends,
 }
 
-/// The end of the token that starts at `at`, and what of it stays visible.
+/// The end of the token that starts at `at`, and which of its characters stay visible.
 fn token(chars: &[char], at: usize, hide: Hide) -> (usize, Shown) {
     let next = chars.get(at + 1).copied();
     let comment = if hide == Hide::Strings { Shown::All } else { Shown::Nothing };

@@ -1,4 +1,4 @@
-//! Generated files: which command writes which. `generate` writes them, `lint` compares them.
+//! The table of generated files and their commands. `generate` writes them, `lint` compares them.
 
 use std::path::Path;
 
@@ -6,21 +6,19 @@ use crate::repo;
 
 /// A file that a command writes to its standard output.
 pub struct Generated {
-    /// From the root.
+    /// Relative to the repository root.
     pub file: &'static str,
-    /// Program and arguments, run in the root.
+    /// Program and arguments, run in the repository root.
     pub command: &'static [&'static str],
 }
 
-/// What a generator says now.
+/// The current output of a generator.
 pub struct Output {
-    /// The file it is for.
     pub file: String,
-    /// The new text, or why there is none.
+    /// The new text, or the error of the generator.
     pub text: Result<String, String>,
 }
 
-/// Every generated file of the repository: one line each.
 const GENERATED: &[Generated] = &[
     Generated { file: "docs/rules.md", command: &["cargo", "run", "-q", "-p", "xtask", "--", "rules"] },
     Generated {
@@ -53,7 +51,7 @@ const GENERATED: &[Generated] = &[
 pub fn outputs(root: &Path) -> Vec<Output> {
     GENERATED
         .iter()
-        .filter(|entry| belongs(root, entry))
+        .filter(|entry| has_generator(root, entry))
         .map(|entry| Output { file: entry.file.to_owned(), text: run(root, entry.command) })
         .collect()
 }
@@ -76,8 +74,8 @@ pub fn write_all(root: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// A workspace without the generator's crate (a fixture of the tests) has nothing to generate.
-fn belongs(root: &Path, entry: &Generated) -> bool {
+/// A workspace without the generator's crate, such as a test fixture, has nothing to generate.
+fn has_generator(root: &Path, entry: &Generated) -> bool {
     let package = entry.command.iter().skip_while(|word| !matches!(**word, "-p" | "--bin")).nth(1);
     let folder = package.map(|name| if *name == "nodekeeper-worker" { "checks" } else { name });
     folder.is_none_or(|name| root.join(name).exists() || root.join("crates").join(name).exists())

@@ -1,4 +1,5 @@
-//! The chores of the house: `lint` checks its rules, `test` runs its tiers, `rules` and `generate` write what is generated.
+//! Repository tasks: `lint` checks the repository rules, `test` runs the test tiers, `generate` and `rules` write generated
+//! files.
 
 mod code;
 mod generate;
@@ -15,8 +16,8 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo run -q -p xtask -- COMMAND
 
-  lint [ROOT]   check the rules of the house (of the workspace in ROOT)
-  test          run every tier and end with what passed, failed and was skipped
+  lint [ROOT]   check the repository rules (of the workspace in ROOT)
+  test          run every test tier and print a summary
   generate      write the generated files
   rules         print docs/rules.md
 ";
@@ -49,7 +50,6 @@ fn main() -> ExitCode {
     }
 }
 
-/// The folder that holds this crate's folder.
 fn workspace_root() -> PathBuf {
     let own = std::env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
@@ -67,9 +67,9 @@ fn lint(root: &Path) -> Result<bool, String> {
     }
     let total = rules::RULES.len();
     if broken == 0 {
-        println!("{total} rules of the house hold in {} files", repo.files.len());
+        println!("{total} repository rules hold in {} files", repo.files.len());
     } else {
-        println!("{broken} of {total} rules of the house are broken; docs/rules.md says what each is for");
+        println!("{broken} of {total} repository rules are violated; docs/rules.md explains each");
     }
     Ok(broken == 0)
 }

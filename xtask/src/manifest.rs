@@ -1,8 +1,7 @@
-//! Reads what the rules need from a Cargo.toml: dependencies and inherited keys, each with its line.
+//! Parses dependencies and inherited keys from a Cargo.toml, with line numbers.
 
 use crate::code::split_top;
 
-/// One `key = value`, with the table it stands in.
 #[derive(Debug)]
 struct Entry {
     table: Vec<String>,
@@ -11,30 +10,24 @@ struct Entry {
     line: usize,
 }
 
-/// A Cargo.toml.
 pub struct Manifest {
     entries: Vec<Entry>,
 }
 
-/// When a dependency is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// `dependencies` and `build-dependencies`: what ships.
+    /// `dependencies` and `build-dependencies`.
     Normal,
-    /// `dev-dependencies`: tests only.
+    /// `dev-dependencies`.
     Dev,
 }
 
-/// One dependency of one table.
 #[derive(Debug)]
 pub struct Dependency {
-    /// As the table calls it.
     pub name: String,
-    /// When it is used.
     pub kind: Kind,
-    /// Its keys and values; a bare string is a `version`.
+    /// Keys and values. A bare string is stored as `version`.
     pub spec: Vec<(String, String)>,
-    /// The line where it first stands.
     pub line: usize,
 }
 
@@ -46,7 +39,7 @@ impl Dependency {
 }
 
 impl Manifest {
-    /// Understands the TOML that a Cargo.toml is written in; values are kept as they stand.
+    /// Parses the subset of TOML that Cargo.toml files use. Values are kept as written.
     pub fn parse(text: &str) -> Self {
         let (mut entries, mut table) = (Vec::new(), Vec::new());
         let mut lines = text.lines().enumerate();
@@ -104,7 +97,7 @@ impl Manifest {
             if own == wanted {
                 return Some(entry.value.as_str());
             }
-            // `edition = { workspace = true }` says the same as `edition.workspace = true`.
+            // `edition = { workspace = true }` equals `edition.workspace = true`.
             (own.join(".") == parent).then(|| inline(&entry.value, last)).flatten()
         })
     }

@@ -1,4 +1,4 @@
-//! What the rules look at, read once: the files, the dependency tree of `core`, and what the generators say.
+//! Reads what the rules check: the files, the dependency tree of `core`, and the output of the generators.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -6,27 +6,22 @@ use std::process::Command;
 
 use crate::generate::{self, Output};
 
-/// One text file.
 pub struct File {
-    /// From the root, with forward slashes.
+    /// Relative to the repository root, with forward slashes.
     pub path: String,
-    /// All of it.
     pub text: String,
 }
 
-/// Everything the rules look at.
 #[derive(Default)]
 pub struct Repo {
     /// Every text file that is not ignored.
     pub files: Vec<File>,
-    /// `cargo tree` of `core`, one crate a line; an error text when cargo could not say; nothing while there is no `core`.
+    /// Output of `cargo tree` for `core`, one crate per line; `None` if the workspace has no `core`.
     pub core_tree: Option<Result<String, String>>,
-    /// What the generators would write now.
     pub generated: Vec<Output>,
 }
 
 impl Repo {
-    /// The file at `path`.
     pub fn file(&self, path: &str) -> Option<&File> {
         self.files.iter().find(|file| file.path == path)
     }
@@ -38,29 +33,28 @@ impl Repo {
         })
     }
 
-    /// Rust files below `folder` that are more than tests.
+    /// Rust files below `folder` that are not test files.
     pub fn production_below(&self, folder: &str) -> impl Iterator<Item = &File> {
         self.rust_below(folder).filter(|file| !is_test(&file.path))
     }
 
-    /// The Cargo.toml of every member, with the folder it stands in.
+    /// The Cargo.toml of every member, with its folder.
     pub fn members(&self) -> impl Iterator<Item = (&str, &File)> {
         self.files.iter().filter_map(|file| Some((file.path.strip_suffix("/Cargo.toml")?, file)))
     }
 }
 
-/// Whether a file holds Rust.
 pub fn is_rust(path: &str) -> bool {
     Path::new(path).extension().is_some_and(|ending| ending == "rs")
 }
 
-/// Whether a file is for tests only, by where it stands: `tests/…`, `tests.rs`, `benches/…`.
+/// Whether a file is test code by its path: `tests/…`, `tests.rs`, `benches/…`.
 pub fn is_test(path: &str) -> bool {
     path.split('/').any(|part| matches!(part, "tests" | "tests.rs" | "benches"))
 }
 
-/// A command without what cargo told us about our own crate: build scripts that look at these variables (ring's does)
-/// would run again, and everything above them would be built again.
+/// A command without the variables that cargo sets for this crate: build scripts that depend on them (such as ring's) would
+/// run again and force a rebuild of all dependents.
 pub fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
@@ -103,7 +97,7 @@ fn walk(root: &Path, folder: &str, ignored: &str, files: &mut Vec<File>) -> Resu
     Ok(())
 }
 
-/// The part of .gitignore's language that ours uses: `/path`, `*.ending`, `name`.
+/// Supports the .gitignore patterns used here: `/path`, `*.ending`, `name`.
 fn is_ignored(path: &str, name: &str, ignored: &str) -> bool {
     ignored.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')).any(|line| {
         let line = line.trim_end_matches('/');
@@ -133,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_git_ignores_is_not_looked_at() {
+    fn ignored_files_are_not_read() {
         let ignored = "# built\n/target\n*.kubeconfig\n.tools/\n";
         assert!(is_ignored("target", "target", ignored));
         assert!(is_ignored("e2e/.tools", ".tools", ignored));
@@ -143,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_are_known_by_where_they_stand() {
+    fn test_files_are_recognised_by_path() {
         assert!(is_test("crates/sim/tests/seeds.rs"));
         assert!(is_test("crates/sim/src/store/tests.rs"));
         assert!(is_test("crates/sim/src/tests/store.rs"));

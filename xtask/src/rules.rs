@@ -1,9 +1,10 @@
-//! The rules of the house, one table: what each asks for, why, and the function that checks it.
+//! The table of repository rules: what each requires, why, and the function that checks it.
 
 mod dependencies;
 mod determinism;
+mod file_size;
 mod purity;
-mod rooms;
+mod retired_words;
 mod stray;
 mod writer;
 
@@ -11,14 +12,13 @@ use std::fmt::Write as _;
 
 use crate::repo::Repo;
 
-/// A place where a rule is broken.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// From the root.
+    /// Relative to the repository root.
     pub file: String,
     /// Counted from 1.
     pub line: usize,
-    /// What is wrong, and what to do.
+    /// Says what is wrong and how to fix it.
     pub message: String,
 }
 
@@ -33,96 +33,98 @@ impl Violation {
     }
 }
 
-/// One rule of the house.
 pub struct Rule {
-    /// As messages call it.
     pub name: &'static str,
-    /// What it asks for.
-    pub asks: &'static str,
-    /// What would go wrong without it.
+    pub requires: &'static str,
     pub why: &'static str,
     check: fn(&Repo) -> Vec<Violation>,
 }
 
-/// Every rule. Adding one is an entry here and, in `tests/rules.rs`, a fixture that passes and one that must not.
+/// Every rule. A new rule needs an entry here and, in `tests/rules.rs`, a fixture that passes and one that fails.
 pub const RULES: &[Rule] = &[
     Rule {
         name: "core-no-io",
-        asks: "The dependency tree of `crates/core` has no async runtime, no HTTP, no TLS, no DNS and no Kubernetes client.",
+        requires: "The dependency tree of `crates/core` has no async runtime, no HTTP, no TLS, no DNS and no Kubernetes client.",
         why: "Decisions stay pure because there is nothing in reach to be impure with.",
         check: purity::core_no_io,
     },
     Rule {
         name: "core-pure",
-        asks: "`crates/core/src` reads no clock, environment, file, socket or process, starts no thread and draws no random number.",
+        requires: "`crates/core/src` reads no clock, environment, file, socket or process, starts no thread and draws no random number.",
         why: "`decide(observed, now)` gives the same answer in the controller, in a dry run and in the simulator.",
         check: purity::core_pure,
     },
     Rule {
         name: "edges",
-        asks: "In the other crates, clock, environment and randomness are read only by files that say so in their first lines: `//! Edge: why`. tokio's `Instant` follows a paused clock and is no edge.",
-        why: "Time and chance are passed in; that is what makes a simulated run repeat byte for byte.",
+        requires: "In the other crates, only files whose header says `//! Edge: why` read a clock, the environment or randomness. tokio's `Instant` follows a paused clock and is allowed.",
+        why: "Time and randomness are passed in, so that a simulated run repeats byte for byte.",
         check: purity::edges,
     },
     Rule {
         name: "one-writer",
-        asks: "In `crates/operator/src` only `apply.rs` (or `apply/`) and `leader.rs` create, patch, replace, delete or evict.",
-        why: "Every write is guarded, so there is one place to look for the guard.",
+        requires: "In `crates/operator/src` only `apply.rs` (or `apply/`) and `leader.rs` create, patch, replace, delete or evict.",
+        why: "Every write needs a guard against lost leadership and changed objects; one place is easy to review.",
         check: writer::one_writer,
     },
     Rule {
         name: "dependency-direction",
-        asks: "core ← checks ← operator ← nodekeeper, and core ← checks ← sim ← nodekeeper; operator and sim do not know each other. Tests may use everything.",
-        why: "The operator gets a client and never learns what is behind it.",
+        requires: "core ← checks ← operator ← nodekeeper, and core ← checks ← sim ← nodekeeper; operator and sim do not depend on each other. Tests may use every crate.",
+        why: "The operator gets a client and cannot tell a simulated API server from a real one.",
         check: dependencies::direction,
     },
     Rule {
         name: "one-dependency-table",
-        asks: "Members write `x.workspace = true`, never a version, path or git address of their own.",
+        requires: "Members write `x.workspace = true`, never a version, path or git address of their own.",
         why: "One place to upgrade, and no second version by accident.",
         check: dependencies::one_table,
     },
     Rule {
         name: "inherited",
-        asks: "Each member takes version, edition, rust-version, licence, publish and lints from the workspace.",
+        requires: "Each member takes version, edition, rust-version, licence, publish and lints from the workspace.",
         why: "A new crate cannot forget the lints.",
         check: dependencies::inherited,
     },
     Rule {
         name: "deterministic",
-        asks: "In core, sim and operator: no `HashMap` or `HashSet`, no `select!` without `biased;`, no `tokio::sync::watch`, no `spawn_blocking`, unless a comment says `// deterministic: why` (or `//! deterministic: why` for a file).",
-        why: "Each of them takes its order from a random number or from another thread, and then a seed does not replay.",
+        requires: "In core, sim and operator: no `HashMap` or `HashSet`, no `select!` without `biased;`, no `tokio::sync::watch`, no `spawn_blocking`, unless a comment says `// deterministic: why` (or `//! deterministic: why` for a file).",
+        why: "Their order depends on a random number or on another thread, so a seed would not replay.",
         check: determinism::deterministic,
     },
     Rule {
         name: "no-stray",
-        asks: "No `todo!`, `unimplemented!`, `dbg!`, no `#[ignore]` without a reason, no TODO, FIXME or XXX in source files.",
-        why: "What is not done is an issue, not a comment.",
+        requires: "No `todo!`, `unimplemented!`, `dbg!`, no `#[ignore]` without a reason, no TODO, FIXME or XXX in source files.",
+        why: "Open work is an issue, not a comment.",
         check: stray::no_stray,
     },
     Rule {
         name: "no-addresses",
-        asks: "No path of one machine's home or work folder, and no address of a package mirror, in any file but lock files.",
+        requires: "No path of one machine's home or work folder and no address of a package mirror, except in lock files.",
         why: "The repository builds anywhere.",
         check: stray::no_addresses,
     },
     Rule {
-        name: "small-rooms",
-        asks: "A source file has at most 400 lines of code without its tests; the `main.rs` of a crate at most 60. Exceptions stand in a table with their reason.",
-        why: "A file should be read in one sitting.",
-        check: rooms::small_rooms,
+        name: "file-size",
+        requires: "A source file has at most 400 lines of code without its tests; the `main.rs` of a crate at most 60. Exceptions are listed in a table with their reason.",
+        why: "A reader can understand a small file as a whole.",
+        check: file_size::file_size,
     },
     Rule {
         name: "generated",
-        asks: "Generated files are what their generator says now; `make generate` writes them.",
-        why: "A stale generated file is a lie with a good reputation.",
-        check: rooms::generated,
+        requires: "Generated files equal the output of their generator; `make generate` writes them.",
+        why: "Users and tests rely on generated files being current.",
+        check: file_size::generated,
     },
     Rule {
         name: "every-test-runs",
-        asks: "Each file in a member's `tests/` folder is run by a tier of `make test`.",
-        why: "A test that nobody runs is worse than none.",
-        check: rooms::every_test_runs,
+        requires: "Each file in a member's `tests/` folder is run by a tier of `make test`.",
+        why: "A test that never runs proves nothing.",
+        check: file_size::every_test_runs,
+    },
+    Rule {
+        name: "retired-words",
+        requires: "Identifiers, reasons, API fields and phrases listed in `xtask/src/rules/retired_words.rs` are not used in code, logs, docs, chart and CRDs. Persisted JSON keys may keep their names.",
+        why: "The repository uses the terms of Kubernetes; replaced words must not come back.",
+        check: retired_words::retired_words,
     },
 ];
 
@@ -133,13 +135,13 @@ pub fn check_all(repo: &Repo) -> Vec<(&'static Rule, Vec<Violation>)> {
 
 /// docs/rules.md.
 pub fn page() -> String {
-    let mut page = "# The rules of the house\n\n\
+    let mut page = "# Repository rules\n\n\
         Written by `make generate` from the table in `xtask/src/rules.rs`; do not edit. `make lint` checks every rule and\n\
-        prints each breach as `file:line: rule: what is wrong and what to do`.\n\n\
-        | rule | what it asks | why |\n|---|---|---|\n"
+        prints each violation as `file:line: rule: what is wrong and what to do`.\n\n\
+        | rule | requirement | reason |\n|---|---|---|\n"
         .to_owned();
     for rule in RULES {
-        let _ = writeln!(page, "| `{}` | {} | {} |", rule.name, rule.asks, rule.why);
+        let _ = writeln!(page, "| `{}` | {} | {} |", rule.name, rule.requires, rule.why);
     }
     page
 }

@@ -1,6 +1,6 @@
-//! Runs the tiers: shows their output, keeps it in a log, counts.
+//! Runs the test tiers, shows and logs their output, and counts results.
 //!
-//! Children stay in our process group, so that Ctrl-C reaches them as it reaches us.
+//! Children stay in the process group of xtask, so that Ctrl-C reaches them too.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
@@ -13,13 +13,12 @@ use crate::summary::{self, Counts, Reader, Row};
 use crate::tiers::{BUILD, Step, TIERS, Tier, Which};
 use crate::{repo, rules};
 
-/// How long to listen to a pipe that a stray grandchild keeps open after the child has gone.
+/// How long output is read from a pipe that a grandchild keeps open after the child has exited.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// What a program says with its exit code when the machine lacks something.
+/// The exit code of a program that cannot run because the machine lacks a dependency.
 const UNAVAILABLE: i32 = 3;
 
-/// How a tier went.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Ran,
@@ -31,24 +30,23 @@ struct Runner<'a> {
     root: &'a Path,
     logs: &'a Path,
     log: File,
-    /// Before each line, where two run at once; and then it yields to the other.
-    beside: Option<&'a str>,
+    /// The name of a background tier: it prefixes each output line, and the tier runs at low priority.
+    background: Option<&'a str>,
 }
 
 impl<'a> Runner<'a> {
     fn new(root: &'a Path, logs: &'a Path, tier: &'a Tier) -> Result<Self, String> {
-        let beside = tier.beside.then_some(tier.name);
-        Ok(Self { root, logs, log: log(logs, tier)?, beside })
+        let background = tier.background.then_some(tier.name);
+        Ok(Self { root, logs, log: create_log(logs, tier)?, background })
     }
 }
 
-/// A new log for a tier.
-fn log(logs: &Path, tier: &Tier) -> Result<File, String> {
+fn create_log(logs: &Path, tier: &Tier) -> Result<File, String> {
     let path = logs.join(format!("{}.log", tier.name.replace(' ', "-")));
     File::create(&path).map_err(|e| format!("cannot write {}: {e}", path.display()))
 }
 
-/// Runs everything; false if anything failed.
+/// Runs all tiers. Returns false if a test failed.
 pub fn all(root: &Path) -> Result<bool, String> {
     let logs = target_folder().join("test-logs");
     std::fs::create_dir_all(&logs).map_err(|e| format!("cannot make {}: {e}", logs.display()))?;
@@ -56,17 +54,17 @@ pub fn all(root: &Path) -> Result<bool, String> {
     let mut rows = Vec::new();
     if runner.tier(&BUILD, &mut rows)? == State::Ran {
         std::thread::scope(|scope| {
-            let aside = |tier| {
+            let spawn = |tier| {
                 let logs = &logs;
                 scope.spawn(move || {
                     let mut rows = Vec::new();
                     Runner::new(root, logs, tier)?.tier(tier, &mut rows).map(|_| rows)
                 })
             };
-            let besides: Vec<_> = TIERS.iter().filter(|tier| tier.beside).map(aside).collect();
-            one_by_one(&mut runner, &mut rows)?;
-            for beside in besides {
-                rows.extend(beside.join().map_err(|_| "a tier panicked".to_owned())??);
+            let background: Vec<_> = TIERS.iter().filter(|tier| tier.background).map(spawn).collect();
+            run_in_order(&mut runner, &mut rows)?;
+            for tier in background {
+                rows.extend(tier.join().map_err(|_| "a tier panicked".to_owned())??);
             }
             Ok::<(), String>(())
         })?;
@@ -74,10 +72,10 @@ pub fn all(root: &Path) -> Result<bool, String> {
     Ok(report(&mut rows, &logs))
 }
 
-/// All tiers but those that run beside them.
-fn one_by_one(runner: &mut Runner<'_>, rows: &mut Vec<Row>) -> Result<(), String> {
+/// Runs all tiers that are not background tiers.
+fn run_in_order(runner: &mut Runner<'_>, rows: &mut Vec<Row>) -> Result<(), String> {
     let mut states: Vec<(&str, State)> = Vec::new();
-    for tier in TIERS.iter().filter(|tier| !tier.beside) {
+    for tier in TIERS.iter().filter(|tier| !tier.background) {
         let need = tier
             .needs
             .and_then(|need| states.iter().find(|(name, state)| *name == need && *state != State::Ran));
@@ -93,7 +91,7 @@ fn one_by_one(runner: &mut Runner<'_>, rows: &mut Vec<Row>) -> Result<(), String
 fn report(rows: &mut [Row], logs: &Path) -> bool {
     let skipped = summary::total(rows).skipped;
     if skipped > 0 && std::env::var_os("CI").is_some_and(|value| value == "true") {
-        shout(&format!("CI=true: nothing may be skipped, so {skipped} skipped count as failed"));
+        announce(&format!("CI=true: skips are not allowed, so {skipped} skipped tests count as failed"));
         summary::strict(rows);
     }
     println!("\nlogs: {}\n", logs.display());
@@ -104,17 +102,20 @@ fn report(rows: &mut [Row], logs: &Path) -> bool {
 fn not_run(tier: &Tier, need: &str, state: State, rows: &mut Vec<Row>) -> State {
     let unavailable = state == State::Unavailable;
     let verb = if unavailable { "SKIPPED" } else { "FAILED" };
-    shout(&format!("{verb}: {}, because it needs {need} (see there for how to get it)", tier.name));
+    announce(&format!(
+        "{verb}: {}, because it needs {need} (its output says how to install what is missing)",
+        tier.name
+    ));
     let counts = if unavailable { Counts::SKIPPED } else { Counts::FAILED };
     rows.push(Row { name: tier.name, counts, took: Duration::ZERO });
     state
 }
 
-fn shout(text: &str) {
+fn announce(text: &str) {
     println!("\n!!! {text}\n");
 }
 
-/// Where cargo put this very program's profile folder.
+/// The target folder in which cargo built this program.
 fn target_folder() -> PathBuf {
     let own = std::env::current_exe().ok();
     own.and_then(|exe| Some(exe.parent()?.parent()?.to_path_buf())).unwrap_or_else(|| PathBuf::from("target"))
@@ -122,9 +123,9 @@ fn target_folder() -> PathBuf {
 
 impl Runner<'_> {
     fn tier(&mut self, tier: &Tier, rows: &mut Vec<Row>) -> Result<State, String> {
-        let beside = if tier.beside { ", beside what follows" } else { "" };
-        println!("\n=== {}: {} (usually {}{beside})", tier.name, tier.what, tier.usually);
-        self.log = log(self.logs, tier)?;
+        let note = if tier.background { ", in the background" } else { "" };
+        println!("\n=== {}: {} (usually {}{note})", tier.name, tier.what, tier.usually);
+        self.log = create_log(self.logs, tier)?;
         let start = Instant::now();
         let mut counts = Counts::default();
         let mut unavailable = false;
@@ -134,12 +135,12 @@ impl Runner<'_> {
             unavailable |= state == State::Unavailable;
         }
         if counts == Counts::default() {
-            shout(&format!("FAILED: {}: not one test ran", tier.name));
+            announce(&format!("FAILED: {}: no test ran", tier.name));
             counts = Counts::FAILED;
         }
         if unavailable {
-            shout(&format!(
-                "SKIPPED: {}: this machine lacks something; the lines above say what, and how to get it",
+            announce(&format!(
+                "SKIPPED: {}: this machine lacks a dependency; the lines above say which, and how to install it",
                 tier.name
             ));
         }
@@ -160,11 +161,11 @@ impl Runner<'_> {
             Step::Tests(member, which) => {
                 let names = match which {
                     Which::Named(names) => names.iter().map(|name| (*name).to_owned()).collect(),
-                    Which::Waiting(name, _) => vec![(*name).to_owned()],
+                    Which::WithThreads(name, _) => vec![(*name).to_owned()],
                     Which::All => test_names(&self.root.join(member)),
                 };
                 if names.is_empty() {
-                    self.say(&format!("no test files in {member}/tests"));
+                    self.print(&format!("no test files in {member}/tests"));
                     return Ok((Counts::default(), State::Failed));
                 }
                 let mut command = self.cargo_test();
@@ -172,7 +173,7 @@ impl Runner<'_> {
                     command.args(["--test", name]);
                 }
                 command.args(["--", "--show-output"]);
-                if let Which::Waiting(_, threads) = which {
+                if let Which::WithThreads(_, threads) = which {
                     command.args(["--test-threads", threads]);
                 }
                 Ok(self.run(command))
@@ -182,7 +183,7 @@ impl Runner<'_> {
 
     fn cargo_test(&self) -> Command {
         let test = ["test", "--workspace", "--no-fail-fast"];
-        if self.beside.is_none() {
+        if self.background.is_none() {
             return cargo(&test);
         }
         let mut command = repo::command("nice");
@@ -190,13 +191,13 @@ impl Runner<'_> {
         command
     }
 
-    /// Every rule of the house counts as one test.
+    /// Each repository rule counts as one test.
     fn rules(&mut self) -> Result<Counts, String> {
-        self.say("> the rules of the house");
+        self.print("> the repository rules");
         let mut counts = Counts::default();
         for (rule, violations) in rules::check_all(&repo::load(self.root)?) {
             for violation in &violations {
-                self.say(&violation.line_for(rule));
+                self.print(&violation.line_for(rule));
             }
             counts += if violations.is_empty() { Counts::PASSED } else { Counts::FAILED };
         }
@@ -215,7 +216,7 @@ impl Runner<'_> {
             let mut install = cargo(&["install", "--debug", "--quiet", "--locked", "cargo-deny", "--root"]);
             install.arg(&tools).env("CARGO_PROFILE_DEV_DEBUG", "0");
             if self.run(install).0.failed > 0 {
-                self.say(
+                self.print(
                     "cargo-deny cannot be installed here: it needs the crate registry, and a C compiler",
                 );
                 return (Counts::SKIPPED, State::Unavailable);
@@ -226,25 +227,24 @@ impl Runner<'_> {
         self.run(check)
     }
 
-    /// Runs one command and shows what it says.
     fn run(&mut self, mut command: Command) -> (Counts, State) {
         command.current_dir(self.root).env("CARGO_TERM_COLOR", "never");
-        // Planted faults panic by the hundred: backtraces of them would bury what failed, and take minutes.
+        // Injected faults panic hundreds of times: their backtraces would hide failures and take minutes.
         command.env("RUST_BACKTRACE", "0");
-        self.say(&format!("> {}", shown(&command)));
+        self.print(&format!("> {}", shown(&command)));
         let (child, lines) = match start(command) {
             Ok(started) => started,
             Err(error) => {
-                self.say(&format!("did not start: {error}"));
+                self.print(&format!("did not start: {error}"));
                 return (Counts::FAILED, State::Failed);
             }
         };
         let mut reader = Reader::default();
-        let code = follow(child, &lines, |line| {
+        let code = read_output(child, &lines, |line| {
             if reader.line(line) {
-                self.say(line);
+                self.print(line);
             } else {
-                self.note(line);
+                self.write_log(line);
             }
         });
         if code == Some(UNAVAILABLE) {
@@ -254,15 +254,15 @@ impl Runner<'_> {
         (counts, if counts.failed == 0 { State::Ran } else { State::Failed })
     }
 
-    fn say(&mut self, line: &str) {
-        match self.beside {
+    fn print(&mut self, line: &str) {
+        match self.background {
             Some(name) => println!("{name} | {line}"),
             None => println!("{line}"),
         }
-        self.note(line);
+        self.write_log(line);
     }
 
-    fn note(&mut self, line: &str) {
+    fn write_log(&mut self, line: &str) {
         // A log that cannot be written must not fail a test.
         let _ = writeln!(self.log, "{line}");
     }
@@ -279,7 +279,7 @@ fn shown(command: &Command) -> String {
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
-/// The test targets in a member's `tests/` folder, in the order of their names.
+/// The test targets in a member's `tests/` folder, sorted by name.
 fn test_names(member: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(member.join("tests")).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries
@@ -293,12 +293,12 @@ fn test_names(member: &Path) -> Vec<String> {
     names
 }
 
-/// Starts a command whose output and errors come as one stream of lines, in the order in which they were written.
+/// Starts a command with stdout and stderr merged into one stream of lines, in the order written.
 fn start(mut command: Command) -> io::Result<(Child, Receiver<String>)> {
     let (output, input) = io::pipe()?;
     let child =
         command.stdin(std::process::Stdio::null()).stdout(input.try_clone()?).stderr(input).spawn()?;
-    // The command holds our ends of the pipe; without this it would never end.
+    // The command holds the write ends of the pipe; the reader would never see its end otherwise.
     drop(command);
     let (sender, lines) = mpsc::channel();
     std::thread::spawn(move || {
@@ -312,16 +312,16 @@ fn start(mut command: Command) -> io::Result<(Child, Receiver<String>)> {
     Ok((child, lines))
 }
 
-/// Hands on every line until the command has ended; its exit code, if it had one.
-fn follow(mut child: Child, lines: &Receiver<String>, mut each: impl FnMut(&str)) -> Option<i32> {
-    let mut gone_since = None;
+/// Passes each line to `each` until the command exits, and returns its exit code if it has one.
+fn read_output(mut child: Child, lines: &Receiver<String>, mut each: impl FnMut(&str)) -> Option<i32> {
+    let mut exited_at = None;
     loop {
         match lines.recv_timeout(Duration::from_millis(200)) {
             Ok(line) => each(&line),
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => {
                 if matches!(child.try_wait(), Ok(Some(_))) {
-                    let since: &Instant = gone_since.get_or_insert_with(Instant::now);
+                    let since: &Instant = exited_at.get_or_insert_with(Instant::now);
                     if since.elapsed() > LINGER {
                         break;
                     }

@@ -1,26 +1,20 @@
-//! Counts what test programs say, and says it in one line a tier.
+//! Counts the results that test programs print, and formats the summary table.
 
 use std::fmt::Write as _;
 use std::ops::AddAssign;
 use std::time::Duration;
 
-/// How many tests ended how.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Ran, and held.
     pub passed: usize,
-    /// Ran, and did not hold; or could not be run though it should.
+    /// Includes tests that should have run and could not.
     pub failed: usize,
-    /// Did not run.
     pub skipped: usize,
 }
 
 impl Counts {
-    /// One test that passed.
     pub const PASSED: Self = Self { passed: 1, failed: 0, skipped: 0 };
-    /// One test that failed.
     pub const FAILED: Self = Self { passed: 0, failed: 1, skipped: 0 };
-    /// One test that did not run.
     pub const SKIPPED: Self = Self { passed: 0, failed: 0, skipped: 1 };
 
     fn total(self) -> usize {
@@ -36,28 +30,29 @@ impl AddAssign for Counts {
     }
 }
 
-/// Reads the output of a test program line by line.
+/// Counts results in the output of a test program, line by line.
 #[derive(Default)]
 pub struct Reader {
     counts: Counts,
     saw_result: bool,
-    /// Between libtest's `running …` and `test result: …`.
+    /// Set between libtest's `running …` and `test result: …`.
     suite: Option<Suite>,
 }
 
 #[derive(Default)]
 struct Suite {
-    /// Tests that passed only because they did nothing.
+    /// Tests that libtest counts as passed but that printed `SKIPPED:`.
     skipped: usize,
     in_failures: bool,
-    /// How often libtest has said `successes:`: first come their outputs, then their names.
+    /// How often libtest has printed `successes:`: first before the outputs, then before the names.
     successes: usize,
-    /// Under the heading of one test, whether it has been counted as skipped; before the headings each line is a test.
+    /// Below the heading of a test: whether that test has been counted as skipped. `None` before the first heading, where
+    /// each `SKIPPED:` line is a test of its own.
     shown: Option<bool>,
 }
 
 impl Reader {
-    /// Takes one line, and says whether a person wants to see it; not so the names of all that passed, once more.
+    /// Counts one line. Returns false for the repeated names of passed tests, which need not be shown.
     pub fn line(&mut self, line: &str) -> bool {
         self.count(line.trim());
         let is_name = line.starts_with("    ") || line.is_empty();
@@ -101,7 +96,8 @@ impl Reader {
         }
     }
 
-    /// What the program's end means: one that says no numbers is one test, and one that fails has a failure.
+    /// Returns the counts. A program that printed no counts is one test; one that exited with an error has at least one
+    /// failure.
     pub fn finish(self, success: bool) -> Counts {
         let mut counts = self.counts;
         if !self.saw_result && counts.total() == 0 {
@@ -119,7 +115,7 @@ fn is_running(line: &str) -> bool {
     matches!(words.as_slice(), ["running", n, "test" | "tests"] if n.parse::<usize>().is_ok())
 }
 
-/// `SKIPPED: why`, perhaps between rulers.
+/// `SKIPPED: reason`, optionally between rulers such as `===`.
 fn is_skip(line: &str) -> bool {
     line.trim_start_matches(['=', '-', '*', ' '])
         .strip_prefix("SKIPPED")
@@ -136,7 +132,7 @@ fn libtest_result(line: &str) -> Option<Counts> {
     Some(Counts { passed: number("passed")?, failed: number("failed")?, skipped: number("ignored")? })
 }
 
-/// `3 passed, 0 failed`, perhaps with `, 1 skipped`.
+/// `3 passed, 0 failed`, optionally followed by `, 1 skipped`.
 fn plain_result(line: &str) -> Option<Counts> {
     let mut parts = line.split(", ");
     let mut number =
@@ -149,17 +145,13 @@ fn plain_result(line: &str) -> Option<Counts> {
     parts.next().is_none().then_some(counts)
 }
 
-/// One line of the summary.
 pub struct Row {
-    /// The tier.
     pub name: &'static str,
-    /// What became of its tests.
     pub counts: Counts,
-    /// How long it took.
     pub took: Duration,
 }
 
-/// Where nothing may be skipped, a skipped test has failed.
+/// Counts skipped tests as failed.
 pub fn strict(rows: &mut [Row]) {
     for row in rows {
         row.counts.failed += row.counts.skipped;
@@ -167,7 +159,6 @@ pub fn strict(rows: &mut [Row]) {
     }
 }
 
-/// The sum of all rows.
 pub fn total(rows: &[Row]) -> Counts {
     rows.iter().fold(Counts::default(), |mut sum, row| {
         sum += row.counts;
@@ -175,13 +166,13 @@ pub fn total(rows: &[Row]) -> Counts {
     })
 }
 
-/// A line a tier, and the last line `N passed, N failed, N skipped`.
+/// One line per tier; the last line is `N passed, N failed, N skipped`.
 pub fn table(rows: &[Row]) -> String {
     let mut text =
-        format!("{:<14} {:>7} {:>7} {:>8} {:>8}\n", "tier", "passed", "failed", "skipped", "seconds");
+        format!("{:<20} {:>7} {:>7} {:>8} {:>8}\n", "tier", "passed", "failed", "skipped", "seconds");
     for Row { name, counts: Counts { passed, failed, skipped }, took } in rows {
         let seconds = took.as_secs_f64();
-        let _ = writeln!(text, "{name:<14} {passed:>7} {failed:>7} {skipped:>8} {seconds:>8.1}");
+        let _ = writeln!(text, "{name:<20} {passed:>7} {failed:>7} {skipped:>8} {seconds:>8.1}");
     }
     let Counts { passed, failed, skipped } = total(rows);
     let _ = writeln!(text, "{passed} passed, {failed} failed, {skipped} skipped");

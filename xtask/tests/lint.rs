@@ -1,4 +1,4 @@
-//! `xtask lint` as it is run: on this repository, and on a small one that breaks the rules.
+//! Runs `xtask lint` on this repository, and on a small one that violates the rules.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,7 +22,7 @@ fn member(name: &str, rest: &str) -> String {
     )
 }
 
-/// A workspace with a `core` of its own, and a crate called tokio that `core` might use; removed at the end.
+/// A workspace with its own `core` and a crate called tokio; removed on drop.
 struct Workspace(PathBuf);
 
 impl Workspace {
@@ -51,17 +51,17 @@ impl Drop for Workspace {
 }
 
 #[test]
-fn this_repository_keeps_its_rules() {
+fn this_repository_follows_its_rules() {
     let (held, output) = lint(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap());
     assert!(held, "{output}");
 }
 
 #[test]
-fn breaches_are_named_and_the_exit_code_says_so() {
-    let workspace = Workspace::new("breaches");
+fn violations_are_printed_and_the_exit_code_is_nonzero() {
+    let workspace = Workspace::new("violations");
     let root = &workspace.0;
     let (held, output) = lint(root);
-    assert!(held, "nothing is wrong yet: {output}");
+    assert!(held, "the workspace is valid at first: {output}");
 
     write(
         root,
@@ -74,7 +74,7 @@ fn breaches_are_named_and_the_exit_code_says_so() {
     assert!(!held, "{output}");
     for line in [
         "crates/core/Cargo.toml:1: core-no-io: core depends on tokio;",
-        "crates/core/Cargo.toml:13: dependency-direction: crates/core may depend on nothing of the house",
+        "crates/core/Cargo.toml:13: dependency-direction: crates/core may depend on no crate of this workspace",
         "crates/core/src/lib.rs:2: core-pure: `thread::` in core",
         "crates/core/tests/forgotten.rs:1: no-stray: TODO left behind",
         "crates/core/tests/forgotten.rs:1: every-test-runs: ",

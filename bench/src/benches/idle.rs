@@ -1,4 +1,4 @@
-//! What the controller costs where nothing happens but heartbeats.
+//! The cost of an idle controller that only receives heartbeats.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use nodekeeper_e2e::product::Product;
 use tokio::time::{Instant, sleep};
 
 use super::with_fleet;
-use crate::front::Counts;
+use crate::counting_server::Counts;
 use crate::table::{Table, short};
 
 const NODES: usize = 10_000;
@@ -15,19 +15,19 @@ const WINDOW: Duration = Duration::from_secs(30);
 
 pub async fn run(product: Product) -> Result<Table> {
     let folder = tempfile::tempdir()?;
-    let (controller, front) = with_fleet(&product.controller, NODES, folder.path()).await?;
-    let (asked, used, start) = (front.counts(), controller.cpu()?, Instant::now());
+    let (controller, server) = with_fleet(&product.controller, NODES, folder.path()).await?;
+    let (asked, used, start) = (server.counts(), controller.cpu()?, Instant::now());
     sleep(WINDOW).await;
     let seconds = start.elapsed().as_secs_f64();
     let used = controller.cpu()?.saturating_sub(used).as_secs_f64();
-    let more = difference(&front.counts(), &asked);
+    let more = difference(&server.counts(), &asked);
     let mut table = Table::new("Idle, 10,000 nodes");
     let requests = f64::from(u32::try_from(more.values().sum::<u64>())?);
     table.budget("API requests", requests / seconds, 1.0, "/s");
     table.figure("CPU", format!("{} % of one core", short(used / seconds * 100.0)));
-    table.figure("which", list(&more));
+    table.figure("requests", list(&more));
     table.note(format!(
-        "{} s, counted by the server. The nodes write their status once in five minutes each: {} watch events a second.",
+        "{} s, counted by the server. Each node writes its status once in five minutes: {} watch events a second.",
         short(seconds),
         short(f64::from(u32::try_from(NODES)?) / crate::fleet::HEARTBEAT.as_secs_f64())
     ));

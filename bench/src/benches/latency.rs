@@ -1,4 +1,4 @@
-//! From the end of a worker to an open gate, one node on an idle cluster.
+//! The time from the end of a worker to the removal of the taint: one node on an idle cluster.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use kube::ResourceExt as _;
 use nodekeeper_e2e::product::Product;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::follow::follow;
-use crate::hollow::{is_held, pass};
-use crate::real::{PATIENCE, Real};
+use crate::fake_kubelet::{has_gate_taint, pass};
+use crate::real_cluster::{PATIENCE, RealCluster};
 use crate::table::{Table, percentile, short};
+use crate::watch::watch;
 
 const RUNS: usize = 30;
-/// For whatever the last node left to do.
+/// For remaining work of the last node.
 const REST: Duration = Duration::from_millis(500);
 
 pub async fn run(product: Product) -> Result<Table> {
-    let real = Real::start().await?;
+    let real = RealCluster::start().await?;
     real.make_gate().await?;
     let controller = real.lead(&product.controller, "controller").await?;
     let (mut sent, mut accepted) = (Vec::new(), Vec::new());
@@ -29,7 +29,7 @@ pub async fn run(product: Product) -> Result<Table> {
         accepted.push(since_accepted.as_secs_f64() * 1000.0);
     }
     controller.stop().await?;
-    let mut table = Table::new("Result in, gate open: one node, idle cluster");
+    let mut table = Table::new("Report to untainted node: one node, idle cluster");
     let of = |figures: &[f64], hundredths| percentile(figures, hundredths).context("no runs");
     table.budget("since the report was accepted, median", of(&accepted, 50)?, 50.0, "ms");
     table.budget("since the report was accepted, p90", of(&accepted, 90)?, 50.0, "ms");
@@ -42,27 +42,28 @@ pub async fn run(product: Product) -> Result<Table> {
     Ok(table)
 }
 
-async fn once(real: &Real, name: &str) -> Result<(Duration, Duration)> {
+async fn once(real: &RealCluster, name: &str) -> Result<(Duration, Duration)> {
     real.join(&[name.to_owned()]).await?;
     let pod = real.worker_of(name).await?;
-    let mut node = follow(real.nodes(), "", &format!("metadata.name={name}"));
-    node.next().await.context("the watch ends")?;
+    let mut node = watch(real.nodes(), "", &format!("metadata.name={name}"));
+    node.next().await.context("the watch ended")?;
     sleep(REST).await;
     let opened = async move {
         while let Some(node) = node.next().await {
-            if !is_held(&node) {
+            if !has_gate_taint(&node) {
                 return Some(Instant::now());
             }
         }
         None
     };
-    // Looked for from before the write, so that it is not missed while the answer is under way.
+    // Watched from before the write, so that it is not missed while the response is in flight.
     let opened = tokio::spawn(timeout(PATIENCE, opened));
-    // A connection of its own would cost 40 ms more: its first request waits for an acknowledgement.
+    // A new connection would cost 40 ms more: its first request waits for an acknowledgement.
     real.pods().get(&pod.name_any()).await?;
     let sent = Instant::now();
     pass(&real.pods(), &pod).await?;
     let accepted = Instant::now();
-    let opened = opened.await?.ok().flatten().with_context(|| format!("{name} is never opened"))?;
+    let opened =
+        opened.await?.ok().flatten().with_context(|| format!("the taint of {name} is not removed"))?;
     Ok((opened - sent, opened.saturating_duration_since(accepted)))
 }

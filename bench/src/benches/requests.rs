@@ -1,4 +1,4 @@
-//! What one node asks of the API server, from its taint to its label.
+//! The API requests for one node, from its taint to its label.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::embedded;
-use crate::front::Front;
-use crate::hollow::TAINT;
+use crate::counting_server::CountingServer;
+use crate::fake_kubelet::TAINT;
 use crate::process::Controller;
 use crate::table::Table;
 
@@ -25,8 +25,13 @@ pub async fn run(product: Product) -> Result<Table> {
     let (cluster, _) = embedded()?;
     let _actors = actors::start(&cluster, Timing::default());
     let kubelets = Kubelets::start(&cluster, 1, Arc::new(Workers));
-    let front = Front::open(&cluster, None, folder.path()).await?;
-    let controller = Controller::start(&product.controller, &front.kubeconfig, folder.path(), "controller")?;
+    let server = CountingServer::start(&cluster, None, folder.path()).await?;
+    let controller = Controller::start(
+        &product.controller,
+        &server.kubeconfig("controller")?,
+        folder.path(),
+        "controller",
+    )?;
     for n in 0..NODES {
         let taints = vec![json!({"key": TAINT, "value": "true", "effect": "NoSchedule"})];
         kubelets.join(NodeSpec { name: format!("node-{n}"), taints, ..NodeSpec::default() });
@@ -35,13 +40,13 @@ pub async fn run(product: Product) -> Result<Table> {
     let end = Instant::now() + PATIENCE;
     loop {
         let (nodes, pods) = (inside.all("nodes"), inside.all("pods"));
-        let open = nodes.iter().filter(|node| !is_held(node)).count();
+        let open = nodes.iter().filter(|node| !has_gate_taint(node)).count();
         if open == NODES as usize && pods.is_empty() {
             break;
         }
         ensure!(
             Instant::now() < end && kubelets.is_running(),
-            "{open} of {NODES} are open, {} workers are left: {}",
+            "{open} of {NODES} nodes are untainted, {} workers are left: {}",
             pods.len(),
             controller.log_tail()
         );
@@ -50,7 +55,7 @@ pub async fn run(product: Product) -> Result<Table> {
     controller.settle(PATIENCE).await?;
     let mut table = Table::new("API requests for one node that passes first time");
     let (mut writes, mut events) = (0, 0);
-    for (what, n) in front.counts() {
+    for (what, n) in server.counts() {
         let about_lease = what.ends_with("leases");
         match what.split(' ').next() {
             _ if about_lease => continue,
@@ -61,16 +66,16 @@ pub async fn run(product: Product) -> Result<Table> {
         table.figure(format!("{what}, {NODES} nodes"), n.to_string());
     }
     let each = |n: u64| Ok::<_, anyhow::Error>(f64::from(u32::try_from(n)?) / f64::from(NODES));
-    table.budget("writes a node", each(writes)?, 3.0, "");
-    table.budget("Events a node", each(events)?, 1.0, "");
+    table.budget("writes per node", each(writes)?, 3.0, "");
+    table.budget("Events per node", each(events)?, 1.0, "");
     table.note(
-        "Counted by the embedded server, with its scheduler and kubelets and the real checks; the controller is a process \
-         of its own. Requests about the lease are left out; WATCH and LIST are once a start.",
+        "Counted by the embedded server, with its scheduler and kubelets and the real checks; the controller runs in its own \
+         process. Requests for the lease are not counted; WATCH and LIST happen once per start.",
     );
     Ok(table)
 }
 
-fn is_held(node: &Value) -> bool {
+fn has_gate_taint(node: &Value) -> bool {
     let taints = node["spec"]["taints"].as_array();
     taints.into_iter().flatten().any(|taint| taint["key"] == TAINT)
 }

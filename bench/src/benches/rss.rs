@@ -1,4 +1,4 @@
-//! What the controller keeps in memory, from no nodes to fifty thousand.
+//! The memory of the controller, from 0 to 50,000 nodes.
 
 use anyhow::{Context as _, Result};
 use nodekeeper_e2e::product::Product;
@@ -28,9 +28,9 @@ pub async fn run(product: Product) -> Result<Table> {
     table.budget("one more node (1k to 50k)", slope, NODE_KB, "KB");
     table.note(
         "The static binary of the image, as a process of its own, over TLS. Nodes are 9.7 KB of JSON each with 29 labels, \
-         made by the bench's own server (streamed list, bookmark, watch); one in a hundred is new and not Ready, the \
+         served by the bench's own server (streamed list, bookmark, watch); one in a hundred is new and not Ready, the \
          others are verified; each writes its status once in five minutes. VmRSS when the controller has used less \
-         than a tenth of a processor for three seconds, and VmHWM.",
+         than a tenth of a CPU for three seconds, and VmHWM.",
     );
     Ok(table)
 }
@@ -41,12 +41,12 @@ async fn measure(product: &Product, nodes: usize) -> Result<Memory> {
     controller.memory()
 }
 
-#[expect(clippy::cast_precision_loss, reason = "memory of this machine, and not of all machines")]
+#[expect(clippy::cast_precision_loss, reason = "memory sizes are small")]
 fn mib(kib: u64) -> f64 {
     kib as f64 / 1024.0
 }
 
-#[expect(clippy::cast_precision_loss, reason = "so many nodes nobody has")]
+#[expect(clippy::cast_precision_loss, reason = "node counts are small")]
 fn count(nodes: usize) -> f64 {
     nodes as f64
 }

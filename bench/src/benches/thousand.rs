@@ -1,4 +1,4 @@
-//! A thousand nodes at once on a real API server, beside the floor: a client that does nothing but the writes.
+//! A thousand nodes at once on a real API server, compared with the baseline.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,64 +10,64 @@ use kube::api::ListParams;
 use nodekeeper_e2e::product::Product;
 use tokio::time::{Instant, timeout};
 
-use super::floor;
-use crate::follow::follow;
-use crate::hollow::{IN_FLIGHT, Kubelets, is_held};
-use crate::real::{Real, names};
+use super::baseline;
+use crate::fake_kubelet::{IN_FLIGHT, Kubelets, has_gate_taint};
+use crate::real_cluster::{RealCluster, names};
 use crate::table::{Table, short};
+use crate::watch::watch;
 
 const NODES: usize = 1000;
 const ROUNDS: usize = 2;
 const PATIENCE: Duration = Duration::from_mins(5);
 
-/// How long one run took.
 #[derive(Clone, Copy, Debug)]
-struct Took {
+struct Timing {
     open: f64,
     cleared: f64,
     cpu: f64,
 }
 
 pub async fn run(product: Product) -> Result<Table> {
-    let real = Real::start().await?;
+    let real = RealCluster::start().await?;
     let mut kubelets = Kubelets::start(&real.client);
-    let (mut ours, mut floors) = (Vec::new(), Vec::new());
+    let (mut controllers, mut baselines) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
-        let nodes = names(&format!("ours-{round}"), NODES);
-        ours.push(with_controller(&real, &product, &nodes).await?);
+        let nodes = names(&format!("controller-{round}"), NODES);
+        controllers.push(with_controller(&real, &product, &nodes).await?);
         real.clear().await?;
-        let nodes = names(&format!("floor-{round}"), NODES);
-        floors.push(with_floor(&real, &nodes).await?);
+        let nodes = names(&format!("baseline-{round}"), NODES);
+        baselines.push(with_baseline(&real, &nodes).await?);
         real.clear().await?;
         kubelets.check()?;
-        eprintln!("bench: round {round}: {:?}, floor {:?}", ours[round], floors[round]);
+        eprintln!("bench: round {round}: {:?}, baseline {:?}", controllers[round], baselines[round]);
     }
-    let best =
-        |of: fn(&Took) -> f64, runs: &[Took]| runs.iter().map(of).min_by(f64::total_cmp).context("no rounds");
-    let (open, floor) = (best(|took| took.open, &ours)?, best(|took| took.open, &floors)?);
+    let best = |of: fn(&Timing) -> f64, runs: &[Timing]| {
+        runs.iter().map(of).min_by(f64::total_cmp).context("no rounds")
+    };
+    let (open, baseline) = (best(|took| took.open, &controllers)?, best(|took| took.open, &baselines)?);
     let mut table = Table::new("1,000 nodes at once, real API server");
-    table.figure("the floor: all open", format!("{} s", short(floor)));
-    table.figure("the controller: all open", format!("{} s", short(open)));
-    table.budget("ratio", open / floor, 1.25, "");
-    let seconds = |of, runs: &[Took]| Ok::<_, anyhow::Error>(format!("{} s", short(best(of, runs)?)));
-    table.figure("the floor: no pod left", seconds(|took| took.cleared, &floors)?);
-    table.figure("the controller: no pod left", seconds(|took| took.cleared, &ours)?);
-    table.figure("the controller: CPU", seconds(|took| took.cpu, &ours)?);
-    let all = |runs: &[Took]| runs.iter().map(|took| short(took.open)).collect::<Vec<_>>().join(", ");
+    table.figure("baseline: all untainted", format!("{} s", short(baseline)));
+    table.figure("controller: all untainted", format!("{} s", short(open)));
+    table.budget("ratio", open / baseline, 1.25, "");
+    let seconds = |of, runs: &[Timing]| Ok::<_, anyhow::Error>(format!("{} s", short(best(of, runs)?)));
+    table.figure("baseline: no pod left", seconds(|took| took.cleared, &baselines)?);
+    table.figure("controller: no pod left", seconds(|took| took.cleared, &controllers)?);
+    table.figure("controller: CPU", seconds(|took| took.cpu, &controllers)?);
+    let all = |runs: &[Timing]| runs.iter().map(|took| short(took.open)).collect::<Vec<_>>().join(", ");
     table.note(format!(
-        "{ROUNDS} rounds each, in turns, the better one counts (controller {} s, floor {} s). Etcd, kube-apiserver, \
-         kube-controller-manager, kube-scheduler, hollow kubelets that end every worker at once, and the bench share \
-         the machine. The clock begins when the gate is made, or the first pod is; it ends when a watch has seen every \
-         Node without the taint. The floor has {IN_FLIGHT} requests in flight and does for each node: make a Pod of the same \
-         shape, see it end in a watch, patch the Node, delete the Pod. The controller writes an Event besides, and runs \
+        "{ROUNDS} runs each, alternating; the better one counts (controller {} s, baseline {} s). Etcd, kube-apiserver, \
+         kube-controller-manager, kube-scheduler, a fake kubelet that ends every worker at once, and the bench share \
+         the machine. The time starts when the gate or the first pod is created and ends when a watch has shown every Node without \
+         the taint. The baseline has {IN_FLIGHT} requests in flight and for each node creates a Pod of the same shape, \
+         sees it end in a watch, patches the Node and deletes the Pod. The controller also writes an Event, and runs \
          100 workers at once.",
-        all(&ours),
-        all(&floors)
+        all(&controllers),
+        all(&baselines)
     ));
     Ok(table)
 }
 
-async fn with_controller(real: &Real, product: &Product, nodes: &[String]) -> Result<Took> {
+async fn with_controller(real: &RealCluster, product: &Product, nodes: &[String]) -> Result<Timing> {
     real.join(nodes).await?;
     let controller = real.lead(&product.controller, "controller").await?;
     let before = controller.cpu()?;
@@ -79,27 +79,27 @@ async fn with_controller(real: &Real, product: &Product, nodes: &[String]) -> Re
     let cpu = controller.cpu()?.saturating_sub(before).as_secs_f64();
     real.delete_gate().await?;
     controller.stop().await?;
-    Ok(Took { open: (open - start).as_secs_f64(), cleared, cpu })
+    Ok(Timing { open: (open - start).as_secs_f64(), cleared, cpu })
 }
 
-async fn with_floor(real: &Real, nodes: &[String]) -> Result<Took> {
+async fn with_baseline(real: &RealCluster, nodes: &[String]) -> Result<Timing> {
     real.join(nodes).await?;
     let known = real.nodes().list(&ListParams::default()).await?.items;
     let start = Instant::now();
-    let (open, worked) = tokio::join!(all_open(real, nodes), timeout(PATIENCE, floor::run(real, &known)));
-    worked.context("the floor takes for ever")??;
+    let (open, worked) = tokio::join!(all_open(real, nodes), timeout(PATIENCE, baseline::run(real, &known)));
+    worked.context("the baseline timed out")??;
     let open = open?;
     real.no_workers().await?;
-    Ok(Took { open: (open - start).as_secs_f64(), cleared: start.elapsed().as_secs_f64(), cpu: 0.0 })
+    Ok(Timing { open: (open - start).as_secs_f64(), cleared: start.elapsed().as_secs_f64(), cpu: 0.0 })
 }
 
-/// When the last of them was seen without the taint.
-async fn all_open(real: &Real, nodes: &[String]) -> Result<Instant> {
+/// When a watch has shown the last of them without the taint.
+async fn all_open(real: &RealCluster, nodes: &[String]) -> Result<Instant> {
     let mut held: BTreeSet<String> = nodes.iter().cloned().collect();
     let opened = async {
-        let mut seen = follow(real.nodes(), "", "");
+        let mut seen = watch(real.nodes(), "", "");
         while let Some(node) = seen.next().await {
-            if !is_held(&node) {
+            if !has_gate_taint(&node) {
                 held.remove(&node.name_any());
             }
             if held.is_empty() {
@@ -109,6 +109,6 @@ async fn all_open(real: &Real, nodes: &[String]) -> Result<Instant> {
         None
     };
     let opened = timeout(PATIENCE, opened).await.ok().flatten();
-    ensure!(opened.is_some(), "{} of {} are not open after {PATIENCE:?}", held.len(), nodes.len());
-    opened.context("the watch ends")
+    ensure!(opened.is_some(), "{} of {} nodes are tainted after {PATIENCE:?}", held.len(), nodes.len());
+    opened.context("the watch ended")
 }

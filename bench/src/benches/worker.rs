@@ -1,4 +1,4 @@
-//! Edge: what a worker weighs, keeps and takes on a network where all is well.
+//! Edge: the size, memory and run time of a worker whose checks pass.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ use crate::table::{Table, percentile, short};
 
 const RUNS: usize = 40;
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Between two looks at its memory, which is gone when it has ended.
+/// Between two reads of its memory, which is not available after it has exited.
 const LOOK: Duration = Duration::from_micros(200);
 
 pub async fn run(product: Product) -> Result<Table> {
@@ -48,9 +48,9 @@ pub async fn run(product: Product) -> Result<Table> {
     table.budget("wall time, median", of(50)?, 100.0, "ms");
     table.figure("wall time, p90", format!("{} ms", short(of(90)?)));
     table.note(format!(
-        "{RUNS} runs, one after the other, of the static binary, which is all there is in the image, with the default \
+        "{RUNS} runs, one after the other, of the static binary, the only file of the image, with the default \
          checks against a DNS server and the embedded API server on loopback; from spawn to exit. Memory is VmHWM, \
-         looked at every {LOOK:?}."
+         read every {LOOK:?}."
     ));
     Ok(table)
 }
@@ -84,7 +84,7 @@ fn once(binary: &Path, folder: &Path, dns: SocketAddr, api: SocketAddr) -> Resul
     };
     let took = start.elapsed();
     let report = parse(&fs::read_to_string(&log)?)?;
-    ensure!(status.success() && report.verdict == Verdict::Passed, "the worker says {}", report.summary());
-    ensure!(most > 0, "the worker was gone before it could be looked at");
+    ensure!(status.success() && report.verdict == Verdict::Passed, "the worker reports {}", report.summary());
+    ensure!(most > 0, "the worker exited before its memory was read");
     Ok((took, most))
 }

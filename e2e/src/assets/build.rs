@@ -1,4 +1,4 @@
-//! Builds the binaries with Go, into a cache.
+//! Builds the binaries with Go into a cache.
 
 use std::{
     fmt,
@@ -13,12 +13,12 @@ use std::{
 use super::AssetsError;
 use crate::{progress::progress, text};
 
-/// The folder with the Go modules: one for each Kubernetes version, and one for each other program.
+/// The Go modules: one folder per Kubernetes version, and one per other program.
 const MODULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/kubernetes");
 const ETCD_PACKAGE: &str = "go.etcd.io/etcd/server/v3";
 const HELM_PACKAGE: &str = "helm.sh/helm/v4/cmd/helm";
 
-/// What of Karpenter's module is needed besides the program: the kinds that it works with.
+/// The CRDs in Karpenter's module.
 pub(super) const KARPENTER_CRDS: Files = Files {
     of: "sigs.k8s.io/karpenter",
     paths: &[
@@ -30,7 +30,7 @@ pub(super) const KARPENTER_CRDS: Files = Files {
     ],
 };
 
-/// What of kwok's module is needed besides the program: without stages it does nothing.
+/// The stages in kwok's module, without which kwok does nothing.
 pub(super) const KWOK_STAGES: Files = Files {
     of: "sigs.k8s.io/kwok",
     paths: &[
@@ -42,7 +42,7 @@ pub(super) const KWOK_STAGES: Files = Files {
     ],
 };
 
-/// Files of a Go module that go to the cache beside the binary.
+/// Files of a Go module that are cached next to the binary.
 pub(super) struct Files {
     of: &'static str,
     paths: &'static [&'static str],
@@ -51,8 +51,8 @@ pub(super) struct Files {
 impl Files {
     const NONE: Self = Self { of: "", paths: &[] };
 
-    /// Where they are in the folder of the binary. Their names are all different.
-    pub(super) fn beside(&self, binary: &Path) -> Vec<PathBuf> {
+    /// The cached paths. File names are unique.
+    pub(super) fn cached_paths(&self, binary: &Path) -> Vec<PathBuf> {
         self.paths.iter().map(|path| binary.with_file_name(file_name(path))).collect()
     }
 
@@ -60,7 +60,7 @@ impl Files {
         self.paths.iter().all(|path| folder.join(file_name(path)).is_file())
     }
 
-    /// Go has just built something of that module, so it is there.
+    /// Copies the files. Go has downloaded the module before, because it has just built a binary of it.
     fn copy(&self, module: &Path, folder: &Path) -> Result<(), AssetsError> {
         if self.paths.is_empty() {
             return Ok(());
@@ -78,7 +78,7 @@ impl Files {
         let source = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
         for path in self.paths {
             let from = source.join(path);
-            // Not `fs::copy`: Go's are read-only, and ours may be written again.
+            // Not `fs::copy`: Go's files are read-only, and the copies must be writable.
             let content = fs::read(&from).map_err(file_error("cannot read", &from))?;
             let to = folder.join(file_name(path));
             fs::write(&to, content).map_err(file_error("cannot write", &to))?;
@@ -91,17 +91,16 @@ fn file_name(path: &str) -> &str {
     path.rsplit_once('/').map_or(path, |(_, name)| name)
 }
 
-/// One `go build`.
 struct Recipe {
     binary: &'static str,
     package: String,
     linker_flags: String,
     files: &'static Files,
-    /// How long it takes on 2 cores.
+    /// The usual duration on 2 cores.
     usually: &'static str,
 }
 
-/// Returns the folder of Kubernetes `version`, after building those of `binaries` that are not there yet.
+/// Builds missing `binaries` of Kubernetes `version` and returns their folder.
 pub(super) fn kubernetes(
     binaries: &[&'static str],
     version: &str,
@@ -139,7 +138,7 @@ pub(super) fn kubernetes(
     Ok(folder)
 }
 
-/// Returns the path of a binary that has a module of its own, after building it if it is not there yet.
+/// Builds a binary that has its own module, if missing, and returns its path.
 pub(super) fn tool(name: &'static str, cache: &Path) -> Result<PathBuf, AssetsError> {
     let module = Path::new(MODULES).join(name);
     let toolchain = Toolchain::detect(&module)?;
@@ -163,7 +162,7 @@ pub(super) fn tool(name: &'static str, cache: &Path) -> Result<PathBuf, AssetsEr
     Ok(folder.join(name))
 }
 
-/// Builds those of `binaries` that are not in `folder`, each as `how` says: in which module, by which recipe.
+/// Builds those of `binaries` that are not in `folder`. `how` returns the module and recipe of each.
 fn ensure<'m>(
     folder: &Path,
     binaries: &[&'static str],
@@ -189,8 +188,7 @@ fn build(recipe: &Recipe, module: &Path, folder: &Path) -> Result<(), AssetsErro
     progress(&format!("building {binary} ({source}), usually {usually} on 2 cores ..."));
     let begun = Instant::now();
 
-    // A `go build` outlives us if we are killed, so the unfinished file is named after the process that
-    // wanted it.
+    // A `go build` outlives this process if it is killed, so the name of the unfinished file contains the process id.
     let unfinished = folder.join(format!(".{binary}.{}", std::process::id()));
     let output = Command::new("go")
         .args(["build", "-mod=readonly", "-trimpath", "-ldflags", linker_flags, "-o"])
@@ -211,7 +209,7 @@ fn build(recipe: &Recipe, module: &Path, folder: &Path) -> Result<(), AssetsErro
     Ok(())
 }
 
-/// Without a version the server says v0.0.0, and kubectl and Helm refuse things.
+/// Without a version the API server reports v0.0.0, and kubectl and Helm refuse to work.
 fn kubernetes_linker_flags(version: &str) -> String {
     let mut numbers = version.split('.');
     let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
@@ -223,7 +221,7 @@ fn kubernetes_linker_flags(version: &str) -> String {
     format!("-s -w {}", stamps.join(" "))
 }
 
-/// The Go that builds, as far as what it builds depends on it.
+/// The properties of the Go toolchain that affect its output.
 #[derive(Debug, PartialEq)]
 struct Toolchain {
     version: String,
@@ -232,7 +230,7 @@ struct Toolchain {
 }
 
 impl Toolchain {
-    /// Asks in the module's folder, because Go may switch to the toolchain that a module wants.
+    /// Runs in the module's folder, because Go may switch to the toolchain that the module requires.
     fn detect(module: &Path) -> Result<Self, AssetsError> {
         let asked =
             Command::new("go").args(["env", "GOVERSION", "GOOS", "GOARCH"]).current_dir(module).output();
@@ -275,15 +273,15 @@ fn known_versions(modules: &Path) -> Result<Vec<String>, AssetsError> {
     Ok(versions)
 }
 
-/// Of everything that a small module's binary depends on, so that an edit builds it anew. Differing between
-/// Rust versions would do no harm.
+/// A hash of all sources of a small module, so that a change causes a rebuild. The hash may differ between Rust
+/// versions.
 fn fingerprint(module: &Path) -> Result<u64, AssetsError> {
     let mut hasher = DefaultHasher::new();
     for name in ["go.mod", "go.sum", "main.go"] {
         let path = module.join(name);
         match fs::read(&path) {
             Ok(content) => hasher.write(&content),
-            // Without dependencies there are no sums, and without a main of our own there is no main.
+            // A module without dependencies has no go.sum, and one without code of ours has no main.go.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(file_error("cannot read", &path)(error)),
         }
@@ -305,7 +303,7 @@ fn required_version<'a>(go_mod: &'a str, module: &str) -> Option<&'a str> {
         .find_map(|line| line.trim().strip_prefix(module)?.split_whitespace().next()?.strip_prefix('v'))
 }
 
-/// Held until dropped, also by the kernel's hand when we are killed.
+/// Held until dropped; the kernel releases it if the process is killed.
 fn lock(folder: &Path) -> Result<File, AssetsError> {
     let path = folder.join(".lock");
     let file = File::create(&path).map_err(file_error("cannot create", &path))?;
@@ -316,7 +314,7 @@ fn lock(folder: &Path) -> Result<File, AssetsError> {
     Ok(file)
 }
 
-/// What builds left behind that were killed; an orphaned `go build` that writes one again harms nobody.
+/// Removes unfinished files of killed builds. An orphaned `go build` that writes one again does no harm.
 fn remove_leftovers(folder: &Path) -> Result<(), AssetsError> {
     for entry in fs::read_dir(folder).map_err(file_error("cannot read", folder))?.flatten() {
         let name = entry.file_name();
@@ -338,7 +336,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cache_key_has_everything_that_the_binaries_depend_on() {
+    fn the_cache_key_contains_all_inputs() {
         let toolchain = Toolchain::parse("go1.26.8\nlinux\namd64\n").unwrap();
         assert_eq!(toolchain.cache_key("1.36.4", "3.6.4"), "v1.36.4-etcd3.6.4-go1.26.8-linux-amd64");
     }
@@ -371,19 +369,19 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_added_to_the_list_are_fetched_though_the_binary_is_there() {
+    fn added_files_are_copied_although_the_binary_exists() {
         let folder = tempfile::tempdir().unwrap();
         for path in &KWOK_STAGES.paths[1..] {
             fs::write(folder.path().join(file_name(path)), "").unwrap();
         }
         assert!(Files::NONE.are_in(folder.path()) && !KWOK_STAGES.are_in(folder.path()));
-        let beside = KWOK_STAGES.beside(&folder.path().join("kwok"));
-        fs::write(&beside[0], "").unwrap();
+        let cached = KWOK_STAGES.cached_paths(&folder.path().join("kwok"));
+        fs::write(&cached[0], "").unwrap();
         assert!(KWOK_STAGES.are_in(folder.path()));
     }
 
     #[test]
-    fn an_unknown_version_is_an_error_that_lists_the_known_ones() {
+    fn an_unknown_version_is_an_error_with_the_known_ones() {
         let error = kubernetes(&[], "0.1.2", Path::new("/nowhere")).unwrap_err().to_string();
         for part in ["0.1.2", super::super::DEFAULT_VERSION, "README.md"] {
             assert!(error.contains(part), "{part} is missing in: {error}");
@@ -391,14 +389,14 @@ mod tests {
     }
 
     #[test]
-    fn the_server_learns_its_version_from_the_linker() {
+    fn the_version_is_set_by_linker_flags() {
         let flags = kubernetes_linker_flags("1.34.4");
         assert!(flags.contains("-X k8s.io/component-base/version.gitVersion=v1.34.4"), "{flags}");
         assert!(flags.contains("-X k8s.io/client-go/pkg/version.gitMinor=34"), "{flags}");
     }
 
     #[test]
-    fn what_killed_builds_left_is_removed_and_nothing_else() {
+    fn only_remains_of_killed_builds_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         for name in [".lock", "etcd", ".etcd.4711", ".kube-apiserver.1"] {
             fs::write(folder.path().join(name), "").unwrap();

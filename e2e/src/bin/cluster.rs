@@ -1,28 +1,28 @@
-//! A cluster with real nodes that stays up between commands: `make cluster-up` and `make cluster-down`.
+//! A cluster with real nodes that keeps running between commands: `make cluster-up` and `make cluster-down`.
 
 use std::{env, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context as _, bail};
 use nodekeeper_e2e::{
-    assets::Settings, image::Image, is_unavailable, nodes::NodeOptions, standing::Standing,
+    assets::Settings, image::Image, is_unavailable, nodes::NodeOptions, persistent_cluster::PersistentCluster,
 };
 
 const HELP: &str = "\
-Holds one cluster with real nodes, in the background.
+Runs one cluster with real nodes in the background.
 
 usage: cluster up [--nodes N] [--image NAME=BINARY]... [--taint KEY]...
        cluster down
 
-  up              starts it if it is not up, and says how to reach it
-    --nodes N       how many nodes; 3 unless told
-    --image N=B     puts an image of that name that runs that binary on every node
+  up              starts the cluster if it is not running, and prints how to reach it
+    --nodes N       the number of nodes; 3 by default
+    --image N=B     adds an image N with the binary B to every node
     --taint KEY     registers nodes with this taint (NoSchedule)
-  down            ends it and removes everything that it made
+  down            stops the cluster and removes everything it created
 
-exit code: 0 done, 1 failed, 3 cannot be had on this machine (not root, no Go, no apt-get)
+exit code: 0 done, 1 failed, 3 not possible on this machine (not root, no Go, no apt-get)
 ";
 
-/// What the background process is started with; for nobody else.
+/// The internal command of the background process.
 const HOLD: &str = "hold";
 
 fn parse(arguments: &[String]) -> anyhow::Result<NodeOptions> {
@@ -48,17 +48,17 @@ fn parse(arguments: &[String]) -> anyhow::Result<NodeOptions> {
 
 async fn run() -> anyhow::Result<()> {
     let arguments: Vec<_> = env::args().skip(1).collect();
-    let standing = Standing::of(Settings::from_env()?);
+    let cluster = PersistentCluster::of(Settings::from_env()?);
     match arguments.split_first().map(|(command, rest)| (command.as_str(), rest)) {
         Some(("up", rest)) => {
-            // Refused here rather than in the background.
+            // Invalid arguments are refused here rather than in the background process.
             parse(rest)?;
             let mut hold = vec![HOLD.to_owned()];
             hold.extend_from_slice(rest);
-            println!("{}", standing.up(&env::current_exe()?, &hold)?);
+            println!("{}", cluster.up(&env::current_exe()?, &hold)?);
         }
-        Some((HOLD, rest)) => standing.hold(parse(rest)?).await?,
-        Some(("down", [])) => println!("{}", standing.down()?),
+        Some((HOLD, rest)) => cluster.hold(parse(rest)?).await?,
+        Some(("down", [])) => println!("{}", cluster.down()?),
         Some(("--help" | "-h", _)) => print!("{HELP}"),
         _ => bail!("what shall be done?\n\n{HELP}"),
     }
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_understood_or_refused() {
+    fn arguments_are_parsed_or_refused() {
         assert_eq!(parsed("").unwrap().count, 3);
         let options = parsed("--nodes 5 --image a.b/c:1=/bin/sh --taint node-ready/unverified").unwrap();
         assert_eq!((options.count, options.images[0].name()), (5, "a.b/c:1"));

@@ -1,4 +1,4 @@
-//! `make images`: the static binaries that go into images, as tests run them.
+//! `make images`: builds the static binaries that go into images.
 
 use std::process::ExitCode;
 

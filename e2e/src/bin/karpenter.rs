@@ -1,4 +1,4 @@
-//! Sees to it that a real Karpenter can run here, and kwok for the nodes that it makes.
+//! Builds Karpenter and kwok.
 
 use std::{env, process::ExitCode};
 
@@ -10,11 +10,11 @@ use nodekeeper_e2e::{
 
 const HELP: &str = "\
 Makes sure that Karpenter (with its kwok provider) and kwok are there, builds them with Go if they are not (4 minutes on
-2 cores, once, besides the control plane), and prints where they are.
+2 cores, once, in addition to the control plane), and prints where they are.
 
 usage: karpenter [--help]
 
-exit code: 0 done, 1 failed, 3 cannot be had on this machine (no Go)
+exit code: 0 done, 1 failed, 3 not possible on this machine (no Go)
 ";
 
 fn run() -> anyhow::Result<()> {

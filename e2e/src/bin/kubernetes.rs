@@ -1,4 +1,4 @@
-//! Sees to it that the Kubernetes binaries are there, and can hold a control plane for people to look at.
+//! Builds the Kubernetes binaries. Can also keep a control plane running for manual tests.
 
 use std::{env, process::ExitCode};
 
@@ -11,16 +11,16 @@ use nodekeeper_e2e::{
 };
 
 const HELP: &str = "\
-Makes sure that etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kubectl are there, builds
-them with Go if they are not (8 minutes on 2 cores, once), and prints their folder.
+Makes sure that etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kubectl exist, builds
+missing ones with Go (8 minutes on 2 cores, once), and prints their folder.
 
 usage: kubernetes [--kube VERSION] [--hold]
 
   --kube VERSION  another Kubernetes version; also KUBE=VERSION
-  --hold          then start a control plane, say how to reach it, and stay until ctrl-c
+  --hold          then start a control plane, print how to reach it, and run until Ctrl-C
   --help          this
 
-exit code: 0 done, 1 failed, 3 cannot be had on this machine (no Go)
+exit code: 0 done, 1 failed, 3 not possible on this machine (no Go)
 ";
 
 struct Arguments {
@@ -65,7 +65,7 @@ async fn run() -> anyhow::Result<()> {
     let [kubeconfig, kubectl] = paths.map(|path| shell_word(&path.to_string_lossy()));
     println!("export KUBECONFIG={kubeconfig}\n{kubectl} get namespaces");
     eprintln!("ctrl-c ends it");
-    // However we end, the cluster's reaper ends the cluster.
+    // The cluster's reaper stops the cluster when this process exits.
     std::future::pending().await
 }
 

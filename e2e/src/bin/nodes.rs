@@ -1,4 +1,4 @@
-//! Sees to it that real nodes can run here: packages, kubelet, kube-proxy, `CoreDNS`, and Helm to install things on them.
+//! Prepares real nodes: packages, kubelet, kube-proxy, `CoreDNS` and Helm.
 
 use std::{env, process::ExitCode};
 
@@ -10,12 +10,12 @@ use nodekeeper_e2e::{
 
 const HELP: &str = "\
 Makes sure that real nodes can run on this machine: installs Debian packages (containerd, runc, CNI plugins, nftables,
-iptables, conntrack), builds kubelet, kube-proxy, CoreDNS and Helm with Go (5 minutes on 2 cores, once, besides the
+iptables, conntrack), builds kubelet, kube-proxy, CoreDNS and Helm with Go (5 minutes on 2 cores, once, in addition to the
 control plane), and prints where they are.
 
 usage: nodes [--help]
 
-exit code: 0 done, 1 failed, 3 cannot be had on this machine (not root, no Go, no apt-get)
+exit code: 0 done, 1 failed, 3 not possible on this machine (not root, no Go, no apt-get)
 ";
 
 fn run() -> anyhow::Result<()> {

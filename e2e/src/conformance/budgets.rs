@@ -1,4 +1,4 @@
-//! `PodDisruptionBudgets`, and the controller that counts their pods.
+//! `PodDisruptionBudgets`, and the disruption controller that counts their pods.
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
@@ -27,13 +27,13 @@ cases!["budgets":
 
 const BUDGETS: &str = "policy/v1/poddisruptionbudgets";
 
-/// Makes a budget; its path.
+/// Creates a budget and returns its path.
 pub(super) async fn make(c: &Ctx, name: &str, spec: Value) -> Result<String> {
     c.create(&c.path(BUDGETS), budget(name, spec)).await?;
     Ok(c.path(&format!("{BUDGETS}/{name}")))
 }
 
-/// Makes a pod `app: a` that runs, as a kubelet would say; its path.
+/// Creates a running pod `app: a`, with the status a kubelet would set, and returns its path.
 pub(super) async fn running(c: &Ctx, name: &str, ready: bool, change: Value) -> Result<String> {
     let labelled = with(objects::pod(name), json!({"metadata": {"labels": {"app": "a"}}}));
     let (path, _) = c.pod_of(with(labelled, change)).await?;
@@ -41,14 +41,14 @@ pub(super) async fn running(c: &Ctx, name: &str, ready: bool, change: Value) -> 
     Ok(path)
 }
 
-/// Says what a kubelet would.
+/// Patches the pod's status like a kubelet.
 pub(super) async fn say(c: &Ctx, pod: &str, phase: &str, ready: bool) -> Result<()> {
     let ready = if ready { "True" } else { "False" };
     let status = json!({"status": {"phase": phase, "conditions": [{"type": "Ready", "status": ready}]}});
     c.merge(&format!("{pod}/status"), status).await?.ok(200).map(drop)
 }
 
-/// Waits until the controller has counted: pods, how many of them should be healthy, how many are, how many may go.
+/// Waits until the controller has counted: expected pods, desired healthy, current healthy, disruptions allowed.
 pub(super) async fn counts(c: &Ctx, path: &str, counts: [i64; 4]) -> Result<Value> {
     let [expected, desired, current, allowed] = counts;
     c.until(path, |budget| {
@@ -85,7 +85,7 @@ async fn bounds_are_checked(c: &Ctx) -> Result<()> {
     c.post(&path, &budget("a", both)).await?.invalid(&["spec"])?;
     c.post(&path, &budget("a", json!({"minAvailable": true}))).await?.fails(400, "BadRequest")?;
     c.post(&path, &budget("a", json!({"minAvailable": "100%"}))).await?.ok(201)?;
-    // Neither is fine, and allows nothing.
+    // Setting neither is valid and allows no disruption.
     c.post(&path, &budget("b", json!({}))).await?.ok(201).map(drop)
 }
 
@@ -201,7 +201,8 @@ async fn percentage_of_pods_of_nobody(c: &Ctx) -> Result<()> {
     counts(c, &missing, [0, 0, 2, 0]).await.map(drop)
 }
 
-/// Makes a workload that its controller leaves alone, because it is being deleted and held; as an owner.
+/// Creates a workload that is being deleted and held by a finalizer, so that its controller ignores it; returns it as
+/// an owner reference.
 async fn held(c: &Ctx, resource: &str, name: &str, body: Value) -> Result<Value> {
     let path = c.path(&format!("apps/v1/{resource}"));
     let held = json!({"metadata": {"finalizers": ["example.com/hold"]}, "spec": {"replicas": 0}});
@@ -224,7 +225,7 @@ async fn share_of_a_replica_set(c: &Ctx) -> Result<()> {
     for name in ["p", "q", "r"] {
         running(c, name, true, owned.clone()).await?;
     }
-    // Five are wanted, three are there: the share is of five, rounded up.
+    // Five replicas are wanted and three exist: the percentage applies to five, rounded up.
     let path = make(c, "share", json!({"minAvailable": "30%"})).await?;
     counts(c, &path, [5, 2, 3, 1]).await?;
     let path = make(c, "missing", json!({"maxUnavailable": "30%"})).await?;
@@ -256,7 +257,7 @@ async fn share_of_a_deployment(c: &Ctx) -> Result<()> {
     let two = held(c, "replicasets", "two", body).await?;
     running(c, "p", true, json!({"metadata": {"ownerReferences": [one]}})).await?;
     running(c, "q", true, json!({"metadata": {"ownerReferences": [two]}})).await?;
-    // What the Deployment wants counts, once.
+    // The replicas of the Deployment count, once.
     let path = make(c, "share", json!({"maxUnavailable": 5})).await?;
     counts(c, &path, [6, 1, 2, 1]).await.map(drop)
 }
@@ -272,7 +273,7 @@ async fn controller_without_a_size(c: &Ctx) -> Result<()> {
     };
     let failed = c.until(&path, failed).await?;
     is(&failed, "/status/disruptionsAllowed", 0)?;
-    // Whole pods can be counted all the same.
+    // Absolute numbers can still be evaluated.
     let path = make(c, "number", json!({"minAvailable": 0})).await?;
     counts(c, &path, [1, 0, 1, 1]).await.map(drop)
 }

@@ -1,4 +1,4 @@
-//! Custom resource definitions: their life, discovery, and what they may say.
+//! Custom resource definitions: lifecycle, discovery and validation.
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
@@ -27,7 +27,6 @@ cases!["crd":
     names_in_use_are_not_accepted,
 ];
 
-/// A definition of the case's own group.
 fn definition(c: &Ctx, plural: &str, kind: &str) -> Value {
     let schema = json!({"type": "object", "properties": {
         "spec": {"type": "object", "properties": {"a": {"type": "integer"}}},
@@ -63,7 +62,7 @@ fn at(c: &Ctx, plural: &str) -> String {
     format!("{CRDS}/{plural}.{}", group(c))
 }
 
-/// Makes the definition and waits for it; the path of its objects.
+/// Creates the definition, waits until it is served, and returns the path of its objects.
 async fn define(c: &Ctx, body: Value) -> Result<String> {
     let made = c.create(CRDS, body).await?;
     established(c.client(), super::check::text(&made, "/metadata/name")?).await?;
@@ -114,7 +113,10 @@ async fn appears_in_discovery(c: &Ctx) -> Result<()> {
     for verb in ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"] {
         ensure!(list(&thing, "/verbs")?.iter().any(|v| v == verb), "no {verb} in {thing}");
     }
-    ensure!(!list(&found, "/resources")?.iter().any(|r| r["name"] == "things/status"), "a status nobody has");
+    ensure!(
+        !list(&found, "/resources")?.iter().any(|r| r["name"] == "things/status"),
+        "a status subresource that is not defined"
+    );
     let groups = c.until("/apis", |groups| groups.to_string().contains(&group)).await?;
     let mine = list(&groups, "/groups")?.iter().find(|g| g["name"] == group).cloned().unwrap_or_default();
     is(&mine, "/preferredVersion/version", "v1")
@@ -178,7 +180,7 @@ async fn deletion_takes_its_objects(c: &Ctx) -> Result<()> {
         Ok(())
     })
     .await?;
-    // Made anew, it has nothing of the old ones.
+    // A definition created again has none of the old objects.
     let path = define(c, definition(c, "things", "Thing")).await?;
     is(&c.read(&path).await?, "/items", json!([]))
 }
@@ -195,7 +197,7 @@ async fn new_schema_takes_effect(c: &Ctx) -> Result<()> {
         reply.invalid(&["spec.a"]).map(drop)
     })
     .await?;
-    // What was stored before stays readable; what is left as it is may stay so.
+    // Objects stored before stay readable, and unchanged fields stay valid.
     is(&c.read(&format!("{path}/a")).await?, "/spec/a", 50)?;
     c.merge(&format!("{path}/a"), json!({"metadata": {"labels": {"l": "1"}}})).await?.ok(200)?;
     c.merge(&format!("{path}/a"), json!({"spec": {"a": 51}})).await?.invalid(&["spec.a"]).map(drop)

@@ -36,7 +36,7 @@ cases!["crd_values":
     kind_is_filled_in_nowhere,
 ];
 
-/// Creates a widget with this spec beside its size.
+/// Creates a widget with this spec and a size.
 async fn post(c: &Ctx, spec: Value) -> Result<super::http::Reply> {
     let path = c.widgets().await?;
     let unnamed = json!({"metadata": {"name": null, "generateName": "w-"}});
@@ -128,7 +128,7 @@ async fn several_failures_at_once(c: &Ctx) -> Result<()> {
 async fn defaults_on_create(c: &Ctx) -> Result<()> {
     let made = post(c, json!({})).await?.ok(201)?;
     is(&made, "/spec", json!({"size": 3, "color": "red", "deep": {"level": 1}}))?;
-    // Only below what is there.
+    // Defaults apply only below objects that exist.
     is(&post(c, json!({"deep": {"level": 5}})).await?.ok(201)?, "/spec/deep", json!({"level": 5}))?;
     is(&post(c, json!({"deep": {}})).await?.ok(201)?, "/spec/deep", json!({"level": 1}))
 }
@@ -157,7 +157,7 @@ async fn null_takes_the_default(c: &Ctx) -> Result<()> {
         widget
     };
     is(&c.create(&path, body("a", "color")).await?, "/spec/color", "red")?;
-    // Without a default and not nullable, it is as if it were not there.
+    // Null without a default and not nullable is dropped.
     absent(&c.create(&path, body("b", "plain")).await?, "/spec/plain")?;
     c.post(&path, &body("c", "size")).await?.invalid(&["spec.size"]).map(drop)
 }
@@ -263,11 +263,11 @@ async fn cluster_scope(c: &Ctx) -> Result<()> {
     let inside = c.path(&format!("{}/v1/gadgets", c.run.group()));
     let reply = c.get(&inside).await?;
     ensure!(reply.status == 404, "a cluster-scoped kind is in a namespace: {}", reply.status);
-    // Without a status subresource all but metadata is the spec.
+    // Without a status subresource, everything but metadata counts as spec.
     let patched = c.merge(&format!("{path}/{name}"), json!({"status": {"a": 1}})).await?.ok(200)?;
     is(&patched, "/metadata/generation", 2)?;
     is(&patched, "/status/a", 1)?;
-    // And a namespaced kind is nowhere else than in one.
+    // A namespaced kind cannot be created at cluster scope.
     c.widgets().await?;
     let outside = format!("/apis/{}/v1/widgets", c.run.group());
     let reply = c.post(&outside, &c.widget("a")).await?;

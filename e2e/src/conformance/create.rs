@@ -1,4 +1,4 @@
-//! Creating objects: what the server fills in, what it refuses.
+//! Creating objects: what the server fills in and what it refuses.
 
 use anyhow::{Result, ensure};
 use serde_json::json;
@@ -51,7 +51,7 @@ async fn answers_with_kind_and_version(c: &Ctx) -> Result<()> {
     let lease = c.create(&c.path("coordination.k8s.io/v1/leases"), objects::lease("a")).await?;
     is(&lease, "/kind", "Lease")?;
     is(&lease, "/apiVersion", "coordination.k8s.io/v1")?;
-    // Both may be left out: the path says it.
+    // Both may be omitted: the path determines them.
     let made = c.create(&c.path("v1/configmaps"), json!({"metadata": {"name": "b"}})).await?;
     is(&made, "/kind", "ConfigMap")?;
     is(&made, "/apiVersion", "v1")
@@ -86,7 +86,7 @@ async fn makes_a_name_from_generate_name(c: &Ctx) -> Result<()> {
     let made = c.create(&path, json!({"metadata": {"generateName": "some-"}})).await?;
     let name = text(&made, "/metadata/name")?;
     let suffix = name.strip_prefix("some-").unwrap_or_default();
-    // No vowels and no digits that look like letters.
+    // No vowels, and no digits that look like letters.
     let plain = suffix.chars().all(|letter| "bcdfghjklmnpqrstvwxz2456789".contains(letter));
     ensure!(suffix.len() == 5 && plain, "the suffix of {name} is not five plain characters");
     is(&made, "/metadata/generateName", "some-")?;
@@ -134,7 +134,7 @@ async fn refuses_invalid_names(c: &Ctx) -> Result<()> {
     c.post(&c.path("v1/configmaps"), &objects::config_map(&long)).await?.invalid(&["metadata.name"])?;
     let node = objects::node("Not-a-node", c.ns());
     c.post("/api/v1/nodes", &node).await?.invalid(&["metadata.name"])?;
-    // A namespace and a service are one label, without dots.
+    // Names of namespaces and services are single labels without dots.
     let namespace = json!({"metadata": {"name": "with.dot"}});
     c.post("/api/v1/namespaces", &namespace).await?.invalid(&["metadata.name"])?;
     c.post(&c.path("v1/services"), &objects::service("with.dot")).await?.invalid(&["metadata.name"]).map(drop)
@@ -145,7 +145,7 @@ async fn refuses_another_namespace_in_the_body(c: &Ctx) -> Result<()> {
     c.post(&c.path("v1/configmaps"), &body).await?.fails(400, "BadRequest")?;
     let widget = with(c.widget("a"), json!({"metadata": {"namespace": "default"}}));
     c.post(&c.widgets().await?, &widget).await?.fails(400, "BadRequest")?;
-    // Where there are no namespaces it is dropped.
+    // For cluster-scoped kinds the field is dropped.
     let node = with(objects::node(&c.name("a"), c.ns()), json!({"metadata": {"namespace": "default"}}));
     absent(&c.create("/api/v1/nodes", node).await?, "/metadata/namespace")
 }
@@ -215,7 +215,7 @@ async fn keeps_status_of_nodes(c: &Ctx) -> Result<()> {
     is(&node, "/status/capacity/cpu", "4")?;
     is(&node, "/status/nodeInfo/bootID", "one")?;
     is(&node, "/status/conditions/0/status", "True")?;
-    // Without a status subresource the status is a field like any other.
+    // Without a status subresource, status is an ordinary field.
     let gadget = with(c.gadget(&c.name("g")), json!({"status": {"phase": "Up"}}));
     is(&c.create(&c.gadgets().await?, gadget).await?, "/status/phase", "Up")
 }
@@ -227,7 +227,7 @@ async fn dry_run_persists_nothing(c: &Ctx) -> Result<()> {
     present(&made, "/metadata/creationTimestamp")?;
     absent(&made, "/metadata/resourceVersion")?;
     c.get(&format!("{path}/a")).await?.fails(404, "NotFound")?;
-    // All checks are made all the same.
+    // Validation still applies.
     let bad = objects::config_map("BAD");
     c.post(&format!("{path}?dryRun=All"), &bad).await?.invalid(&["metadata.name"])?;
     c.post(&format!("{path}?dryRun=Some"), &objects::config_map("b")).await?.fails(422, "Invalid").map(drop)

@@ -1,4 +1,4 @@
-//! What a case works with: a client, a namespace of its own, names nobody else uses, and a list of what to remove.
+//! The context of a case: a client, its own namespace, unique names, and a list of objects to remove.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,21 +13,20 @@ use tokio::time::{Instant, sleep, timeout};
 use super::http::{Call, JSON, JSON_PATCH, MERGE_PATCH, Reply, STRATEGIC_PATCH, Watch};
 use super::objects;
 
-/// How long a controller may take for what it is asked to do.
+/// How long a controller may take.
 pub(super) const PATIENCE: Duration = Duration::from_secs(55);
-/// The pause between two looks.
 const POLL: Duration = Duration::from_millis(100);
 
-/// What the cases of one run share.
+/// State that the cases of one run share.
 pub(super) struct Run {
     pub client: kube::Client,
     /// Unique among runs on the same server.
     pub id: String,
-    /// The namespaced kind with a schema and a status subresource, made on first use.
+    /// The namespaced kind with a schema and a status subresource, created on first use.
     widgets: OnceCell<()>,
-    /// The cluster-scoped kind without either, made on first use.
+    /// The cluster-scoped kind without either, created on first use.
     gadgets: OnceCell<()>,
-    /// The namespaces to remove at the end: a controller busy with them would delay the cases that wait for it.
+    /// Namespaces to remove at the end: their removal would delay cases that wait for controllers.
     namespaces: Mutex<Vec<String>>,
 }
 
@@ -55,7 +54,7 @@ impl Run {
         established(client, &name).await
     }
 
-    /// Removes what the cases shared and left; waits for nothing.
+    /// Removes shared and leftover objects without waiting.
     pub async fn clean_up(&self) {
         let namespaces = std::mem::take(&mut *self.namespaces.lock().unwrap_or_else(PoisonError::into_inner));
         for name in namespaces {
@@ -71,10 +70,9 @@ impl Run {
     }
 }
 
-/// Where CRDs are.
 pub(super) const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
-/// Waits until a CRD's kind can be used.
+/// Waits until a CRD is established.
 pub(super) async fn established(client: &kube::Client, name: &str) -> Result<()> {
     eventually(PATIENCE, || async {
         let path = format!("{CRDS}/{name}");
@@ -93,14 +91,13 @@ pub(super) async fn established(client: &kube::Client, name: &str) -> Result<()>
     .await
 }
 
-/// What one case works with.
 pub(super) struct Ctx {
     pub run: Arc<Run>,
     /// Unique among cases and runs; a DNS label.
     pub id: String,
-    /// The namespace, made with the first request that goes into it.
+    /// The namespace, created with the first request that needs it.
     namespace: OnceCell<()>,
-    /// Paths of what was made, oldest first.
+    /// Paths of created objects, oldest first.
     made: Mutex<Vec<String>>,
 }
 
@@ -119,7 +116,7 @@ impl Ctx {
         &self.id
     }
 
-    /// A cluster-scoped name of the case's own.
+    /// A unique cluster-scoped name.
     pub fn name(&self, suffix: &str) -> String {
         format!("{}-{suffix}", self.id)
     }
@@ -137,7 +134,7 @@ impl Ctx {
         format!("/{prefix}/{version}/namespaces/{}/{rest}", self.ns())
     }
 
-    /// Sends a request; notes what a create made.
+    /// Sends a request and records what it creates.
     pub async fn send(&self, call: Call<'_>) -> Result<Reply> {
         if call.path.contains(&format!("/namespaces/{}/", self.ns())) {
             self.namespace.get_or_try_init(|| self.make_namespace()).await?;
@@ -153,7 +150,7 @@ impl Ctx {
         Ok(reply)
     }
 
-    /// Makes clean-up remove this too.
+    /// Adds an object to the clean-up.
     pub fn note(&self, path: String) {
         self.made.lock().unwrap_or_else(PoisonError::into_inner).push(path);
     }
@@ -212,28 +209,26 @@ impl Ctx {
         Watch::open(self.client(), path, JSON).await
     }
 
-    /// A create that must work.
     pub async fn create(&self, path: &str, body: Value) -> Result<Value> {
         self.post(path, &body).await?.ok(201)
     }
 
-    /// A read that must work.
     pub async fn read(&self, path: &str) -> Result<Value> {
         self.get(path).await?.ok(200)
     }
 
-    /// Makes a `ConfigMap` with `data: {a: "1"}`; its path and what the server made of it.
+    /// Creates a `ConfigMap` with `data: {a: "1"}` and returns its path and the server's response.
     pub async fn config_map(&self, name: &str) -> Result<(String, Value)> {
         let made = self.create(&self.path("v1/configmaps"), objects::config_map(name)).await?;
         Ok((self.path(&format!("v1/configmaps/{name}")), made))
     }
 
-    /// Makes a pod that no scheduler cares for; its path and what the server made of it.
+    /// Creates a pod that no scheduler handles and returns its path and the server's response.
     pub async fn pod(&self, name: &str) -> Result<(String, Value)> {
         self.pod_of(objects::pod(name)).await
     }
 
-    /// Makes this pod as soon as its namespace is ready for pods.
+    /// Creates this pod as soon as its namespace accepts pods.
     pub async fn pod_of(&self, pod: Value) -> Result<(String, Value)> {
         self.service_account().await?;
         let made = self.create(&self.path("v1/pods"), pod).await?;
@@ -247,7 +242,7 @@ impl Ctx {
         eventually(PATIENCE, || async { self.read(&path).await.map(drop) }).await
     }
 
-    /// Makes an unregistered Node of the case's own; its path and what the server made of it.
+    /// Creates a Node without a kubelet and returns its path and the server's response.
     pub async fn node(&self, suffix: &str) -> Result<(String, Value)> {
         let name = self.name(suffix);
         let made = self.create("/api/v1/nodes", objects::node(&name, &self.id)).await?;
@@ -261,12 +256,11 @@ impl Ctx {
         Ok(self.path(&format!("{group}/v1/widgets")))
     }
 
-    /// A widget's body.
     pub fn widget(&self, name: &str) -> Value {
         objects::widget(&self.run.group(), name)
     }
 
-    /// Makes a widget; its path and what the server made of it.
+    /// Creates a widget and returns its path and the server's response.
     pub async fn make_widget(&self, name: &str) -> Result<(String, Value)> {
         let path = self.widgets().await?;
         let made = self.create(&path, self.widget(name)).await?;
@@ -280,12 +274,11 @@ impl Ctx {
         Ok(format!("/apis/{group}/v1/gadgets"))
     }
 
-    /// A gadget's body.
     pub fn gadget(&self, name: &str) -> Value {
         json!({"apiVersion": format!("{}/v1", self.run.group()), "kind": "Gadget", "metadata": {"name": name}})
     }
 
-    /// Reads until the object is as wanted, and returns it.
+    /// Polls until the object satisfies the predicate, and returns it.
     pub async fn until(&self, path: &str, wanted: impl Fn(&Value) -> bool) -> Result<Value> {
         eventually(PATIENCE, || async {
             let object = self.read(path).await?;
@@ -295,7 +288,7 @@ impl Ctx {
         .await
     }
 
-    /// Waits until there is nothing at this path.
+    /// Waits until the object is gone.
     pub async fn gone(&self, path: &str) -> Result<()> {
         eventually(PATIENCE, || async {
             let reply = self.get(path).await?;
@@ -305,7 +298,8 @@ impl Ctx {
         .await
     }
 
-    /// Removes what the case made, newest first, whatever holds it. Failures are of no interest: most of it is gone.
+    /// Removes the objects of the case, newest first, including their finalizers. Errors are ignored: most objects
+    /// are gone.
     pub async fn clean_up(&self) {
         let made = std::mem::take(&mut *self.made.lock().unwrap_or_else(PoisonError::into_inner));
         let client = self.client();
@@ -319,7 +313,8 @@ impl Ctx {
                     let free = json!({"metadata": {"finalizers": null}});
                     drop(Call::new(Method::PATCH, path).body(MERGE_PATCH, &free).send(client).await);
                 }
-                // What is in the namespace goes with it, once nothing holds it; pods would wait for a kubelet.
+                // Deleting the namespace removes its content unless a finalizer holds it; pods would wait for a
+                // kubelet.
                 if !path.contains(&format!("/namespaces/{}/", self.ns())) || body["kind"] == "Pod" {
                     let now = json!({"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0});
                     drop(Call::new(Method::DELETE, path).body(JSON, &now).send(client).await);
@@ -330,7 +325,7 @@ impl Ctx {
     }
 }
 
-/// Tries until it works; after `patience`, the last failure.
+/// Retries until success; returns the last error after `patience`.
 pub(super) async fn eventually<T, F: Future<Output = Result<T>>>(
     patience: Duration,
     attempt: impl Fn() -> F,

@@ -1,4 +1,4 @@
-//! Deleting objects: what is answered, preconditions, collections, the grace of pods.
+//! Deleting objects: responses, preconditions, collections, and grace periods of pods.
 
 use anyhow::{Result, ensure};
 use serde_json::json;
@@ -165,9 +165,9 @@ async fn collection_with_finalizers(c: &Ctx) -> Result<()> {
     present(&left, "/items/0/metadata/deletionTimestamp")
 }
 
-/// Makes a pod on a node without a kubelet; its path.
+/// Creates a pod on a node without a kubelet and returns its path.
 async fn bound(c: &Ctx, name: &str) -> Result<String> {
-    // It must exist: pods of missing nodes are removed by a controller.
+    // The node must exist: the pod garbage collector removes pods of missing nodes.
     let node = c.name("nowhere");
     if c.get(&format!("/api/v1/nodes/{node}")).await?.status == 404 {
         c.node("nowhere").await?;
@@ -190,7 +190,7 @@ async fn scheduled_pod_waits_for_its_grace_period(c: &Ctx) -> Result<()> {
     is(&answer, "/metadata/deletionGracePeriodSeconds", 20)?;
     is(&answer, "/metadata/generation", 2)?;
     is(&answer, "/status/phase", "Pending")?;
-    // The time is when the grace is over, not when the request came.
+    // The deletion timestamp is the end of the grace period, not the time of the request.
     let created: jiff::Timestamp = super::check::text(&answer, "/metadata/creationTimestamp")?.parse()?;
     let deleted: jiff::Timestamp = super::check::text(&answer, "/metadata/deletionTimestamp")?.parse()?;
     let apart = deleted.as_second() - created.as_second();

@@ -134,14 +134,17 @@ async fn health(c: &Ctx) -> Result<()> {
     Ok(())
 }
 
-/// What the worker's `api` check asks. The object is answered and never kept.
+/// The request of the worker's `api` check. The server responds with the object and does not store it.
 async fn who_am_i(c: &Ctx) -> Result<()> {
     let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
     let asked = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
-    let told = c.post(path, &asked).await?.ok(201)?;
-    is(&told, "/kind", "SelfSubjectReview")?;
-    ensure!(!text(&told, "/status/userInfo/username")?.is_empty(), "{told}");
-    ensure!(list(&told, "/status/userInfo/groups")?.iter().any(|g| g == "system:authenticated"), "{told}");
+    let review = c.post(path, &asked).await?.ok(201)?;
+    is(&review, "/kind", "SelfSubjectReview")?;
+    ensure!(!text(&review, "/status/userInfo/username")?.is_empty(), "{review}");
+    ensure!(
+        list(&review, "/status/userInfo/groups")?.iter().any(|g| g == "system:authenticated"),
+        "{review}"
+    );
     c.get(path).await?.fails(405, "MethodNotAllowed")?;
     let found = c.read("/apis/authentication.k8s.io/v1").await?;
     is(&resource(&found, "selfsubjectreviews")?, "/verbs", json!(["create"]))

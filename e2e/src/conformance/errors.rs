@@ -1,4 +1,4 @@
-//! How the server says no to a request it cannot make sense of.
+//! Error responses to invalid requests.
 
 use anyhow::{Result, ensure};
 use http::Method;
@@ -80,7 +80,7 @@ async fn method_not_allowed(c: &Ctx) -> Result<()> {
     let path = c.path("v1/configmaps");
     c.put(&path, &objects::config_map("a")).await?.fails(405, "MethodNotAllowed")?;
     c.merge(&path, json!({})).await?.fails(405, "MethodNotAllowed")?;
-    // Objects are made in a namespace, not in all of them.
+    // Objects are created in one namespace, not in all.
     c.post("/api/v1/configmaps", &objects::config_map("a")).await?.fails(405, "MethodNotAllowed")?;
     // Namespaces cannot be deleted as a collection.
     c.delete("/api/v1/namespaces").await?.fails(405, "MethodNotAllowed")?;
@@ -97,7 +97,7 @@ async fn unsupported_patch_type(c: &Ctx) -> Result<()> {
     let (path, _) = c.config_map("a").await?;
     let call = Call::new(Method::PATCH, &path).body("application/json", &json!({}));
     c.send(call).await?.fails(415, "UnsupportedMediaType")?;
-    // No schema says how a custom resource's lists are merged.
+    // Lists of custom resources have no merge keys.
     let (path, _) = c.make_widget("a").await?;
     c.strategic(&path, json!({"spec": {"size": 4}})).await?.fails(415, "UnsupportedMediaType").map(drop)
 }

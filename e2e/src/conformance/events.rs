@@ -1,4 +1,4 @@
-//! Events: two APIs, one set of objects.
+//! Events: two API groups, one set of objects.
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
@@ -123,7 +123,7 @@ async fn repeat_by_series(c: &Ctx) -> Result<()> {
     let series = json!({"series": {"count": 3, "lastObservedTime": "2026-01-01T00:00:05.000000Z"}});
     is(&c.merge(&format!("{path}/a"), series).await?.ok(200)?, "/series/count", 3)?;
     is(&c.read(&c.path("v1/events/a")).await?, "/series/count", 3)?;
-    // The rest is written once.
+    // The other fields are immutable.
     c.merge(&format!("{path}/a"), json!({"note": "other"})).await?.fails(422, "Invalid").map(drop)
 }
 

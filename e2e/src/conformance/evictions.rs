@@ -1,4 +1,4 @@
-//! `pods/eviction`: a deletion that asks the pod's budget first.
+//! `pods/eviction`: a deletion that respects the pod's budget.
 
 use anyhow::{Result, ensure};
 use http::Method;
@@ -33,7 +33,6 @@ cases!["evictions":
     two_budgets_are_one_too_many,
 ];
 
-/// Evicts a pod, with these options.
 async fn evict(c: &Ctx, pod: &str, options: Value) -> Result<Reply> {
     let name = pod.rsplit('/').next().unwrap_or_default();
     let body = json!({"apiVersion": "policy/v1", "kind": "Eviction",
@@ -45,7 +44,6 @@ async fn post(c: &Ctx, pod: &str, body: &Value) -> Result<Reply> {
     c.send(Call::new(Method::POST, &format!("{pod}/eviction")).body(JSON, body).once()).await
 }
 
-/// The one cause of a refusal.
 fn refusal(reply: Reply) -> Result<Value> {
     let body = reply.fails(429, "TooManyRequests")?;
     is(&body, "/message", "Cannot evict pod as it would violate the pod's disruption budget.")?;
@@ -87,7 +85,7 @@ async fn body_must_fit_the_path(c: &Ctx) -> Result<()> {
     }
     let before = c.read(&pod).await?;
     absent(&before, "/metadata/deletionTimestamp")?;
-    // What the path says need not be repeated.
+    // Fields given by the path may be omitted.
     post(c, &pod, &json!({"metadata": {"name": "p"}})).await?.ok(201)?;
     c.gone(&pod).await
 }
@@ -99,7 +97,7 @@ async fn only_post(c: &Ctx) -> Result<()> {
     c.delete(&path).await?.fails(405, "MethodNotAllowed").map(drop)
 }
 
-/// A client that writes `delete_options` believes in a precondition that nobody sees.
+/// A misspelled `delete_options` is refused: its precondition would be ignored silently.
 async fn misspelt_options_are_ignored(c: &Ctx) -> Result<()> {
     let pod = running(c, "p", true, json!({})).await?;
     let body = json!({"metadata": {"name": "p"}, "delete_options": {"preconditions": {"uid": "another"}}});
@@ -143,7 +141,7 @@ async fn rehearsal_by_query_and_by_options(c: &Ctx) -> Result<()> {
     evict(c, &pod, json!({"dryRun": ["All"]})).await?.ok(201)?;
     ensure!(before == c.read(&pod).await?, "a rehearsal changed the pod");
     is(&c.read(&budget).await?, "/status/disruptionsAllowed", 1)?;
-    // It is refused as the real thing would be.
+    // A dry run is refused like a real request.
     c.merge(&budget, json!({"spec": {"minAvailable": 1}})).await?.ok(200)?;
     counts(c, &budget, [1, 1, 1, 0]).await?;
     refusal(evict(c, &pod, json!({"dryRun": ["All"]})).await?).map(drop)
@@ -179,7 +177,7 @@ async fn budget_lets_one_go(c: &Ctx) -> Result<()> {
     let (one, two) = (running(c, "p", true, json!({})).await?, running(c, "q", true, json!({})).await?);
     counts(c, &budget, [2, 1, 2, 1]).await?;
     evict(c, &one, Value::Null).await?.ok(201)?;
-    // Without a wait: the server itself has counted, not only the controller.
+    // Without waiting: the API server itself has decremented the budget, not only the controller.
     refusal(evict(c, &two, Value::Null).await?)?;
     c.gone(&one).await?;
     counts(c, &budget, [1, 1, 1, 0]).await?;
@@ -203,7 +201,7 @@ async fn budget_keeps_its_books(c: &Ctx) -> Result<()> {
     text(&booked, "/status/disruptedPods/p.with.dots")?;
     let insufficient = condition(&booked, "DisruptionAllowed").cloned().unwrap_or_default();
     is(&insufficient, "/reason", "InsufficientPods")?;
-    // Once it is being deleted it is no longer awaited.
+    // A pod that is being deleted does not block others.
     counts(c, &path, [2, 1, 1, 0]).await?;
     c.until(&path, |budget| budget.pointer("/status/disruptedPods").is_none()).await.map(drop)
 }

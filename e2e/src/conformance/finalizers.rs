@@ -1,4 +1,4 @@
-//! Finalizers, and objects on their way out.
+//! Finalizers, and objects that are being deleted.
 
 use anyhow::{Result, ensure};
 use serde_json::json;
@@ -22,7 +22,7 @@ cases!["finalizers":
     deletion_cannot_be_undone,
 ];
 
-/// Makes a `ConfigMap` held by two finalizers and deletes it; its path and its last state.
+/// Creates a `ConfigMap` with two finalizers and deletes it; returns its path and last state.
 async fn deleting(c: &Ctx) -> Result<(String, serde_json::Value)> {
     let held = json!({"metadata": {"finalizers": ["example.com/a", "example.com/b"]}});
     c.create(&c.path("v1/configmaps"), with(objects::config_map("a"), held)).await?;
@@ -48,7 +48,7 @@ async fn hold_a_custom_resource(c: &Ctx) -> Result<()> {
     let answer = c.delete(&path).await?.ok(200)?;
     is(&answer, "/kind", "Widget")?;
     present(&answer, "/metadata/deletionTimestamp")?;
-    // To be deleted is a change of what is wanted.
+    // Setting the deletion timestamp increments the generation.
     is(&answer, "/metadata/generation", 2)?;
     is(&answer, "/metadata/deletionGracePeriodSeconds", 0)
 }

@@ -1,4 +1,4 @@
-//! The garbage collector: owners, dependents and the three ways to delete; namespaces.
+//! The garbage collector: owners, dependents and the three propagation policies; namespaces.
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
@@ -166,7 +166,6 @@ async fn owned_custom_resources_follow(c: &Ctx) -> Result<()> {
     c.gone(&map).await
 }
 
-/// Makes a second namespace; its name.
 async fn namespace(c: &Ctx) -> Result<String> {
     let name = c.name("other");
     c.create("/api/v1/namespaces", json!({"metadata": {"name": name}})).await?;
@@ -213,7 +212,7 @@ async fn namespace_in_deletion_takes_nothing_new(c: &Ctx) -> Result<()> {
         c.post(&format!("{path}/configmaps"), &objects::config_map("b")).await?.fails(403, "Forbidden")?;
     is(&failed, "/details/kind", "configmaps")?;
     is(&failed, "/details/causes/0/reason", "NamespaceTerminating")?;
-    // What is there can still be changed.
+    // Existing objects can still be changed.
     c.merge(&format!("{path}/configmaps/a"), json!({"data": {"b": "2"}})).await?.ok(200).map(drop)
 }
 

@@ -1,5 +1,4 @@
-//! Requests as a client sends them and replies as it sees them: no typed API in between, so that a status code,
-//! a `Status` body and a header can be asserted on.
+//! Raw requests and responses, so that cases can assert on status codes, `Status` bodies and headers.
 
 use std::time::Duration;
 
@@ -17,20 +16,19 @@ pub(super) const JSON_PATCH: &str = "application/json-patch+json";
 pub(super) const MERGE_PATCH: &str = "application/merge-patch+json";
 pub(super) const STRATEGIC_PATCH: &str = "application/strategic-merge-patch+json";
 
-/// How long a watch may stay silent where an event is due.
+/// How long a case waits for an expected watch event.
 const WATCH_PATIENCE: Duration = Duration::from_secs(20);
 
-/// How often a server may say "not now".
+/// How often a request is retried after 429.
 const NOT_NOW: u32 = 20;
 
-/// One request, to be filled in and sent.
 pub(super) struct Call<'a> {
     pub method: Method,
     pub path: &'a str,
     pub content_type: Option<&'a str>,
     pub accept: &'a str,
     pub body: Vec<u8>,
-    /// Whether a 429 is the answer that is asked about, not a "not now".
+    /// Whether a 429 is the expected response, so that it is not retried.
     pub once: bool,
 }
 
@@ -56,7 +54,6 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// Takes a 429 for an answer.
     pub fn once(mut self) -> Self {
         self.once = true;
         self
@@ -74,7 +71,7 @@ impl<'a> Call<'a> {
 
     async fn open(self, client: &kube::Client) -> Result<http::Response<Body>> {
         let what = format!("{} {}", self.method, self.path);
-        // A space is the one character of our selectors that a URI cannot hold.
+        // Selectors contain spaces, which are not valid in a URI.
         let uri = self.path.replace(' ', "%20");
         let mut tries = 0;
         loop {
@@ -84,7 +81,7 @@ impl<'a> Call<'a> {
             }
             let request = request.body(Body::from(self.body.clone())).context(what.clone())?;
             let response = client.send(request).await.context(what.clone())?;
-            // "Not now": a real server says so while it makes room for a custom kind.
+            // A real server responds with 429 while it sets up storage for a custom kind.
             let not_now = response.status() == StatusCode::TOO_MANY_REQUESTS && !self.once;
             if !not_now || tries == NOT_NOW {
                 return Ok(response);
@@ -95,17 +92,17 @@ impl<'a> Call<'a> {
     }
 }
 
-/// A reply, with the request it answers for the failure message.
+/// A response, with its request for failure messages.
 #[derive(Debug)]
 pub(super) struct Reply {
     pub what: String,
     pub status: u16,
-    /// The JSON body; a body that is not JSON as a string.
+    /// The JSON body; a body that is not JSON is stored as a string.
     pub body: Value,
 }
 
 impl Reply {
-    /// The body of a reply that must have this status code.
+    /// Returns the body if the status code is `status`.
     pub fn ok(self, status: u16) -> Result<Value> {
         ensure!(
             self.status == status,
@@ -117,7 +114,7 @@ impl Reply {
         Ok(self.body)
     }
 
-    /// The body of a reply that must be a failure `Status` with this code and reason.
+    /// Returns the body if it is a failure `Status` with this code and reason.
     pub fn fails(self, code: u16, reason: &str) -> Result<Value> {
         let Self { what, status, body } = self;
         ensure!(status == code, "{what}: wanted {code} {reason}, got {status}: {}", brief(&body));
@@ -135,7 +132,7 @@ impl Reply {
         Ok(body)
     }
 
-    /// A 422 whose causes name exactly these fields, each once or more.
+    /// Returns the body of a 422 whose causes name exactly these fields.
     pub fn invalid(self, fields: &[&str]) -> Result<Value> {
         let body = self.fails(422, "Invalid")?;
         let mut got: Vec<&str> = check::list(&body, "/details/causes")?
@@ -151,7 +148,6 @@ impl Reply {
     }
 }
 
-/// A watch that is open.
 pub(super) struct Watch {
     what: String,
     body: Body,
@@ -169,7 +165,7 @@ impl Watch {
         Ok(Self { what: format!("watch {path}"), body: response.into_body(), buffer: Vec::new() })
     }
 
-    /// The next event, or `None` when the server has ended the watch.
+    /// The next event, or `None` at the end of the watch.
     pub async fn next(&mut self) -> Result<Option<Value>> {
         loop {
             if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
@@ -193,21 +189,21 @@ impl Watch {
         }
     }
 
-    /// The object of the next event, which must be of this type.
+    /// The object of the next event, which must have this type.
     pub async fn event(&mut self, kind: &str) -> Result<Value> {
         let Some(mut event) = self.next().await? else { bail!("{}: ended, wanted {kind}", self.what) };
         ensure!(event["type"] == kind, "{}: wanted {kind}, got {}", self.what, brief(&event));
         Ok(event["object"].take())
     }
 
-    /// The next event must be of this type and about the object of this name.
+    /// The next event, which must have this type and name.
     pub async fn about(&mut self, kind: &str, name: &str) -> Result<Value> {
         let object = self.event(kind).await?;
         check::is(&object, "/metadata/name", name).with_context(|| self.what.clone())?;
         Ok(object)
     }
 
-    /// Reads on to the first event of this type about this name.
+    /// Skips to the first event of this type and name.
     pub async fn until(&mut self, kind: &str, name: &str) -> Result<Value> {
         loop {
             let Some(mut event) = self.next().await? else { bail!("{}: ended, wanted {kind}", self.what) };
@@ -218,7 +214,7 @@ impl Watch {
     }
 }
 
-/// A body for a failure message, without the part nobody reads.
+/// The body without managed fields, for failure messages.
 pub(super) fn brief(body: &Value) -> String {
     let mut body = body.clone();
     if let Some(metadata) = body.get_mut("metadata").and_then(Value::as_object_mut) {

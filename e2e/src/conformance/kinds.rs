@@ -1,4 +1,4 @@
-//! What single built-in kinds do that others do not.
+//! Behaviour that is specific to single built-in kinds.
 
 use anyhow::{Result, ensure};
 use serde_json::json;
@@ -59,7 +59,7 @@ async fn service_gets_an_address(c: &Ctx) -> Result<()> {
     is(&made, "/spec/ports/0", json!({"port": 80, "protocol": "TCP", "targetPort": 80}))?;
     is(&made, "/spec/ipFamilies", json!(["IPv4"]))?;
     is(&made, "/status", json!({"loadBalancer": {}}))?;
-    // It stays, also where an update leaves it out.
+    // The value stays if an update omits it.
     let put = c.put(&c.path("v1/services/a"), &objects::service("a")).await?.ok(200)?;
     is(&put, "/spec/clusterIP", address)?;
     let moved = json!({"spec": {"clusterIP": "10.96.0.99", "clusterIPs": ["10.96.0.99"]}});
@@ -157,7 +157,7 @@ async fn event_needs_its_namespace(c: &Ctx) -> Result<()> {
     };
     c.create(&c.path("v1/events"), event(c.ns())).await?;
     c.post(&c.path("v1/events"), &event("default")).await?.fails(422, "Invalid")?;
-    // What is in no namespace is spoken of in `default`.
+    // Events about cluster-scoped objects are in `default`.
     c.post(&c.path("v1/events"), &event("")).await?.fails(422, "Invalid")?;
     c.create("/api/v1/namespaces/default/events", event("")).await.map(drop)
 }
@@ -171,7 +171,7 @@ async fn endpoint_slice_addresses(c: &Ctx) -> Result<()> {
     is(&made, "/endpoints/0/conditions/ready", true)?;
     let wrong = with(objects::endpoint_slice("b"), json!({"endpoints": [{"addresses": ["fd00::1"]}]}));
     let failed = c.post(&path, &wrong).await?.fails(422, "Invalid")?;
-    // Some versions name the address, some the list.
+    // Some versions report the address, some the list.
     ensure!(text(&failed, "/details/causes/0/field")?.starts_with("endpoints[0].addresses"), "{failed}");
     let all = c.read(&format!("{path}?labelSelector=kubernetes.io/service-name=s")).await?;
     ensure!(names(&all)? == ["a"], "{:?}", names(&all)?);

@@ -1,11 +1,11 @@
-//! The node lifecycle: taints from conditions, nodes that fall silent, what becomes of their pods.
+//! The node lifecycle controller: taints from conditions, nodes without heartbeats, and their pods.
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use super::check::{absent, condition, is, present, tainted};
 use super::ctx::{Ctx, PATIENCE, eventually};
-use super::hollow::{Hollow, NOT_READY};
+use super::fake_kubelet::{FakeKubelet, NOT_READY};
 use super::objects::{self, with};
 
 cases!["lifecycle":
@@ -31,7 +31,7 @@ const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 async fn node_that_says_nothing_loses_its_taint(c: &Ctx) -> Result<()> {
     let (path, made) = c.node("a").await?;
     ensure!(tainted(&made, NOT_READY, "NoSchedule"), "{}", made["spec"]);
-    // Without a Ready condition there is nothing to derive it from.
+    // Without a Ready condition there is nothing to derive the taint from.
     let node = c.until(&path, |node| !tainted(node, NOT_READY, "NoSchedule")).await?;
     absent(&node, "/status/conditions")
 }
@@ -40,7 +40,7 @@ async fn node_that_is_not_ready_keeps_its_taint(c: &Ctx) -> Result<()> {
     let status = json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}});
     c.create("/api/v1/nodes", with(objects::node(&c.name("a"), c.ns()), status)).await?;
     let path = format!("/api/v1/nodes/{}", c.name("a"));
-    // Once this has been seen to, the rest has been looked at too.
+    // When this taint is set, the controller has processed the other conditions too.
     c.merge(&path, json!({"spec": {"unschedulable": true}})).await?.ok(200)?;
     let node = c.until(&path, |node| tainted(node, UNSCHEDULABLE, "NoSchedule")).await?;
     ensure!(tainted(&node, NOT_READY, "NoSchedule"), "{}", node["spec"]);
@@ -49,15 +49,15 @@ async fn node_that_is_not_ready_keeps_its_taint(c: &Ctx) -> Result<()> {
 
 async fn ready_removes_the_taint(c: &Ctx) -> Result<()> {
     let node =
-        Hollow::start(c, "a", json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}}))
+        FakeKubelet::start(c, "a", json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}}))
             .await?;
     let read = c.read(&node.path).await?;
     is(&read, "/spec/taints", json!([{"key": "case", "value": c.ns(), "effect": "NoSchedule"}]))
 }
 
 async fn not_ready_again_is_tainted(c: &Ctx) -> Result<()> {
-    let _other = Hollow::start(c, "b", json!({})).await?;
-    let node = Hollow::start(c, "a", json!({})).await?;
+    let _other = FakeKubelet::start(c, "b", json!({})).await?;
+    let node = FakeKubelet::start(c, "a", json!({})).await?;
     node.ready(c, "False").await?;
     let both = |node: &Value| tainted(node, NOT_READY, "NoSchedule") && tainted(node, NOT_READY, "NoExecute");
     let read = c.until(&node.path, both).await?;
@@ -70,7 +70,7 @@ async fn not_ready_again_is_tainted(c: &Ctx) -> Result<()> {
 }
 
 async fn cordon_is_a_taint(c: &Ctx) -> Result<()> {
-    let node = Hollow::start(c, "a", json!({})).await?;
+    let node = FakeKubelet::start(c, "a", json!({})).await?;
     c.merge(&node.path, json!({"spec": {"unschedulable": true}})).await?.ok(200)?;
     c.until(&node.path, |node| tainted(node, UNSCHEDULABLE, "NoSchedule")).await?;
     c.merge(&node.path, json!({"spec": {"unschedulable": null}})).await?.ok(200)?;
@@ -80,7 +80,7 @@ async fn cordon_is_a_taint(c: &Ctx) -> Result<()> {
 }
 
 async fn pressure_is_a_taint(c: &Ctx) -> Result<()> {
-    let node = Hollow::start(c, "a", json!({})).await?;
+    let node = FakeKubelet::start(c, "a", json!({})).await?;
     let set = |status: &str| {
         json!({"status": {"conditions": [
             {"type": "MemoryPressure", "status": status}, {"type": "DiskPressure", "status": status},
@@ -99,7 +99,7 @@ async fn foreign_taints_are_left_alone(c: &Ctx) -> Result<()> {
     let gate = json!({"spec": {"taints": [
         {"key": "example.com/gate", "effect": "NoSchedule"}, {"key": "node.kubernetes.io/mine", "effect": "NoSchedule"},
     ]}});
-    let node = Hollow::start(c, "a", gate.clone()).await?;
+    let node = FakeKubelet::start(c, "a", gate.clone()).await?;
     node.ready(c, "False").await?;
     c.until(&node.path, |node| tainted(node, NOT_READY, "NoSchedule")).await?;
     node.ready(c, "True").await?;
@@ -109,7 +109,7 @@ async fn foreign_taints_are_left_alone(c: &Ctx) -> Result<()> {
     is(&read, "/spec/taints", gate["spec"]["taints"].clone())
 }
 
-/// A pod on a node, put there past the scheduler; its path.
+/// Creates a pod on a node, bypassing the scheduler, and returns its path.
 async fn pod_on(c: &Ctx, node: &str, name: &str, tolerations: Value) -> Result<String> {
     let mut spec = json!({"spec": {"nodeName": node}});
     spec["spec"]["tolerations"] = tolerations;
@@ -197,8 +197,8 @@ fn unreachable(node: &Value) -> bool {
 }
 
 async fn silent_node_becomes_unknown(c: &Ctx) -> Result<()> {
-    let other = Hollow::start(c, "b", json!({})).await?;
-    let node = Hollow::start(c, "a", json!({})).await?;
+    let other = FakeKubelet::start(c, "b", json!({})).await?;
+    let node = FakeKubelet::start(c, "a", json!({})).await?;
     node.stop();
     let read = c.until(&node.path, |node| unknown(node) && unreachable(node)).await?;
     let ready = condition(&read, "Ready").cloned().unwrap_or_default();
@@ -212,26 +212,26 @@ async fn silent_node_becomes_unknown(c: &Ctx) -> Result<()> {
 }
 
 async fn pods_of_a_silent_node_are_not_ready(c: &Ctx) -> Result<()> {
-    let _other = Hollow::start(c, "b", json!({})).await?;
-    let node = Hollow::start(c, "a", json!({})).await?;
+    let _other = FakeKubelet::start(c, "b", json!({})).await?;
+    let node = FakeKubelet::start(c, "a", json!({})).await?;
     let pod = pod_on(c, &node.name, "p", json!([])).await?;
     let stays = pod_on(c, &node.name, "stays", json!([])).await?;
     let up = json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}});
     c.strategic(&format!("{pod}/status"), up).await?.ok(200)?;
     node.stop();
     c.until(&pod, |pod| condition(pod, "Ready").is_some_and(|c| c["status"] == "False")).await?;
-    // They tolerate it for five minutes, as they were given.
+    // By default pods tolerate it for five minutes.
     let stays = c.read(&stays).await?;
     absent(&stays, "/metadata/deletionTimestamp")
 }
 
 async fn silent_node_comes_back(c: &Ctx) -> Result<()> {
-    let _other = Hollow::start(c, "b", json!({})).await?;
-    let mut node = Hollow::start(c, "a", json!({})).await?;
+    let _other = FakeKubelet::start(c, "b", json!({})).await?;
+    let mut node = FakeKubelet::start(c, "a", json!({})).await?;
     node.stop();
     c.until(&node.path, |node| unknown(node) && unreachable(node)).await?;
-    // Its first words may come before its lease is seen, and are overwritten: a kubelet repeats them.
-    node.beat_again(c);
+    // The first status may arrive before its lease is seen and be overwritten: a kubelet repeats it.
+    node.resume_heartbeat(c);
     let read = eventually(PATIENCE, || async {
         node.ready(c, "True").await?;
         let node = c.read(&node.path).await?;
@@ -251,7 +251,7 @@ async fn pods_of_a_deleted_node_are_removed(c: &Ctx) -> Result<()> {
     c.delete(&path).await?.ok(200)?;
     let mut patience = 0;
     loop {
-        // A silent watch is given up after a while, and the collector takes longer.
+        // A quiet watch is given up after a while, and the garbage collector takes longer.
         let url = format!("{all}?watch=true&resourceVersion={}", super::check::rv(&since)?);
         let mut watch = c.watch(&url).await?;
         match watch.until("DELETED", "p").await {

@@ -1,4 +1,4 @@
-//! Listing: order, envelopes, pages, consistency, and the other shapes a list can be asked for.
+//! Listing: order, envelopes, pagination, consistency, and other representations.
 
 use anyhow::{Result, ensure};
 use serde_json::json;
@@ -37,7 +37,7 @@ const PARTIAL: &str = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s
 const PARTIAL_LIST: &str = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io";
 const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
 
-/// Makes leases of these names; the path of the collection. Nobody else makes leases in a case's namespace.
+/// Creates leases with these names and returns the path of the collection. A case's namespace has no other leases.
 async fn leases(c: &Ctx, names: &[&str]) -> Result<String> {
     let path = c.path("coordination.k8s.io/v1/leases");
     for name in names {
@@ -54,7 +54,7 @@ async fn envelope_of_a_built_in_kind(c: &Ctx) -> Result<()> {
     present(&all, "/metadata/resourceVersion")?;
     absent(&all, "/metadata/continue")?;
     absent(&all, "/metadata/remainingItemCount")?;
-    // The list says it for all.
+    // The list contains kind and version once.
     absent(&all, "/items/0/kind")?;
     absent(&all, "/items/0/apiVersion")?;
     is(&all, "/items/0/metadata/name", "a")
@@ -119,7 +119,7 @@ async fn pages(c: &Ctx) -> Result<()> {
     ensure!(names(&third)? == ["e"], "{:?}", names(&third)?);
     absent(&third, "/metadata/continue")?;
     absent(&third, "/metadata/remainingItemCount")?;
-    // A page that holds all is no page.
+    // A page that contains everything has no continue token.
     let all = c.read(&format!("{path}?limit=5")).await?;
     absent(&all, "/metadata/continue")?;
     let rest = c.read(&format!("{path}?continue={token}")).await?;
@@ -147,7 +147,7 @@ async fn selectors_go_with_pages(c: &Ctx) -> Result<()> {
     }
     let first = c.read(&format!("{path}?limit=2&labelSelector=l=1")).await?;
     ensure!(names(&first)? == ["a", "b"], "{:?}", names(&first)?);
-    // How many more match is not known.
+    // The number of further matches is not known.
     absent(&first, "/metadata/remainingItemCount")?;
     let token = text(&first, "/metadata/continue")?;
     let second = c.read(&format!("{path}?limit=2&labelSelector=l=1&continue={token}")).await?;
@@ -174,7 +174,7 @@ async fn bad_continue_tokens(c: &Ctx) -> Result<()> {
     c.get(&format!("{path}?limit=1&continue=nonsense")).await?.fails(400, "BadRequest")?;
     let first = c.read(&format!("{path}?limit=1")).await?;
     let token = text(&first, "/metadata/continue")?;
-    // The token holds the resource version.
+    // The token contains the resource version.
     let both = format!("{path}?limit=1&continue={token}&resourceVersion={}", rv(&first)?);
     c.get(&both).await?.fails(400, "BadRequest").map(drop)
 }
@@ -298,7 +298,7 @@ async fn partial_metadata(c: &Ctx) -> Result<()> {
     let all = c.get_as(&c.widgets().await?, PARTIAL_LIST).await?.ok(200)?;
     is(&all, "/kind", "PartialObjectMetadataList")?;
     absent(&all, "/items/0/spec")?;
-    // One that is not of a list is not to be had of a list, but another type may be.
+    // A representation that lists do not support is refused, unless another accepted one is.
     c.get_as(&c.path("v1/configmaps"), PARTIAL).await?.fails(406, "NotAcceptable")?;
     let either = format!("{PARTIAL_LIST},application/json");
     is(&c.get_as(&c.path("v1/configmaps"), &either).await?.ok(200)?, "/kind", "PartialObjectMetadataList")

@@ -1,8 +1,8 @@
-//! What a client of the Kubernetes API may rely on, as cases that run against any server: a real kube-apiserver with
-//! its controller-manager and scheduler is the judge, `sim` is the accused.
+//! Conformance cases for a Kubernetes API server. A real kube-apiserver with controller-manager and scheduler defines
+//! the expected behaviour; `sim` must match it.
 //!
-//! A case is one `async fn(&Ctx) -> Result<()>` and its name in the `cases!` line of its file. It must hold on a paused
-//! tokio clock in process as well as on a real socket: it waits with tokio only, and never reads the wall clock.
+//! A case is an `async fn(&Ctx) -> Result<()>`. It runs on a paused tokio clock in process as well as on a real
+//! socket: it waits with tokio only, and never reads the wall clock.
 
 #![allow(clippy::similar_names, reason = "a path and a patch are what most cases are about")]
 
@@ -10,7 +10,7 @@
 mod registry;
 mod check;
 mod ctx;
-mod hollow;
+mod fake_kubelet;
 mod http;
 mod objects;
 
@@ -49,45 +49,37 @@ use tokio::time::{Instant, timeout};
 
 use ctx::{Ctx, Run};
 
-/// No case may take longer.
+/// The timeout of a case.
 const CASE_DEADLINE: Duration = Duration::from_secs(90);
-/// Nor a slow one.
+/// The timeout of a slow case.
 const SLOW_CASE_DEADLINE: Duration = Duration::from_mins(3);
 
 type Body = for<'a> fn(&'a Ctx) -> BoxFuture<'a, Result<()>>;
 
-/// One thing that must be true of the server.
 pub struct Case {
-    /// The part of the API it belongs to.
     pub group: &'static str,
-    /// What it shows.
     pub name: &'static str,
     slow: bool,
     run: Body,
 }
 
-/// How one case ended.
 pub struct Outcome {
-    /// The part of the API it belongs to.
     pub group: &'static str,
-    /// What it shows.
     pub name: &'static str,
-    /// What was found instead, if anything.
     pub result: Result<()>,
-    /// How long it took on tokio's clock, without the clean-up.
+    /// The duration on tokio's clock, without clean-up.
     pub took: Duration,
 }
 
-/// All cases, by group.
 #[must_use]
 pub fn cases() -> Vec<Case> {
     registry::GROUPS.iter().flat_map(|group| group().into_iter()).collect()
 }
 
-/// Runs the cases whose `group/name` contains `filter`, at most `concurrency` at a time, and cleans up what they made.
-/// The outcomes are in the order of [`cases`].
+/// Runs the cases whose `group/name` contains `filter`, at most `concurrency` at a time, and cleans up. The outcomes
+/// are in the order of [`cases`].
 ///
-/// The client must not try again by itself (`Config::default_retry`), or a case never sees a 504.
+/// The client must not retry by itself (`Config::default_retry`), or a case never sees a 504.
 pub async fn run(client: kube::Client, filter: Option<&str>, concurrency: usize) -> Vec<Outcome> {
     let shared = Arc::new(Run::new(client));
     let mut chosen: Vec<(usize, Case)> = cases()

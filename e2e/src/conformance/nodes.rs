@@ -1,11 +1,11 @@
-//! Nodes as objects.
+//! Node objects.
 
 use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::check::{absent, is};
 use super::ctx::Ctx;
-use super::hollow::NOT_READY;
+use super::fake_kubelet::NOT_READY;
 use super::objects::{self, with};
 
 cases!["nodes":
@@ -43,7 +43,7 @@ async fn info_is_always_there(c: &Ctx) -> Result<()> {
 }
 
 async fn is_tainted_at_birth(c: &Ctx) -> Result<()> {
-    // Also one that says it is ready.
+    // Also a node that reports Ready.
     for (name, conditions) in [
         ("a", json!([])),
         ("b", json!([{"type": "Ready", "status": "False"}])),
@@ -51,7 +51,7 @@ async fn is_tainted_at_birth(c: &Ctx) -> Result<()> {
     ] {
         let body = with(objects::node(&c.name(name), c.ns()), json!({"status": {"conditions": conditions}}));
         let made = c.create("/api/v1/nodes", body).await?;
-        // After the taints that came with it.
+        // After the taints given by the client.
         is(&made, "/spec/taints/0/key", "case")?;
         is(&made, "/spec/taints/1", json!({"key": NOT_READY, "effect": "NoSchedule"}))?;
     }

@@ -1,4 +1,4 @@
-//! The smallest bodies that the server accepts, to be changed by the cases.
+//! Minimal valid bodies, which the cases modify.
 
 use serde_json::{Value, json};
 
@@ -31,12 +31,12 @@ pub(super) fn config_map(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"a": "1"}})
 }
 
-/// A pod for a scheduler that does not exist, so that nobody else writes to it.
+/// A pod of a scheduler that does not exist, so that no component modifies it.
 pub(super) fn pod(name: &str) -> Value {
-    with(bare_pod(name), json!({"spec": {"schedulerName": "nobody"}}))
+    with(bare_pod(name), json!({"spec": {"schedulerName": "none"}}))
 }
 
-/// A pod with nothing but what is required.
+/// A pod with only the required fields.
 pub(super) fn bare_pod(name: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
@@ -44,7 +44,7 @@ pub(super) fn bare_pod(name: &str) -> Value {
     })
 }
 
-/// A Node with a taint that keeps other cases' pods away, and a label `case` for its own.
+/// A Node with a taint that repels the pods of other cases, and a label `case` for its own.
 pub(super) fn node(name: &str, case: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Node",
@@ -104,7 +104,6 @@ pub(super) fn priority_class(name: &str, value: i32) -> Value {
     })
 }
 
-/// An owner reference to an object the server returned.
 pub(super) fn owned_by(owner: &Value) -> Value {
     json!({
         "apiVersion": owner["apiVersion"], "kind": owner["kind"],

@@ -1,4 +1,4 @@
-//! JSON patches, and the guarded removal of a taint by index that all of the gate rests on.
+//! JSON patches, including the guarded removal of a taint by index, which the gate depends on.
 
 use anyhow::{Result, ensure};
 use http::Method;
@@ -97,7 +97,7 @@ async fn missing_paths_are_invalid(c: &Ctx) -> Result<()> {
         c.json_patch(&path, json!([operation])).await?.fails(422, "Invalid")?;
     }
     ensure!(c.read(&path).await? == made, "a failed patch changed the object");
-    // What the RFC forbids and the server does: to replace a member that is not there adds it.
+    // The server deviates from the RFC: replacing a missing member adds it.
     let patch = json!([{"op": "replace", "path": "/data/none", "value": "x"}]);
     is(&c.json_patch(&path, patch).await?.ok(200)?, "/data/none", "x")
 }
@@ -149,7 +149,7 @@ async fn test_on_the_resource_version(c: &Ctx) -> Result<()> {
     c.json_patch(&path, patch).await?.fails(409, "Conflict").map(drop)
 }
 
-/// A Node with a boot and two taints of ours, and its path.
+/// Creates a Node with a boot id and two taints of the gate, and returns its path.
 async fn gated(c: &Ctx) -> Result<(String, Value)> {
     let (path, _) = c.node("a").await?;
     c.merge(&format!("{path}/status"), json!({"status": {"nodeInfo": {"bootID": "boot-1"}}}))
@@ -207,7 +207,7 @@ async fn guarded_removal_loses_when_taints_moved(c: &Ctx) -> Result<()> {
     failed.fails(422, "Invalid")?;
     let beyond = c.json_patch(&path, removal(20, uid(&node)?, "boot-1", "NoSchedule")).await?;
     beyond.fails(422, "Invalid")?;
-    // The last taint leaves no list behind.
+    // Removing the last taint removes the list.
     c.merge(&path, json!({"spec": {"taints": [{"key": "example.com/gate", "effect": "NoSchedule"}]}}))
         .await?
         .ok(200)?;
@@ -237,7 +237,7 @@ async fn result_is_validated(c: &Ctx) -> Result<()> {
     c.json_patch(&path, taint(json!({"key": "a", "effect": "Never"}))).await?.fails(422, "Invalid")?;
     c.json_patch(&path, taint(json!({"key": "a b", "effect": "NoSchedule"}))).await?.fails(422, "Invalid")?;
     c.json_patch(&path, taint(json!({"key": "a"}))).await?.fails(422, "Invalid")?;
-    // The same key and effect twice, whatever the values.
+    // The same key and effect twice, with any values.
     let twice = json!({"key": "case", "effect": "NoSchedule", "value": "other"});
     c.json_patch(&path, taint(twice)).await?.fails(422, "Invalid")?;
     c.json_patch(&path, taint(json!("text"))).await?.invalid(&["patch"]).map(drop)

@@ -1,4 +1,4 @@
-//! Strategic merge patches: what kubectl and kubelets send.
+//! Strategic merge patches, which kubectl and kubelets send.
 
 use anyhow::{Result, ensure};
 use http::Method;
@@ -39,7 +39,7 @@ fn names(value: &Value, pointer: &str, key: &str) -> Result<Vec<String>> {
     Ok(items.filter_map(|item| item[key].as_str().map(str::to_owned)).collect())
 }
 
-/// Makes a deployment without replicas; its path.
+/// Creates a deployment without replicas and returns its path.
 async fn deployment(c: &Ctx) -> Result<String> {
     let path = c.path("apps/v1/deployments");
     c.create(&path, objects::deployment("a")).await?;
@@ -100,7 +100,7 @@ async fn environment_is_merged_by_name(c: &Ctx) -> Result<()> {
     let patched = c.strategic(&path, env(json!([{"name": "B", "value": "3"}]))).await?.ok(200)?;
     let want = json!([{"name": "A", "value": "1"}, {"name": "B", "value": "3"}]);
     is(&patched, &format!("{TEMPLATE}/containers/0/env"), want)?;
-    // An element that changes its source must drop the old one.
+    // Changing the source of an element requires removing the old one.
     let source =
         json!([{"name": "A", "value": null, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]);
     let patched = c.strategic(&path, env(source)).await?.ok(200)?;
@@ -253,7 +253,7 @@ async fn volumes_are_merged_by_name(c: &Ctx) -> Result<()> {
     let path = deployment(c).await?;
     let volumes = |volume: Value| in_template(&json!({"volumes": [volume]}));
     c.strategic(&path, volumes(json!({"name": "v", "emptyDir": {}}))).await?.ok(200)?;
-    // The source changes only if the old one is dropped.
+    // Changing the source requires removing the old one.
     let source = json!({"name": "v", "$retainKeys": ["name", "configMap"], "configMap": {"name": "m"}});
     let patched = c.strategic(&path, volumes(source)).await?.ok(200)?;
     is(&patched, &format!("{TEMPLATE}/volumes/0/configMap/name"), "m")?;

@@ -97,13 +97,13 @@ async fn service_account_token_is_mounted(c: &Ctx) -> Result<()> {
 
 async fn service_account_must_exist(c: &Ctx) -> Result<()> {
     c.service_account().await?;
-    let body = with(objects::pod("a"), json!({"spec": {"serviceAccountName": "nobody"}}));
+    let body = with(objects::pod("a"), json!({"spec": {"serviceAccountName": "other"}}));
     let failed = c.post(&c.path("v1/pods"), &body).await?.fails(403, "Forbidden")?;
     is(&failed, "/details/kind", "pods")?;
     is(&failed, "/details/name", "a")?;
-    c.create(&c.path("v1/serviceaccounts"), json!({"metadata": {"name": "nobody"}})).await?;
+    c.create(&c.path("v1/serviceaccounts"), json!({"metadata": {"name": "other"}})).await?;
     let pod = eventually(PATIENCE, || async { c.post(&c.path("v1/pods"), &body).await?.ok(201) }).await?;
-    is(&pod, "/spec/serviceAccountName", "nobody")
+    is(&pod, "/spec/serviceAccountName", "other")
 }
 
 const CLASSES: &str = "/apis/scheduling.k8s.io/v1/priorityclasses";
@@ -116,7 +116,7 @@ async fn priority_is_resolved(c: &Ctx) -> Result<()> {
     let pod = eventually(PATIENCE, || async { c.post(&c.path("v1/pods"), &body).await?.ok(201) }).await?;
     is(&pod, "/spec/priority", 77)?;
     is(&pod, "/spec/preemptionPolicy", "Never")?;
-    // The built-in ones are there, and a number given by the client must be the right one.
+    // The built-in classes exist, and a priority given by the client must match.
     let critical = json!({"spec": {"priorityClassName": "system-node-critical"}});
     let (_, pod) = c.pod_of(with(objects::pod("b"), critical)).await?;
     is(&pod, "/spec/priority", 2_000_001_000)?;
@@ -166,7 +166,7 @@ async fn quality_of_service(c: &Ctx) -> Result<()> {
         let (_, pod) = c.pod_of(with(objects::pod(name), resources(given))).await?;
         is(&pod, "/status/qosClass", class)?;
     }
-    // Limits are the requests that were not given.
+    // Missing requests default to the limits.
     is(&c.read(&c.path("v1/pods/d")).await?, "/spec/containers/0/resources/requests", both)
 }
 
@@ -200,7 +200,7 @@ async fn deadlines_are_positive(c: &Ctx) -> Result<()> {
         refused(c, json!({"spec": {"activeDeadlineSeconds": seconds}}), &["spec.activeDeadlineSeconds"])
             .await?;
     }
-    // A negative grace period is one second.
+    // A negative grace period becomes one second.
     let negative = json!({"spec": {"terminationGracePeriodSeconds": -1}});
     let (_, pod) = c.pod_of(with(objects::pod("b"), negative)).await?;
     is(&pod, "/spec/terminationGracePeriodSeconds", 1)
@@ -359,13 +359,13 @@ async fn quota_refuses_more(c: &Ctx) -> Result<()> {
     let quota = json!({"metadata": {"name": "one"}, "spec": {"hard": {"pods": "1"}}});
     c.create(&c.path("v1/resourcequotas"), quota).await?;
     let make = |name| async move { c.post(&c.path("v1/pods"), &objects::pod(name)).await };
-    // Where nobody has counted yet, everything is refused.
+    // Before the quota is counted, everything is refused.
     eventually(PATIENCE, || async { make("a").await?.ok(201) }).await?;
     let refused = make("b").await?.fails(403, "Forbidden")?;
     let message =
         "pods \"b\" is forbidden: exceeded quota: one, requested: pods=1, used: pods=1, limited: pods=1";
     is(&refused, "/message", message)?;
-    // A pod that has ended does not count.
+    // A finished pod does not count.
     let ended = json!({"status": {"phase": "Succeeded"}});
     c.merge(&format!("{}/a/status", c.path("v1/pods")), ended).await?.ok(200)?;
     eventually(PATIENCE, || async { make("b").await?.ok(201) }).await.map(drop)

@@ -1,10 +1,10 @@
-//! The groups of cases. A file's `cases!` line names its cases; its line here makes them known.
+//! The groups of cases. `cases!` in a file names its cases; its line here adds them.
 
 use super::Case;
 
 /// Defines `cases`, the cases of a file.
 ///
-/// Those after `slow` wait for controllers that take their time: they begin first and may take longer.
+/// Cases after `slow` wait for slow controllers: they start first and have a longer timeout.
 macro_rules! cases {
     ($group:literal: $($name:ident),* $(,)? $(; slow: $($late:ident),* $(,)?)?) => {
         pub(super) fn cases() -> Vec<super::Case> {

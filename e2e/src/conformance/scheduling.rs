@@ -1,11 +1,11 @@
-//! The scheduler, on nodes that look alive.
+//! The scheduler, on nodes with heartbeats.
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use super::check::{condition, is};
 use super::ctx::Ctx;
-use super::hollow::Hollow;
+use super::fake_kubelet::FakeKubelet;
 use super::objects::{self, with};
 
 cases!["scheduling":
@@ -29,7 +29,7 @@ cases!["scheduling":
     gates_hold_a_pod,
 ];
 
-/// Waits until the scheduler has said that no node fits.
+/// Waits until the scheduler reports that no node fits.
 async fn refused(c: &Ctx, pod: &str) -> Result<()> {
     let unschedulable = |pod: &Value| condition(pod, "PodScheduled").is_some_and(|c| c["status"] == "False");
     let pod = c.until(pod, unschedulable).await?;
@@ -40,8 +40,8 @@ async fn refused(c: &Ctx, pod: &str) -> Result<()> {
 }
 
 async fn tolerated_taint(c: &Ctx) -> Result<()> {
-    let node = Hollow::start(c, "a", json!({})).await?;
-    let pod = Hollow::pod(c, "p", json!({})).await?;
+    let node = FakeKubelet::start(c, "a", json!({})).await?;
+    let pod = FakeKubelet::pod(c, "p", json!({})).await?;
     let bound = node.gets(c, &pod).await?;
     let scheduled = condition(&bound, "PodScheduled").cloned().unwrap_or_default();
     is(&scheduled, "/status", "True")?;
@@ -50,15 +50,15 @@ async fn tolerated_taint(c: &Ctx) -> Result<()> {
 }
 
 async fn taint_not_tolerated(c: &Ctx) -> Result<()> {
-    let _node = Hollow::start(c, "a", json!({})).await?;
-    let pod = Hollow::pod(c, "p", json!({"spec": {"tolerations": null}})).await?;
+    let _node = FakeKubelet::start(c, "a", json!({})).await?;
+    let pod = FakeKubelet::pod(c, "p", json!({"spec": {"tolerations": null}})).await?;
     refused(c, &pod).await
 }
 
 async fn taint_removed_later(c: &Ctx) -> Result<()> {
     let gate = json!({"spec": {"taints": [{"key": "example.com/gate", "effect": "NoSchedule"}]}});
-    let node = Hollow::start(c, "a", gate).await?;
-    let pod = Hollow::pod(c, "p", json!({"spec": {"tolerations": null}})).await?;
+    let node = FakeKubelet::start(c, "a", gate).await?;
+    let pod = FakeKubelet::pod(c, "p", json!({"spec": {"tolerations": null}})).await?;
     refused(c, &pod).await?;
     let patch = json!([
         {"op": "test", "path": "/spec/taints/0/key", "value": "example.com/gate"},
@@ -69,17 +69,17 @@ async fn taint_removed_later(c: &Ctx) -> Result<()> {
 }
 
 async fn node_selector(c: &Ctx) -> Result<()> {
-    let _other = Hollow::start(c, "a", json!({})).await?;
-    let node = Hollow::start(c, "b", json!({"metadata": {"labels": {"disk": "fast"}}})).await?;
-    let pod = Hollow::pod(c, "p", json!({"spec": {"nodeSelector": {"disk": "fast"}}})).await?;
+    let _other = FakeKubelet::start(c, "a", json!({})).await?;
+    let node = FakeKubelet::start(c, "b", json!({"metadata": {"labels": {"disk": "fast"}}})).await?;
+    let pod = FakeKubelet::pod(c, "p", json!({"spec": {"nodeSelector": {"disk": "fast"}}})).await?;
     node.gets(c, &pod).await?;
-    let pod = Hollow::pod(c, "q", json!({"spec": {"nodeSelector": {"disk": "slow"}}})).await?;
+    let pod = FakeKubelet::pod(c, "q", json!({"spec": {"nodeSelector": {"disk": "slow"}}})).await?;
     refused(c, &pod).await
 }
 
 async fn label_given_later(c: &Ctx) -> Result<()> {
-    let node = Hollow::start(c, "a", json!({})).await?;
-    let pod = Hollow::pod(c, "p", json!({"spec": {"nodeSelector": {"late": "yes"}}})).await?;
+    let node = FakeKubelet::start(c, "a", json!({})).await?;
+    let pod = FakeKubelet::pod(c, "p", json!({"spec": {"nodeSelector": {"late": "yes"}}})).await?;
     refused(c, &pod).await?;
     c.merge(&node.path, json!({"metadata": {"labels": {"late": "yes"}}})).await?.ok(200)?;
     node.gets(c, &pod).await.map(drop)
@@ -97,96 +97,97 @@ fn expressions(list: &Value) -> Value {
 }
 
 async fn match_fields_by_name(c: &Ctx) -> Result<()> {
-    let _other = Hollow::start(c, "a", json!({})).await?;
-    let node = Hollow::start(c, "b", json!({})).await?;
+    let _other = FakeKubelet::start(c, "a", json!({})).await?;
+    let node = FakeKubelet::start(c, "b", json!({})).await?;
     let by_name = |name: &str| {
         let field = json!({"key": "metadata.name", "operator": "In", "values": [name]});
         with(requires(json!([{"matchFields": [field]}])), json!({"spec": {"nodeSelector": null}}))
     };
-    let pod = Hollow::pod(c, "p", by_name(&node.name)).await?;
+    let pod = FakeKubelet::pod(c, "p", by_name(&node.name)).await?;
     node.gets(c, &pod).await?;
-    let pod = Hollow::pod(c, "q", by_name(&c.name("none"))).await?;
+    let pod = FakeKubelet::pod(c, "q", by_name(&c.name("none"))).await?;
     refused(c, &pod).await
 }
 
 async fn affinity_in_and_not_in(c: &Ctx) -> Result<()> {
-    let one = Hollow::start(c, "a", json!({"metadata": {"labels": {"size": "s"}}})).await?;
-    let two = Hollow::start(c, "b", json!({})).await?;
+    let one = FakeKubelet::start(c, "a", json!({"metadata": {"labels": {"size": "s"}}})).await?;
+    let two = FakeKubelet::start(c, "b", json!({})).await?;
     let within = json!([{"key": "size", "operator": "In", "values": ["s", "m"]}]);
-    let pod = Hollow::pod(c, "p", expressions(&within)).await?;
+    let pod = FakeKubelet::pod(c, "p", expressions(&within)).await?;
     one.gets(c, &pod).await?;
-    // A node without the label is not in any set.
+    // A node without the label matches no set.
     let without = json!([{"key": "size", "operator": "NotIn", "values": ["s"]}]);
-    let pod = Hollow::pod(c, "q", expressions(&without)).await?;
+    let pod = FakeKubelet::pod(c, "q", expressions(&without)).await?;
     two.gets(c, &pod).await.map(drop)
 }
 
 async fn affinity_exists_and_does_not_exist(c: &Ctx) -> Result<()> {
-    let one = Hollow::start(c, "a", json!({"metadata": {"labels": {"gpu": ""}}})).await?;
-    let two = Hollow::start(c, "b", json!({})).await?;
-    let pod = Hollow::pod(c, "p", expressions(&json!([{"key": "gpu", "operator": "Exists"}]))).await?;
+    let one = FakeKubelet::start(c, "a", json!({"metadata": {"labels": {"gpu": ""}}})).await?;
+    let two = FakeKubelet::start(c, "b", json!({})).await?;
+    let pod = FakeKubelet::pod(c, "p", expressions(&json!([{"key": "gpu", "operator": "Exists"}]))).await?;
     one.gets(c, &pod).await?;
-    let pod = Hollow::pod(c, "q", expressions(&json!([{"key": "gpu", "operator": "DoesNotExist"}]))).await?;
+    let pod =
+        FakeKubelet::pod(c, "q", expressions(&json!([{"key": "gpu", "operator": "DoesNotExist"}]))).await?;
     two.gets(c, &pod).await.map(drop)
 }
 
 async fn affinity_greater_and_less(c: &Ctx) -> Result<()> {
-    let one = Hollow::start(c, "a", json!({"metadata": {"labels": {"cores": "8"}}})).await?;
-    let two = Hollow::start(c, "b", json!({"metadata": {"labels": {"cores": "16"}}})).await?;
+    let one = FakeKubelet::start(c, "a", json!({"metadata": {"labels": {"cores": "8"}}})).await?;
+    let two = FakeKubelet::start(c, "b", json!({"metadata": {"labels": {"cores": "16"}}})).await?;
     let many = json!([{"key": "cores", "operator": "Gt", "values": ["8"]}]);
-    let pod = Hollow::pod(c, "p", expressions(&many)).await?;
+    let pod = FakeKubelet::pod(c, "p", expressions(&many)).await?;
     two.gets(c, &pod).await?;
     let few = json!([{"key": "cores", "operator": "Lt", "values": ["16"]}]);
-    let pod = Hollow::pod(c, "q", expressions(&few)).await?;
+    let pod = FakeKubelet::pod(c, "q", expressions(&few)).await?;
     one.gets(c, &pod).await.map(drop)
 }
 
 async fn terms_are_alternatives(c: &Ctx) -> Result<()> {
-    let node = Hollow::start(c, "a", json!({"metadata": {"labels": {"x": "1"}}})).await?;
+    let node = FakeKubelet::start(c, "a", json!({"metadata": {"labels": {"x": "1"}}})).await?;
     let wants = |key: &str| json!({"key": key, "operator": "Exists"});
     let either = requires(json!([{"matchExpressions": [wants("none")]}, {"matchExpressions": [wants("x")]}]));
-    let pod = Hollow::pod(c, "p", either).await?;
+    let pod = FakeKubelet::pod(c, "p", either).await?;
     node.gets(c, &pod).await?;
     let both = expressions(&json!([wants("x"), wants("none")]));
-    let pod = Hollow::pod(c, "q", both).await?;
+    let pod = FakeKubelet::pod(c, "q", both).await?;
     refused(c, &pod).await
 }
 
 async fn unschedulable_node(c: &Ctx) -> Result<()> {
-    let node = Hollow::start(c, "a", json!({"spec": {"unschedulable": true}})).await?;
-    let pod = Hollow::pod(c, "p", json!({})).await?;
+    let node = FakeKubelet::start(c, "a", json!({"spec": {"unschedulable": true}})).await?;
+    let pod = FakeKubelet::pod(c, "p", json!({})).await?;
     refused(c, &pod).await?;
     c.merge(&node.path, json!({"spec": {"unschedulable": null}})).await?.ok(200)?;
     node.gets(c, &pod).await.map(drop)
 }
 
 async fn unschedulable_tolerated(c: &Ctx) -> Result<()> {
-    let node = Hollow::start(c, "a", json!({"spec": {"unschedulable": true}})).await?;
+    let node = FakeKubelet::start(c, "a", json!({"spec": {"unschedulable": true}})).await?;
     let all = json!({"spec": {"tolerations": [{"operator": "Exists"}]}});
-    let pod = Hollow::pod(c, "p", all).await?;
+    let pod = FakeKubelet::pod(c, "p", all).await?;
     node.gets(c, &pod).await.map(drop)
 }
 
 async fn prefer_no_schedule_is_no_obstacle(c: &Ctx) -> Result<()> {
     let soft = json!({"spec": {"taints": [{"key": "soft", "effect": "PreferNoSchedule"}]}});
-    let node = Hollow::start(c, "a", soft).await?;
-    let pod = Hollow::pod(c, "p", json!({"spec": {"tolerations": null}})).await?;
+    let node = FakeKubelet::start(c, "a", soft).await?;
+    let pod = FakeKubelet::pod(c, "p", json!({"spec": {"tolerations": null}})).await?;
     node.gets(c, &pod).await.map(drop)
 }
 
 async fn node_name_bypasses_the_scheduler(c: &Ctx) -> Result<()> {
-    let node = Hollow::start(c, "a", json!({"spec": {"unschedulable": true}})).await?;
+    let node = FakeKubelet::start(c, "a", json!({"spec": {"unschedulable": true}})).await?;
     let named = json!({"spec": {"nodeName": node.name, "tolerations": null, "nodeSelector": {"none": "x"}}});
-    let pod = c.read(&Hollow::pod(c, "p", named).await?).await?;
+    let pod = c.read(&FakeKubelet::pod(c, "p", named).await?).await?;
     is(&pod, "/spec/nodeName", node.name.clone())?;
-    ensure!(condition(&pod, "PodScheduled").is_none(), "nobody scheduled it");
+    ensure!(condition(&pod, "PodScheduled").is_none(), "the scheduler handled it");
     Ok(())
 }
 
 async fn other_scheduler_is_left_alone(c: &Ctx) -> Result<()> {
-    let node = Hollow::start(c, "a", json!({})).await?;
-    let other = Hollow::pod(c, "p", json!({"spec": {"schedulerName": "nobody"}})).await?;
-    let mine = Hollow::pod(c, "q", json!({})).await?;
+    let node = FakeKubelet::start(c, "a", json!({})).await?;
+    let other = FakeKubelet::pod(c, "p", json!({"spec": {"schedulerName": "none"}})).await?;
+    let mine = FakeKubelet::pod(c, "q", json!({})).await?;
     node.gets(c, &mine).await?;
     let other = c.read(&other).await?;
     ensure!(other["spec"]["nodeName"].is_null() && condition(&other, "PodScheduled").is_none(), "{other}");
@@ -194,29 +195,29 @@ async fn other_scheduler_is_left_alone(c: &Ctx) -> Result<()> {
 }
 
 async fn no_room(c: &Ctx) -> Result<()> {
-    let node = Hollow::start(c, "a", json!({})).await?;
+    let node = FakeKubelet::start(c, "a", json!({})).await?;
     let asks = |cpu: &str| {
         let resources = json!({"requests": {"cpu": cpu}});
         json!({"spec": {"containers": [{"name": "main", "image": "x:1", "resources": resources}]}})
     };
-    let large = Hollow::pod(c, "p", asks("3")).await?;
+    let large = FakeKubelet::pod(c, "p", asks("3")).await?;
     node.gets(c, &large).await?;
-    let second = Hollow::pod(c, "q", asks("2")).await?;
+    let second = FakeKubelet::pod(c, "q", asks("2")).await?;
     refused(c, &second).await?;
-    // Room is made by the end of another pod.
+    // The end of another pod frees its resources.
     c.delete_with(&large, json!({"gracePeriodSeconds": 0})).await?.ok(200)?;
     node.gets(c, &second).await.map(drop)
 }
 
 async fn tolerations_by_value_and_effect(c: &Ctx) -> Result<()> {
     let taints = json!({"spec": {"taints": [{"key": "k", "value": "v", "effect": "NoSchedule"}]}});
-    let node = Hollow::start(c, "a", taints).await?;
+    let node = FakeKubelet::start(c, "a", taints).await?;
     for (name, toleration) in [
         ("wrong-value", json!({"key": "k", "value": "w", "effect": "NoSchedule"})),
         ("wrong-effect", json!({"key": "k", "value": "v", "effect": "NoExecute"})),
         ("wrong-key", json!({"key": "j", "operator": "Exists"})),
     ] {
-        let pod = Hollow::pod(c, name, json!({"spec": {"tolerations": [toleration]}})).await?;
+        let pod = FakeKubelet::pod(c, name, json!({"spec": {"tolerations": [toleration]}})).await?;
         refused(c, &pod).await?;
     }
     for (name, toleration) in [
@@ -225,22 +226,22 @@ async fn tolerations_by_value_and_effect(c: &Ctx) -> Result<()> {
         ("any-value", json!({"key": "k", "operator": "Exists"})),
         ("any", json!({"operator": "Exists"})),
     ] {
-        let pod = Hollow::pod(c, name, json!({"spec": {"tolerations": [toleration]}})).await?;
+        let pod = FakeKubelet::pod(c, name, json!({"spec": {"tolerations": [toleration]}})).await?;
         node.gets(c, &pod).await?;
     }
     Ok(())
 }
 
 async fn gates_hold_a_pod(c: &Ctx) -> Result<()> {
-    let node = Hollow::start(c, "a", json!({})).await?;
+    let node = FakeKubelet::start(c, "a", json!({})).await?;
     let gated = json!({"spec": {"schedulingGates": [{"name": "example.com/wait"}]}});
-    let pod = Hollow::pod(c, "p", gated).await?;
+    let pod = FakeKubelet::pod(c, "p", gated).await?;
     let held = c.until(&pod, |pod| condition(pod, "PodScheduled").is_some()).await?;
     let scheduled = condition(&held, "PodScheduled").cloned().unwrap_or_default();
     is(&scheduled, "/reason", "SchedulingGated")?;
     c.merge(&pod, json!({"spec": {"schedulingGates": []}})).await?.ok(200)?;
     node.gets(c, &pod).await?;
-    // A pod that waits cannot be bound past its gates.
+    // A pod with scheduling gates cannot be bound.
     let again = with(objects::pod("q"), json!({"spec": {"schedulingGates": [{"name": "example.com/wait"}]}}));
     let (path, _) = c.pod_of(again).await?;
     let binding = json!({"metadata": {"name": "q"}, "target": {"kind": "Node", "name": node.name}});

@@ -38,10 +38,10 @@ async fn labelled(c: &Ctx) -> Result<String> {
     Ok(path)
 }
 
-/// The names a list of this collection gives for each selector.
+/// The names that listing with each selector returns.
 async fn selects(c: &Ctx, path: &str, kind: &str, wanted: &[(&str, &[&str])]) -> Result<()> {
     for (selector, want) in wanted {
-        // What has a meaning of its own in a query.
+        // Characters that have a meaning in a query.
         let quoted = selector
             .replace('!', "%21")
             .replace('=', "%3D")
@@ -160,7 +160,7 @@ async fn pods_by_node(c: &Ctx) -> Result<()> {
         (&format!("spec.nodeName={name}"), &["a"]),
         ("spec.nodeName=", &["b"]),
         (&format!("spec.nodeName!={name}"), &["b"]),
-        ("spec.schedulerName=nobody", &["a", "b"]),
+        ("spec.schedulerName=none", &["a", "b"]),
         ("spec.restartPolicy=Never", &[]),
     ];
     selects(c, &path, "fieldSelector", wanted).await?;

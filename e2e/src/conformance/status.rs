@@ -141,7 +141,7 @@ async fn json_patch_sees_the_whole_object(c: &Ctx) -> Result<()> {
     let patched = c.json_patch(&format!("{path}/status"), patch).await?.ok(200)?;
     is(&patched, "/status/phase", "Up")?;
     is(&patched, "/spec/size", 3)?;
-    // The other way round, the main resource tests the status and cannot change it.
+    // The main resource can test the status but not change it.
     let patch = json!([
         {"op": "test", "path": "/status/phase", "value": "Up"},
         {"op": "replace", "path": "/status/phase", "value": "Down"},

@@ -1,4 +1,4 @@
-//! Replacing objects: optimistic concurrency, generations, and what may not be changed.
+//! Replacing objects: optimistic concurrency, generations, and immutable fields.
 
 use anyhow::{Result, ensure};
 use serde_json::json;
@@ -95,7 +95,7 @@ async fn refuses_another_namespace(c: &Ctx) -> Result<()> {
     let (path, made) = c.config_map("a").await?;
     let moved = with(made.clone(), json!({"metadata": {"namespace": "default"}}));
     c.put(&path, &moved).await?.fails(400, "BadRequest")?;
-    // Left out, it is that of the path.
+    // An omitted name defaults to that of the path.
     let silent = with(made, json!({"metadata": {"namespace": null}}));
     is(&c.put(&path, &silent).await?.ok(200)?, "/metadata/namespace", c.ns())
 }
@@ -223,10 +223,10 @@ async fn refuses_changes_to_a_pod_spec(c: &Ctx) -> Result<()> {
     let failed = c.json_patch(&path, json!([{"op": "remove", "path": "/spec/tolerations/0"}])).await?;
     let failed = failed.fails(422, "Invalid")?;
     is(&failed, "/details/kind", "Pod")?;
-    // How long is another matter than what.
+    // tolerationSeconds may change, other fields may not.
     let longer = json!([{"op": "replace", "path": "/spec/tolerations/1/tolerationSeconds", "value": 600}]);
     c.json_patch(&path, longer).await?.ok(200)?;
-    // The two that admission gives are given again.
+    // Admission adds the two default tolerations again.
     let patched =
         c.json_patch(&path, json!([{"op": "remove", "path": "/spec/tolerations/1"}])).await?.ok(200)?;
     ensure!(patched["spec"]["tolerations"].as_array().is_some_and(|t| t.len() == 3), "{}", patched["spec"]);

@@ -79,7 +79,7 @@ async fn without_a_resource_version_begins_with_what_is_there(c: &Ctx) -> Result
 async fn from_zero_begins_with_what_is_there(c: &Ctx) -> Result<()> {
     let (path, _) = leases(c).await?;
     let made = c.create(&path, objects::lease("a")).await?;
-    // The cache may be behind: what is not among the first events comes right after.
+    // The watch cache may be behind: later events follow right after the initial ones.
     let mut watch = c.watch(&format!("{path}?watch=true&resourceVersion=0")).await?;
     let seen = watch.about("ADDED", "a").await?;
     is(&seen, "/metadata/resourceVersion", rv(&made)?)
@@ -106,7 +106,7 @@ async fn deleted_is_the_last_state_with_a_new_version(c: &Ctx) -> Result<()> {
     is(&last, "/metadata/uid", made["metadata"]["uid"].clone())?;
     let number = |text: &str| text.parse::<u64>();
     ensure!(number(rv(&last)?)? > number(rv(&made)?)?, "the deletion has no version of its own");
-    // One can go on from there.
+    // A watch can continue from there.
     c.create(&path, objects::lease("b")).await?;
     let mut watch = c.watch(&format!("{path}?watch=true&resourceVersion={}", rv(&last)?)).await?;
     watch.about("ADDED", "b").await.map(drop)
@@ -150,7 +150,7 @@ async fn label_selector_transitions(c: &Ctx) -> Result<()> {
     c.merge(&format!("{path}/a"), json!({"spec": {"holderIdentity": "two"}})).await?.ok(200)?;
     watch.about("MODIFIED", "a").await?;
     let changed = c.merge(&format!("{path}/a"), label("no")).await?.ok(200)?;
-    // As it was when it still matched, at the version that made it leave.
+    // The object in its last matching state, with the version of the change.
     let left = watch.about("DELETED", "a").await?;
     is(&left, "/metadata/labels/on", "yes")?;
     is(&left, "/metadata/resourceVersion", rv(&changed)?)?;
@@ -218,7 +218,7 @@ async fn of_a_deletion_with_finalizers(c: &Ctx) -> Result<()> {
     let mut watch = c.watch(&format!("{path}?watch=true&resourceVersion={since}")).await?;
     absent(&watch.about("ADDED", "a").await?, "/metadata/deletionTimestamp")?;
     present(&watch.about("MODIFIED", "a").await?, "/metadata/deletionTimestamp")?;
-    // The update that frees it is the deletion: there is no MODIFIED for it.
+    // The update that removes the last finalizer is the deletion: there is no MODIFIED event for it.
     let last = watch.about("DELETED", "a").await?;
     present(&last, "/metadata/deletionTimestamp")
 }
@@ -250,7 +250,7 @@ async fn timeout_ends_the_stream(c: &Ctx) -> Result<()> {
 const INITIAL: &str =
     "watch=true&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan";
 
-/// Reads the first events up to their bookmark: the names, and the bookmark.
+/// Reads the initial events up to their bookmark: the names, and the bookmark.
 async fn initial(watch: &mut Watch) -> Result<(Vec<String>, serde_json::Value)> {
     let mut names = Vec::new();
     loop {
@@ -283,7 +283,7 @@ async fn initial_events_end_with_a_bookmark(c: &Ctx) -> Result<()> {
     absent(&bookmark, "/metadata/name")?;
     c.create(&path, objects::lease("c")).await?;
     watch.until("ADDED", "c").await?;
-    // One can go on from the bookmark.
+    // A watch can continue from the bookmark.
     let mut watch = c.watch(&format!("{path}?watch=true&resourceVersion={}", rv(&bookmark)?)).await?;
     watch.about("ADDED", "c").await.map(drop)
 }
@@ -354,7 +354,7 @@ async fn initial_events_need_their_options(c: &Ctx) -> Result<()> {
 }
 
 async fn too_old_is_expired(c: &Ctx) -> Result<()> {
-    // Older than the kind itself: that is too old on a server of any age.
+    // Older than the kind itself, which is too old on any server.
     c.make_widget("a").await?;
     let path = c.widgets().await?;
     let mut watch = c.watch(&format!("{path}?watch=true&resourceVersion=1")).await?;

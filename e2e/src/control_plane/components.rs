@@ -1,8 +1,7 @@
-//! The flags of each component. All run in the cluster's folder, so every file is named as it is called
-//! there.
+//! The flags of each component. All run in the cluster's folder, so paths are relative to it.
 
-/// Sockets in the cluster's folder rather than ports: nobody else can reach them, and no two clusters can
-/// meet. For etcd a unix URL is the name of a file, which has to look like `host:port`.
+/// Sockets in the cluster's folder instead of ports: no other process can connect, and clusters cannot collide. For
+/// etcd a unix URL is a file name that must look like `host:port`.
 const ETCD_CLIENTS: &str = "unix://etcd-clients:0";
 const ETCD_PEERS: &str = "unix://etcd-peers:0";
 
@@ -15,14 +14,14 @@ pub(super) fn etcd() -> Vec<String> {
         format!("--listen-peer-urls={ETCD_PEERS}"),
         format!("--initial-advertise-peer-urls={ETCD_PEERS}"),
         format!("--initial-cluster=e2e={ETCD_PEERS}"),
-        // Its data does not outlive it.
+        // The data does not outlive the cluster.
         "--unsafe-no-fsync".into(),
         "--log-level=warn".into(),
     ]
 }
 
-/// With flags that say where it listens.
-pub(super) fn api_server(door: &[String]) -> Vec<String> {
+/// `endpoint` are the flags that set where it listens.
+pub(super) fn api_server(endpoint: &[String]) -> Vec<String> {
     let mut flags = vec![
         format!("--etcd-servers={ETCD_CLIENTS}"),
         "--tls-cert-file=apiserver.crt".into(),
@@ -39,7 +38,7 @@ pub(super) fn api_server(door: &[String]) -> Vec<String> {
         "--kubelet-client-key=kubelet-client.key".into(),
         "--kubelet-preferred-address-types=InternalIP,Hostname".into(),
     ];
-    flags.extend_from_slice(door);
+    flags.extend_from_slice(endpoint);
     flags
 }
 
@@ -48,14 +47,14 @@ pub(super) fn controller_manager(more: Vec<String>) -> Vec<String> {
     flags.extend([
         "--root-ca-file=ca.crt".into(),
         "--service-account-private-key-file=sa.key".into(),
-        // Each controller with its own rights, as in a real cluster.
+        // Each controller has its own rights, as in a real cluster.
         "--use-service-account-credentials=true".into(),
-        // Its usual limits make it spend four seconds on starting.
+        // With the default limits the start takes four seconds.
         "--kube-api-qps=200".into(),
         "--kube-api-burst=400".into(),
         "--cluster-signing-cert-file=ca.crt".into(),
         "--cluster-signing-key-file=ca.key".into(),
-        // A node that falls silent is noticed in seconds, not in most of a minute.
+        // A node that stops sending heartbeats is noticed in seconds, not in most of a minute.
         "--node-monitor-grace-period=10s".into(),
         "--node-monitor-period=1s".into(),
     ]);
@@ -70,7 +69,7 @@ pub(super) fn scheduler() -> Vec<String> {
 fn client(name: &str) -> Vec<String> {
     vec![
         format!("--kubeconfig={name}.kubeconfig"),
-        // There is only one, and nobody asks it anything: one port less.
+        // There is only one scheduler, and no client: this saves a port.
         "--leader-elect=false".into(),
         "--secure-port=0".into(),
     ]

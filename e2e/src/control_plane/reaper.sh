@@ -1,8 +1,8 @@
-# Ends what a cluster started and removes its folder, once stdin is closed: its owner let go, or is gone.
+# Kills the processes of a cluster and removes its folder once stdin is closed: its owner has closed it or has exited.
 #   sh -c reaper.sh reaper FOLDER
 trap '' HUP INT TERM
 
-# Nobody ever writes. This returns when the kernel closes the owner's end, however the owner came to its end.
+# Nothing is ever written. This returns when the kernel closes the owner's end of the pipe.
 read -r _
 
 # After this no component can be recorded, and so none can start.
@@ -10,7 +10,7 @@ mv "$1" "$1.ending" || exit 0
 cd "$1.ending" || exit 1
 rm -f left
 
-# Is pid $1 still the process that started at $2? By now it may be somebody else's. A zombie does not run.
+# Is pid $1 still the process that started at $2? The id may have been reused. A zombie does not run.
 runs() {
     read -r stat 2>/dev/null <"/proc/$1/stat" || return 1
     set -- "$2" ${stat##*) }
@@ -21,7 +21,7 @@ while read -r pid start; do
     runs "$pid" "$start" && kill -KILL "$pid"
 done <pids
 
-# A process that is about to die may still hold or make files.
+# A process that is being killed may still hold or create files.
 while read -r pid start; do
     tries=100
     while runs "$pid" "$start" && [ $tries -gt 0 ]; do
@@ -31,8 +31,8 @@ while read -r pid start; do
     [ $tries -gt 0 ] || echo "process $pid, which does not end" >>left
 done <pids
 
-# What nodes ran has its control groups below one that is named after the folder. They cannot go before the last
-# process in them has, so this also waits for what the kernel ends by itself when a node's first process is killed.
+# The control groups of nodes are below one named after the folder. They cannot be removed before their last process has
+# exited, so this also waits for processes that the kernel kills with a node's first process.
 name=${1##*/}
 tries=200
 while [ $tries -gt 0 ]; do
@@ -49,7 +49,7 @@ done
 for group in $left; do
     echo "control group $group, with processes$(find "$group" -name cgroup.procs -exec sed 's/^/ /' {} + | tr -d '\n')"
 done >>left
-# While they are there, so is the folder, with what we could not end: the next start tries again.
+# While they exist, the folder is kept with what could not be killed: the next start tries again.
 [ -s left ] && exit 1
 
 cd / && rm -rf "$1.ending"

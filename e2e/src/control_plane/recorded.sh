@@ -1,4 +1,4 @@
-# Records itself, as "PID START", and then becomes the command, which so never runs unrecorded.
+# Records its process id as "PID START" and then becomes the command, which so never runs unrecorded.
 #   sh -c recorded.sh recorded PIDS COMMAND [ARGUMENT...]
 pids=$1
 shift

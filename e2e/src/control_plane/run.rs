@@ -1,11 +1,9 @@
-//! The folder and the processes of one cluster, and their certain end: when dropped, after a panic, and after
-//! `kill -9`.
+//! The folder and the processes of one cluster, and their removal: when dropped, after a panic, and after `kill -9`.
 //!
-//! Three things see to it. Every process writes itself into the folder's `pids` before it becomes a
-//! component. A reaper, a tiny shell script in a process group of its own, waits for our end of a pipe to be
-//! closed, which the kernel does if we cannot, and then ends the recorded processes and removes the folder.
-//! If the reaper was killed too, the next start does its work: we hold a lock on the folder's `owner` file
-//! for as long as we live.
+//! Every process writes its id into the folder's `pids` before it becomes a component. A reaper, a small shell script
+//! in its own process group, waits until the other end of its pipe is closed, which the kernel does if this process
+//! is killed, and then kills the recorded processes and removes the folder. If the reaper was killed too, the next
+//! start does its work: a live owner holds a lock on the folder's `owner` file.
 
 use std::{
     ffi::OsString,
@@ -27,21 +25,21 @@ const REAPER: &str = include_str!("reaper.sh");
 const RECORDED: &str = include_str!("recorded.sh");
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A running cluster's folder and processes. Dropping it ends both.
+/// The folder and processes of a running cluster. Dropping it removes both.
 pub(crate) struct Run {
     launcher: Launcher,
     components: Vec<(String, Process)>,
     reaper: Child,
-    /// Locked; the lock goes with us.
+    /// Locked while this process lives.
     _owner: File,
 }
 
 impl Run {
-    /// Makes a new folder in `runs`, and removes what dead owners left there.
+    /// Creates a folder in `runs`, and removes the remains of dead owners.
     pub(crate) fn create(runs: &Path) -> anyhow::Result<Self> {
         let _starting = lock(runs)?;
         if let Err(error) = remove_abandoned(runs) {
-            // Worth knowing, but not in our way.
+            // The error is reported but does not prevent the start.
             progress(&format!("{error:#}"));
         }
 
@@ -58,19 +56,19 @@ impl Run {
         &self.launcher.folder
     }
 
-    /// For those who start processes that may end before the cluster does.
+    /// Starts processes that may exit before the cluster stops.
     pub(crate) fn launcher(&self) -> &Launcher {
         &self.launcher
     }
 
-    /// Starts a component: as [`Launcher::start`] does, but its end is an error from then on.
+    /// Starts a component. From then on its exit is an error.
     pub(crate) fn spawn(&mut self, name: &str, words: &[OsString], stdin: Stdio) -> anyhow::Result<()> {
         let process = self.launcher.start(name, words, stdin)?;
         self.components.push((name.to_owned(), process));
         Ok(())
     }
 
-    /// An error, with the end of its log, if a component has ended.
+    /// Fails with the end of the log if a component has exited.
     pub(crate) fn check(&mut self) -> anyhow::Result<()> {
         for (name, process) in &mut self.components {
             if let Some(status) = process.0.try_wait()? {
@@ -80,7 +78,6 @@ impl Run {
         Ok(())
     }
 
-    /// The end of every log.
     pub(crate) fn log_tails(&self) -> String {
         let logs = fs::read_dir(self.folder().join("log")).into_iter().flatten().flatten();
         let mut names: Vec<_> = logs.filter_map(|log| log.file_name().into_string().ok()).collect();
@@ -95,7 +92,7 @@ impl Run {
         drop(self.reaper.stdin.take());
         let status = wait(&mut self.reaper)?;
         if self.folder().exists() {
-            // Somebody killed the reaper.
+            // The reaper was killed.
             return reap(self.folder());
         }
         reaped(status, self.folder())
@@ -110,14 +107,14 @@ impl Drop for Run {
     }
 }
 
-/// Starts processes that end with the cluster.
+/// Starts processes that stop with the cluster.
 #[derive(Clone)]
 pub(crate) struct Launcher {
     folder: PathBuf,
 }
 
 impl Launcher {
-    /// Starts a program, given with its arguments, in the cluster's folder, with its output in `log/NAME.log`.
+    /// Starts a program in the cluster's folder and writes its output to `log/NAME.log`.
     pub(crate) fn start(&self, name: &str, words: &[OsString], stdin: Stdio) -> anyhow::Result<Process> {
         let log = File::options().create(true).append(true).open(self.log(name))?;
         let child = machine::command("sh")
@@ -128,19 +125,17 @@ impl Launcher {
             .stdin(stdin)
             .stdout(log.try_clone()?)
             .stderr(log)
-            // Ctrl-C is for us; the reaper sees to the rest.
+            // Ctrl-C must reach only this process; the reaper stops the others.
             .process_group(0)
             .spawn()
             .with_context(|| format!("cannot start {name}"))?;
         Ok(Process(child))
     }
 
-    /// The cluster's folder.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The end of a log.
     pub(crate) fn log_tail(&self, name: &str) -> String {
         let log = fs::read(self.log(name)).unwrap_or_default();
         text::tail(&String::from_utf8_lossy(&log), 20).to_owned()
@@ -151,7 +146,7 @@ impl Launcher {
     }
 }
 
-/// One that we started. Dropping it ends it.
+/// A started process. Dropping it kills it.
 pub(crate) struct Process(Child);
 
 impl Process {
@@ -163,7 +158,7 @@ impl Process {
         Ok(self.0.try_wait()?.is_none())
     }
 
-    /// Returns when it has ended, or with an error if that takes too long.
+    /// Returns when the process has exited, or fails after a timeout.
     pub(crate) fn wait(&mut self) -> anyhow::Result<ExitStatus> {
         wait(&mut self.0)
     }
@@ -171,7 +166,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // No harm if it has ended already: until it is waited for, its number is nobody else's.
+        // Harmless if it has exited already: its id is not reused before it is waited for.
         let ended = self.0.kill().map_err(Into::into).and_then(|()| self.wait());
         if let Err(error) = ended {
             eprintln!("e2e: cannot end process {}: {error:#}", self.0.id());
@@ -179,13 +174,13 @@ impl Drop for Process {
     }
 }
 
-/// Removes the clusters in `runs` whose owners, and reapers, are dead.
+/// Removes the clusters in `runs` whose owners and reapers are dead.
 pub(crate) fn sweep(runs: &Path) -> anyhow::Result<()> {
     let _starting = lock(runs)?;
     remove_abandoned(runs)
 }
 
-/// One start at a time, or one would take another's half-made folder for a dead one.
+/// Serialises starts: otherwise one could mistake another's incomplete folder for a dead one.
 fn lock(runs: &Path) -> anyhow::Result<File> {
     private_folder(runs)?;
     let starting = File::create(runs.join("lock"))?;
@@ -208,7 +203,7 @@ fn remove_abandoned(runs: &Path) -> anyhow::Result<()> {
 fn is_abandoned(folder: &Path) -> bool {
     match File::open(folder.join("owner")) {
         Ok(owner) => owner.try_lock().is_ok(),
-        // Its making or its removal was cut short.
+        // Its creation or removal was interrupted.
         Err(error) => error.kind() == io::ErrorKind::NotFound,
     }
 }
@@ -217,7 +212,7 @@ fn reap(folder: &Path) -> anyhow::Result<()> {
     reaped(wait(&mut reaper(folder, Stdio::null())?)?, folder)
 }
 
-/// An error that says what is left and where, if the reaper of a folder did not manage.
+/// Fails with what is left, and where, if the reaper could not remove a folder.
 fn reaped(status: ExitStatus, folder: &Path) -> anyhow::Result<()> {
     let mut ending = folder.as_os_str().to_owned();
     ending.push(".ending");
@@ -256,13 +251,13 @@ fn wait(child: &mut Child) -> anyhow::Result<ExitStatus> {
     }
 }
 
-/// Named after us, for people who look.
+/// The name contains the process id, for debugging.
 fn unused_folder(runs: &Path) -> anyhow::Result<PathBuf> {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     loop {
         let folder = runs.join(format!("{}-{}", id(), NEXT.fetch_add(1, Ordering::Relaxed)));
         match DirBuilder::new().mode(0o700).create(&folder) {
-            // A process with our number in another container, on the same cache.
+            // Another container on the same cache has a process with the same id.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             made => {
                 made.with_context(|| format!("cannot create {}", folder.display()))?;
@@ -286,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn dropping_a_run_ends_its_processes_and_removes_its_folder() {
+    fn dropping_a_run_kills_its_processes_and_removes_its_folder() {
         let runs = tempfile::tempdir().unwrap();
         let mut run = Run::create(runs.path()).unwrap();
         run.spawn("sleeper", &["sleep".into(), "600".into()], Stdio::null()).unwrap();
@@ -298,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_component_that_ends_is_an_error_with_the_end_of_its_log() {
+    fn an_exited_component_reports_the_end_of_its_log() {
         let runs = tempfile::tempdir().unwrap();
         let mut run = Run::create(runs.path()).unwrap();
         let words = ["sh", "-c", "echo the reason; exit 3"].map(OsString::from);
@@ -313,17 +308,17 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let run = folder.path().join("run");
         fs::create_dir(&run).unwrap();
-        let mut stranger = sleeper();
-        fs::write(run.join("pids"), format!("{} 1\n", stranger.id())).unwrap();
+        let mut other_process = sleeper();
+        fs::write(run.join("pids"), format!("{} 1\n", other_process.id())).unwrap();
         reap(&run).unwrap();
         assert!(!run.exists());
-        assert!(stranger.try_wait().unwrap().is_none());
-        stranger.kill().unwrap();
-        stranger.wait().unwrap();
+        assert!(other_process.try_wait().unwrap().is_none());
+        other_process.kill().unwrap();
+        other_process.wait().unwrap();
     }
 
     #[test]
-    fn what_a_reaper_leaves_is_told() {
+    fn remains_of_a_reaper_are_reported() {
         let runs = tempfile::tempdir().unwrap();
         let folder = runs.path().join("1-1");
         let ended_with = |code: &str| Command::new("sh").args(["-c", code]).status().unwrap();
@@ -337,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_sweeps_what_dead_owners_left_and_only_that() {
+    fn a_start_removes_only_remains_of_dead_owners() {
         let runs = tempfile::tempdir().unwrap();
         let abandoned = runs.path().join("1-1");
         fs::create_dir(&abandoned).unwrap();
@@ -353,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_recorded_does_not_start() {
+    fn a_process_that_cannot_be_recorded_does_not_start() {
         let folder = tempfile::tempdir().unwrap();
         let started = folder.path().join("started");
         let status = Command::new("sh")

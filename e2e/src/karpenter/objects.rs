@@ -1,4 +1,4 @@
-//! What people give Karpenter to do: pools of nodes, and pods that need one.
+//! Karpenter objects for tests: `NodePools`, and Deployments whose pods need their nodes.
 
 use k8s_openapi::api::{
     apps::v1::Deployment,
@@ -16,28 +16,25 @@ use serde_json::{Value, json};
 /// The zone of all pools.
 pub const ZONE: &str = "test-zone-a";
 
-/// Where a pool has a taint.
+/// The field of a `NodePool` that contains a taint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Under {
-    /// `startupTaints`: Karpenter knows that it goes.
+    /// Karpenter expects such a taint to be removed.
     StartupTaints,
-    /// `taints`: Karpenter takes it for one that stays.
+    /// Karpenter expects such a taint to stay.
     Taints,
 }
 
-/// Pools.
 #[must_use]
 pub fn node_pools(client: &Client) -> Api<DynamicObject> {
     kind(client, "karpenter.sh", "v1", "NodePool")
 }
 
-/// Claims: one for each node that there is or is to be.
 #[must_use]
 pub fn node_claims(client: &Client) -> Api<DynamicObject> {
     kind(client, "karpenter.sh", "v1", "NodeClaim")
 }
 
-/// How its cloud makes nodes.
 #[must_use]
 pub fn node_classes(client: &Client) -> Api<DynamicObject> {
     kind(client, "karpenter.kwok.sh", "v1alpha1", "KWOKNodeClass")
@@ -45,7 +42,7 @@ pub fn node_classes(client: &Client) -> Api<DynamicObject> {
 
 fn kind(client: &Client, group: &str, version: &str, kind: &str) -> Api<DynamicObject> {
     let resource = match kind {
-        // Its plural is not what grammar says.
+        // The plural is irregular.
         "KWOKNodeClass" => "kwoknodeclasses",
         "NodeClaim" => "nodeclaims",
         _ => "nodepools",
@@ -54,9 +51,9 @@ fn kind(client: &Client, group: &str, version: &str, kind: &str) -> Api<DynamicO
     Api::all_with(client.clone(), &ApiResource::from_gvk_with_plural(&gvk, resource))
 }
 
-/// Makes a pool of this name with this taint, and its class. Its nodes are in [`ZONE`], bear the image [`image`], and join
-/// `delay` (`0s`, `1h`) after their claim.
-/// Consolidation waits an hour, so that nothing is disrupted unless somebody asks for it.
+/// Creates a `NodePool` with this taint, and its node class. Its nodes are in [`ZONE`], report the image [`image`], and
+/// join `delay` (`0s`, `1h`) after their claim. Consolidation waits an hour, so that it does not interfere with
+/// tests.
 pub async fn make_pool(
     client: &Client,
     name: &str,
@@ -90,7 +87,7 @@ pub async fn make_pool(
     make(&node_pools(client), pool).await
 }
 
-/// What the nodes of a pool say that they were made from, as those of a cloud do.
+/// The image that the nodes of a pool report, like nodes of a cloud.
 #[must_use]
 pub fn image(pool: &str) -> String {
     format!("image-of-{pool}")
@@ -101,12 +98,12 @@ async fn make(api: &Api<DynamicObject>, object: Value) -> kube::Result<()> {
     api.create(&PostParams::default(), &object).await.map(drop)
 }
 
-/// Makes a Deployment whose pods want a node of this pool each, for themselves.
+/// Creates a Deployment each of whose pods needs its own node of this pool.
 pub async fn make_pods(client: &Client, name: &str, pool: &str, replicas: usize) -> kube::Result<()> {
     make_pods_that_tolerate(client, name, pool, replicas, &[]).await
 }
 
-/// The same, of pods that do not wait until these taints are gone.
+/// Like [`make_pods`], with tolerations for these taints.
 pub async fn make_pods_that_tolerate(
     client: &Client,
     name: &str,
@@ -142,14 +139,13 @@ pub async fn make_pods_that_tolerate(
     deployments.create(&PostParams::default(), &deployment).await.map(drop)
 }
 
-/// Asks for so many pods of a Deployment.
 pub async fn scale_pods(client: &Client, name: &str, replicas: usize) -> kube::Result<()> {
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), "default");
     let patch = Patch::Merge(json!({"spec": {"replicas": replicas}}));
     deployments.patch(name, &PatchParams::default(), &patch).await.map(drop)
 }
 
-/// No pod of a Deployment may be evicted.
+/// Creates a budget that forbids every eviction of a Deployment's pods.
 pub async fn keep_pods(client: &Client, name: &str) -> kube::Result<()> {
     let budget = json!({"metadata": {"name": name},
         "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": name}}}});
@@ -157,7 +153,7 @@ pub async fn keep_pods(client: &Client, name: &str) -> kube::Result<()> {
     budgets(client).create(&PostParams::default(), &budget).await.map(drop)
 }
 
-/// Its pods may be evicted again.
+/// Deletes the budget of [`keep_pods`].
 pub async fn let_pods_go(client: &Client, name: &str) -> kube::Result<()> {
     budgets(client).delete(name, &DeleteParams::default()).await.map(drop)
 }
@@ -166,19 +162,17 @@ fn budgets(client: &Client) -> Api<PodDisruptionBudget> {
     Api::namespaced(client.clone(), "default")
 }
 
-/// The nodes of a pool.
 pub async fn nodes_of(client: &Client, pool: &str) -> kube::Result<Vec<Node>> {
     let of_pool = ListParams::default().labels(&format!("karpenter.sh/nodepool={pool}"));
     Ok(Api::<Node>::all(client.clone()).list(&of_pool).await?.items)
 }
 
-/// The claims of a pool.
 pub async fn claims_of(client: &Client, pool: &str) -> kube::Result<Vec<DynamicObject>> {
     let of_pool = ListParams::default().labels(&format!("karpenter.sh/nodepool={pool}"));
     Ok(node_claims(client).list(&of_pool).await?.items)
 }
 
-/// The claim that a node's owner reference names.
+/// The claim in the owner references of a node.
 pub async fn claim_of(client: &Client, node: &Node) -> kube::Result<Option<DynamicObject>> {
     match node.owner_references().iter().find(|owner| owner.kind == "NodeClaim") {
         Some(owner) => node_claims(client).get_opt(&owner.name).await,
@@ -186,22 +180,22 @@ pub async fn claim_of(client: &Client, node: &Node) -> kube::Result<Option<Dynam
     }
 }
 
-/// What a claim says of itself: the status of a condition, if it has it.
+/// The status of a condition of a claim.
 #[must_use]
 pub fn condition<'a>(claim: &'a DynamicObject, type_: &str) -> Option<&'a str> {
     let conditions = claim.data["status"]["conditions"].as_array()?;
     conditions.iter().find(|one| one["type"] == type_)?["status"].as_str()
 }
 
-/// Asks Karpenter to take a node away: as consolidation, drift and `kubectl delete nodeclaim` do.
+/// Deletes a claim, as consolidation, drift and `kubectl delete nodeclaim` do.
 pub async fn delete_claim(client: &Client, claim: &str) -> kube::Result<()> {
     node_claims(client).delete(claim, &DeleteParams::default()).await.map(drop)
 }
 
-/// Asks for the end of all that was made here; Karpenter sees to the rest, so it has to run.
+/// Deletes all objects created here. Karpenter must run, because it removes the finalizers.
 pub async fn delete_all(client: &Client) -> kube::Result<()> {
     let (now, all) = (DeleteParams::default(), ListParams::default());
-    // The pods first, or what is taken away is made again.
+    // Pods first; otherwise Karpenter provisions for them again.
     let whole = DeleteParams { propagation_policy: Some(PropagationPolicy::Foreground), ..now.clone() };
     Api::<Deployment>::namespaced(client.clone(), "default").delete_collection(&whole, &all).await?;
     budgets(client).delete_collection(&now, &all).await?;
@@ -211,7 +205,7 @@ pub async fn delete_all(client: &Client) -> kube::Result<()> {
     Ok(())
 }
 
-/// How many are still there of claims, pools and classes.
+/// How many claims, pools and classes still exist.
 pub async fn left(client: &Client) -> kube::Result<usize> {
     let mut left = 0;
     for api in [node_claims(client), node_pools(client), node_classes(client)] {
@@ -220,19 +214,19 @@ pub async fn left(client: &Client) -> kube::Result<usize> {
     Ok(left)
 }
 
-/// The name of the instance that a claim got, which is also the name its Node will have.
+/// The name of the instance of a claim, which is also the name of its Node.
 #[must_use]
 pub fn instance_of(claim: &DynamicObject) -> Option<&str> {
     claim.data["status"]["providerID"].as_str()?.strip_prefix("kwok://")
 }
 
-/// Whether a node has a label that Karpenter sets when it gets so far: `registered`, `initialized`.
+/// Whether a node has the label that Karpenter sets at this stage: `registered` or `initialized`.
 #[must_use]
 pub fn is(node: &Node, so_far: &str) -> bool {
     node.labels().get(&format!("karpenter.sh/{so_far}")).is_some_and(|value| value == "true")
 }
 
-/// Whether Karpenter is taking a node away.
+/// Whether Karpenter is disrupting a node.
 #[must_use]
 pub fn is_disrupted(node: &Node) -> bool {
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
@@ -240,7 +234,7 @@ pub fn is_disrupted(node: &Node) -> bool {
         || taints.into_iter().flatten().any(|taint| taint.key == "karpenter.sh/disrupted")
 }
 
-/// Lets a user do everything that a controller does, and nothing with claims. May be said again.
+/// Grants a user everything a controller needs, except access to claims. Idempotent.
 pub async fn grant_all_but_claims(client: &Client, user: &str) -> kube::Result<()> {
     let rules = [
         all("", &["*"]),
@@ -255,7 +249,7 @@ pub async fn grant_all_but_claims(client: &Client, user: &str) -> kube::Result<(
     grant(client, user, user, &rules).await
 }
 
-/// Lets a user do everything with claims.
+/// Grants a user full access to claims.
 pub async fn grant_claims(client: &Client, user: &str) -> kube::Result<()> {
     grant(client, &format!("{user}-claims"), user, &[all("karpenter.sh", &["nodeclaims"])]).await
 }

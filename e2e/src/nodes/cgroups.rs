@@ -1,6 +1,6 @@
-//! The control groups of nodes: one group for each cluster in each hierarchy, and in it one for each node.
+//! The control groups of nodes: one group per cluster in each hierarchy, and one per node below it.
 //!
-//! At the cluster's end its reaper removes them all.
+//! The cluster's reaper removes them all.
 
 use std::{
     fs, io,
@@ -13,15 +13,14 @@ use anyhow::{Context as _, bail};
 
 const ROOT: &str = "/sys/fs/cgroup";
 
-/// One node's groups.
 pub(crate) struct Cgroups {
-    /// As the kubelet is told: below every hierarchy.
+    /// As passed to the kubelet: relative to every hierarchy.
     root: String,
     folders: Vec<PathBuf>,
 }
 
 impl Cgroups {
-    /// Of a node in the cluster that lives in the folder of that name.
+    /// `cluster` is the name of the cluster's folder.
     pub(crate) fn create(cluster: &str, node: &str) -> anyhow::Result<Self> {
         let cluster = format!("nodekeeper-{cluster}");
         let mut folders = Vec::new();
@@ -35,7 +34,7 @@ impl Cgroups {
         Ok(cgroups)
     }
 
-    /// Makes the node's own groups, which are gone after [`Cgroups::remove`].
+    /// Creates the node's own groups, which [`Cgroups::remove`] removes.
     pub(crate) fn make(&self) -> anyhow::Result<()> {
         for folder in &self.folders {
             let parent = folder.parent().context("a group without a parent")?;
@@ -45,17 +44,17 @@ impl Cgroups {
         fs::create_dir_all(&system).with_context(|| format!("cannot make {}", system.display()))
     }
 
-    /// What the kubelet puts pods below.
+    /// The parent of the kubelet's pod groups.
     pub(crate) fn root(&self) -> &str {
         &self.root
     }
 
-    /// The group of the node's own processes: when it can be removed, all of them are gone.
+    /// The group of the node's own processes. Once it can be removed, all of them have exited.
     pub(crate) fn system(&self) -> anyhow::Result<PathBuf> {
         Ok(self.folders.first().context("no control groups on this machine")?.join("system"))
     }
 
-    /// A machine that boots has no old groups. Waits for the last process in them to be gone.
+    /// Removes the groups, as a booting machine has none. Waits until the last process has exited.
     pub(crate) fn remove(&self) -> anyhow::Result<()> {
         let deadline = Instant::now() + Duration::from_secs(20);
         for folder in &self.folders {
@@ -70,7 +69,7 @@ impl Cgroups {
     }
 }
 
-/// With version 2 there is one, with version 1 one for each controller.
+/// Version 2 has one hierarchy, version 1 one per controller.
 fn hierarchies() -> anyhow::Result<Vec<PathBuf>> {
     let root = Path::new(ROOT);
     if root.join("cgroup.controllers").exists() {
@@ -79,7 +78,7 @@ fn hierarchies() -> anyhow::Result<Vec<PathBuf>> {
     let mut hierarchies = Vec::new();
     for entry in fs::read_dir(root).context("no control groups on this machine")? {
         let entry = entry?;
-        // Where controllers share a hierarchy, each has a link to it.
+        // Controllers that share a hierarchy are links to it.
         if entry.file_type()?.is_dir() {
             hierarchies.push(entry.path());
         }
@@ -88,20 +87,20 @@ fn hierarchies() -> anyhow::Result<Vec<PathBuf>> {
     Ok(hierarchies)
 }
 
-/// Makes a group, if it is not there, that can have groups and processes below it.
+/// Creates a group, if missing, that can contain groups and processes.
 fn prepare(parent: &Path, group: &Path) -> io::Result<()> {
     fs::create_dir_all(group)?;
     if let Ok(controllers) = fs::read_to_string(parent.join("cgroup.controllers")) {
         let wanted: Vec<_> =
             controllers.split_whitespace().map(|controller| format!("+{controller}")).collect();
         for folder in [parent, group] {
-            // All that can be had: a controller that is missing is the kubelet's to complain about.
+            // Enables what is available; the kubelet reports missing controllers.
             for controller in &wanted {
                 let _ = fs::write(folder.join("cgroup.subtree_control"), controller);
             }
         }
     }
-    // In version 1 a group without processors and memory takes no process.
+    // In version 1 a group without CPUs and memory nodes accepts no process.
     for file in ["cpuset.cpus", "cpuset.mems"] {
         if let Ok(value) = fs::read_to_string(parent.join(file)) {
             fs::write(group.join(file), value.trim())?;

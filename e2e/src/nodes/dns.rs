@@ -1,4 +1,4 @@
-//! The cluster's DNS: `CoreDNS`, as most clusters have it.
+//! The cluster's DNS: a `CoreDNS` Deployment.
 
 use kube::{
     Api, Client,
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{DNS_ADDRESS, DNS_IMAGE, Dns, network};
 
-/// The names that answer without a cluster's zone: a stand-in for the world outside, which cannot be reached.
+/// Names outside the cluster's zone, which stand for external names.
 const COREFILE: &str = "
 .:53 {
     errors
@@ -97,7 +97,6 @@ fn pod(dns: &Dns) -> Value {
         "serviceAccountName": "coredns",
         "priorityClassName": "system-cluster-critical",
         "dnsPolicy": "Default",
-        // It has nothing to say good-bye to.
         "terminationGracePeriodSeconds": 1,
         "tolerations": dns.tolerations,
         "topologySpreadConstraints": [{

@@ -1,4 +1,5 @@
-//! What a node reads: written before its first boot, below the node's folder, which is `/run/node` on the node.
+//! The configuration files of a node, written before its first boot below the node's folder, which is `/run/node` on
+//! the node.
 
 use std::{fs, path::Path};
 
@@ -9,7 +10,6 @@ use serde_json::{Value, json};
 use super::{DNS_ADDRESS, PAUSE_IMAGE};
 use crate::{machine, pki::Identity};
 
-/// What the files of one node depend on.
 pub(super) struct Facts<'a> {
     pub(super) address: &'a str,
     pub(super) pods: &'a str,
@@ -20,7 +20,7 @@ pub(super) struct Facts<'a> {
 }
 
 pub(super) fn write(folder: &Path, facts: Facts<'_>) -> anyhow::Result<()> {
-    // Some are only places to mount things on.
+    // Some are only mount points.
     for name in ["containerd", "kubelet", "pod-logs", "cni", "imported", "run"] {
         fs::create_dir_all(folder.join(name))?;
     }
@@ -38,8 +38,8 @@ pub(super) fn write(folder: &Path, facts: Facts<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A link from each pod to the node, rather than a bridge for all of them: so every packet is routed, and neither
-/// kube-proxy nor [`super::Node::break_dns`] misses one between two pods of the same node.
+/// Connects each pod to the node directly instead of by a bridge: every packet is routed, so that kube-proxy and
+/// [`super::Node::break_dns`] also see traffic between pods of the same node.
 fn pod_network(pods: &str) -> Value {
     json!({
         "cniVersion": "0.4.0",
@@ -51,7 +51,7 @@ fn pod_network(pods: &str) -> Value {
                     "type": "host-local",
                     "ranges": [[{"subnet": pods}]],
                     "routes": [{"dst": "0.0.0.0/0"}],
-                    // Forgotten at the next boot, as the pods are.
+                    // Removed at the next boot, like the pods.
                     "dataDir": "/run/cni",
                 },
             },
@@ -83,10 +83,10 @@ fn kubelet(facts: &Facts<'_>) -> Value {
         "clusterDomain": "cluster.local",
         "resolvConf": "/run/node/resolv.conf",
         "volumePluginDir": "/var/lib/kubelet/volume-plugins",
-        // A test should not wait for the next report.
+        // Tests should not wait for the default interval.
         "nodeStatusUpdateFrequency": "4s",
         "nodeLeaseDurationSeconds": 12,
-        // Nor be disturbed by a machine that is busy with other things.
+        // Nor be affected by memory pressure of the machine.
         "oomScoreAdj": 0,
         "evictionHard": {
             "memory.available": "100Mi",

@@ -9,9 +9,9 @@ until_true() {
     done
 }
 
-# Before it has its own /run, there may be the machine's containerd.
+# Before the node has its own /run, this may be the machine's containerd.
 containerd_answers() { [ -d /run/node ] && ctr version; }
-# containerd tells Kubernetes's side of itself about an image by an event.
+# containerd's CRI plugin learns of an image by an event.
 pods_can_use_it() { ctr --namespace k8s.io images ls "name==$1" | grep io.cri-containerd.image=managed; }
 
 until_true containerd_answers

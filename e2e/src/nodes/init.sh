@@ -1,4 +1,4 @@
-# The first process of a node: turns its namespaces into a machine of its own, and starts what a node runs.
+# The first process of a node: sets up its namespaces and starts its programs.
 #   unshare --mount --pid --uts --ipc --fork sh -c init.sh init
 # with NAME, ADDRESS, ZONE and PODS; FOLDER, its own; IMAGES and LOGS, the cluster's; CGROUP; KUBELET and KUBE_PROXY.
 set -e
@@ -7,8 +7,8 @@ echo 0 >"$CGROUP/cgroup.procs"
 mount -t proc proc /proc
 echo "$NAME" >/proc/sys/kernel/hostname
 
-# All it needs is below a /run of its own, under the same names on every node. It is put together elsewhere first:
-# what it needs may be where it will be in the way.
+# Everything is below the node's own /run, with the same names on every node. It is assembled elsewhere first, because
+# its parts may be below the /run that it hides.
 new=$FOLDER/run
 mount -t tmpfs -o mode=755 tmpfs "$new"
 mkdir "$new/node" "$new/bin" "$new/images" "$new/logs" "$new/sysctl" "$new/cgroup" "$new/lock" "$new/tmp"
@@ -19,30 +19,30 @@ touch "$new/bin/kubelet" "$new/bin/kube-proxy"
 mount --bind "$KUBELET" "$new/bin/kubelet"
 mount --bind "$KUBE_PROXY" "$new/bin/kube-proxy"
 cd /
-# Nobody keeps a table of these mounts, least of all below /run.
+# No table of these mounts is kept below /run.
 mount --no-mtab --move "$new" /run
 export TMPDIR=/run/tmp
 
-# Not the machine's network devices, but its control groups.
+# The node's network devices, and the machine's control groups.
 mount --rbind /sys/fs/cgroup /run/cgroup
 mount -t sysfs sysfs /sys
 mount --rbind /run/cgroup /sys/fs/cgroup
 umount -l /run/cgroup
 
-# Nothing that it writes is left on the machine.
+# Nothing is written to the machine.
 mount -t tmpfs -o mode=755 tmpfs /var/lib
 mkdir -p /var/lib/kubelet /var/lib/dbus
 mount --bind /run/node/kubelet /var/lib/kubelet
 mount --make-rshared /var/lib/kubelet
 mount --bind /run/node/pod-logs /var/log
 
-# A boot is told from the one before by its number.
+# Each boot has a new boot id.
 cat /proc/sys/kernel/random/uuid >/run/boot-id
 mount --bind /run/boot-id /proc/sys/kernel/random/boot_id
 cp /run/node/machine-id /var/lib/dbus/machine-id
 [ ! -e /etc/machine-id ] || mount --bind /run/node/machine-id /etc/machine-id
 
-# A kubelet sets these for the whole machine, unless it finds them as it wants them.
+# A kubelet sets these for the whole machine unless they have the wanted value.
 pretend() {
     file=/run/sysctl/$(echo "$1" | tr / _)
     echo "$2" >"$file"
@@ -55,7 +55,7 @@ pretend kernel/panic_on_oops 1
 pretend kernel/keys/root_maxkeys 1000000
 pretend kernel/keys/root_maxbytes 25000000
 
-# Starts a program again when it ends, as a service manager does.
+# Restarts a program whenever it exits, like a service manager.
 keep() {
     log=/run/logs/$NAME-$1.log
     shift
@@ -80,11 +80,11 @@ done
 keep kubelet /run/bin/kubelet --config=/run/node/kubelet.json --kubeconfig=/run/node/kubeconfig \
     --hostname-override="$NAME" --node-ip="$ADDRESS" --node-labels="topology.kubernetes.io/zone=$ZONE" \
     --root-dir=/var/lib/kubelet --v=2 &
-# Without limits of its own for connections: those are the machine's.
+# Without connection limits of its own: those belong to the machine.
 keep kube-proxy /run/bin/kube-proxy --kubeconfig=/run/node/kube-proxy.kubeconfig --hostname-override="$NAME" \
     --proxy-mode=nftables --cluster-cidr="$PODS" --conntrack-max-per-core=0 \
     --conntrack-tcp-timeout-established=0s --conntrack-tcp-timeout-close-wait=0s \
     --metrics-bind-address=127.0.0.1:10249 --healthz-bind-address=127.0.0.1:10256 --v=2 &
 
-# Also for the orphans of everything that runs here.
+# Also reaps orphans.
 wait

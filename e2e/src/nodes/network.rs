@@ -1,5 +1,5 @@
-//! A network for each cluster: a namespace for the control plane with a bridge in it, and one for each node. None of
-//! it touches the machine's own network, and all of it is gone when its last process is.
+//! A network per cluster: a namespace for the control plane with a bridge, and one per node. It does not touch the
+//! machine's network, and disappears with its last process.
 
 use std::{
     ffi::OsString,
@@ -18,35 +18,34 @@ use crate::{
     machine,
 };
 
-/// The API server's address: the same in every cluster, because no two share a network.
+/// The API server's address, equal in every cluster, because no two share a network.
 pub(crate) const CONTROL_PLANE: &str = "10.99.0.1";
-/// The API server's port.
 pub(crate) const API_PORT: u16 = 6443;
-/// The address of the Service `default/kubernetes`: the first of the range that the API server is told.
+/// The address of the Service `default/kubernetes`: the first of the Service range.
 pub(crate) const API_SERVICE: &str = "10.96.0.1";
-/// Where all pods are; each node has a part of it.
+/// The pod range. Each node has a part of it.
 pub(crate) const PODS: &str = "10.244.0.0/16";
 
-/// More would not fit into the addresses.
+/// The limit of the address scheme.
 pub(crate) const MOST_NODES: usize = 200;
 
-/// The address of the node with this number, from 1.
+/// The address of the node with this number, counted from 1.
 pub(crate) fn node_address(number: usize) -> String {
     format!("10.99.0.{}", 10 + number)
 }
 
-/// Where the pods of the node with this number are.
+/// The pod range of the node with this number.
 pub(crate) fn node_pods(number: usize) -> String {
     format!("10.244.{number}.0/24")
 }
 
-/// A network namespace, held by a process that does nothing else.
+/// A network namespace, kept alive by an idle process.
 pub(crate) struct Namespace {
     holder: Process,
 }
 
 impl Namespace {
-    /// A new one, with nothing in it but a loopback that is up.
+    /// A new namespace in which only loopback is up.
     pub(crate) fn create(launcher: &Launcher, name: &str) -> anyhow::Result<Self> {
         let words = ["unshare", "--net", "sleep", "infinity"].map(OsString::from);
         let holder = launcher.start(&format!("{name}-network"), &words, Stdio::null())?;
@@ -59,7 +58,7 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// The process starts in the machine's own network, which nothing of ours may ever change.
+    /// The process starts in the machine's network, which must not be changed: waits until it has its own.
     fn wait_until_separate(&mut self) -> anyhow::Result<()> {
         let ours = fs::read_link("/proc/self/ns/net")?;
         let deadline = Instant::now() + Duration::from_secs(10);
@@ -73,7 +72,7 @@ impl Namespace {
         Ok(())
     }
 
-    /// The number of a process in it.
+    /// The id of the process that keeps the namespace alive.
     pub(crate) fn holder(&self) -> u32 {
         self.holder.id()
     }
@@ -82,22 +81,22 @@ impl Namespace {
         format!("/proc/{}/ns/net", self.holder()).into()
     }
 
-    /// What to write before a command to run it in here.
+    /// The command prefix that runs a program in this namespace.
     pub(crate) fn prefix(&self) -> Vec<OsString> {
         vec!["nsenter".into(), format!("--net={}", self.path().display()).into(), "--".into()]
     }
 
-    /// Runs a command in here and returns when it has ended.
+    /// Runs a command in this namespace and waits for it.
     pub(crate) fn exec(&self, words: &[&str]) -> anyhow::Result<Output> {
         Ok(machine::command("nsenter").args(&self.prefix()[1..]).args(words).stdin(Stdio::null()).output()?)
     }
 
-    /// Runs these commands of `ip` in here.
+    /// Runs these `ip` commands in this namespace.
     fn ip(&self, commands: &[String]) -> anyhow::Result<()> {
         self.feed(&["ip", "-batch", "-"], &commands.join("\n"))
     }
 
-    /// Runs a command in here that reads what to do.
+    /// Runs a command in this namespace with `input` as its stdin.
     pub(crate) fn feed(&self, words: &[&str], input: &str) -> anyhow::Result<()> {
         let mut child = machine::command("nsenter")
             .args(&self.prefix()[1..])
@@ -109,7 +108,7 @@ impl Namespace {
         child.stdin.take().context("no stdin")?.write_all(input.as_bytes())?;
         let output = child.wait_with_output()?;
         let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{} said: {said}\nto:\n{input}", words.join(" "));
+        ensure!(output.status.success(), "{} failed: {said}\ninput:\n{input}", words.join(" "));
         Ok(())
     }
 }
@@ -123,7 +122,7 @@ pub(crate) fn build_control_plane(namespace: &Namespace) -> anyhow::Result<()> {
     ])
 }
 
-/// Connects node `number` of `count` to the control plane, and each node's pods to all others.
+/// Connects node `number` of `count` to the control plane, and its pods to all other pods.
 pub(crate) fn connect(
     control_plane: &Namespace,
     node: &Namespace,

@@ -1,4 +1,4 @@
-//! One node, and what can be done to it. Everything here blocks, for two seconds at most unless it fails.
+//! One real node and its operations. All of them block, for at most two seconds unless they fail.
 
 use std::{
     ffi::OsString,
@@ -27,8 +27,8 @@ const INIT: &str = include_str!("init.sh");
 const IMPORT: &str = include_str!("import.sh");
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Before anything else looks at the packet, so that no translation of addresses hides where it goes. What comes in
-/// from other nodes passes: they may use a DNS that runs here.
+/// Before NAT, so that the destination is visible. Traffic from other nodes passes: they may use a DNS pod on this
+/// node.
 const NO_DNS: &str = r#"
 table inet nodekeeper_no_dns {
     chain from_pods {
@@ -41,7 +41,7 @@ table inet nodekeeper_no_dns {
     }
 }
 "#;
-/// Before its address is translated: the way to the API server itself stays, so that the node is Ready all the while.
+/// Before NAT: the direct connection to the API server stays, so that the node remains Ready.
 const NO_API: &str = r#"
 table inet nodekeeper_no_api {
     chain from_pods {
@@ -50,8 +50,7 @@ table inet nodekeeper_no_api {
     }
 }
 "#;
-/// As where an overlay is broken: after addresses were translated, so that it does not matter by which of them somebody
-/// was asked for, and in both directions, because answers take the same way.
+/// Like a broken overlay network: after NAT, so that all addresses of a pod are covered, and in both directions.
 const NO_OTHER_PODS: &str = r#"
 table inet nodekeeper_no_other_pods {
     chain to_other_nodes {
@@ -61,13 +60,12 @@ table inet nodekeeper_no_other_pods {
 }
 "#;
 
-/// A machine of the cluster, as far as it knows.
 pub struct Node {
     pub(super) name: String,
     pub(super) address: String,
     pub(super) zone: String,
     pub(super) folder: PathBuf,
-    /// Running while the node is on: the parent of its first process.
+    /// Set while the node is on: the parent of its first process.
     pub(super) boot: Mutex<Option<Process>>,
     pub(super) namespace: Namespace,
     pub(super) cgroups: Cgroups,
@@ -76,81 +74,76 @@ pub struct Node {
 }
 
 impl Node {
-    /// As the API server calls it.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its address in the cluster's network.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// Its label `topology.kubernetes.io/zone`: nodes take turns with `zone-a`, `zone-b` and `zone-c`.
+    /// The label `topology.kubernetes.io/zone`: `zone-a`, `zone-b` and `zone-c` in turn.
     #[must_use]
     pub fn zone(&self) -> &str {
         &self.zone
     }
 
-    /// Runs a program of the machine in the node's network, and returns what it wrote. An error if it fails.
+    /// Runs a program of the machine in the node's network and returns its output.
     pub fn exec_in(&self, words: &[&str]) -> anyhow::Result<String> {
         said(&words.join(" "), &self.namespace.exec(words)?)
     }
 
-    /// From now on nothing that runs on this node gets an answer from a DNS, wherever that runs. Done to a node that is
-    /// off, it holds when that boots; [`Node::power_off`] undoes it.
+    /// Blocks all DNS responses to programs on this node. On a node that is off, this applies from its next boot;
+    /// [`Node::power_off`] undoes it.
     pub fn break_dns(&self) -> anyhow::Result<()> {
         self.rule("no_dns", NO_DNS)
     }
 
-    /// Undoes [`Node::break_dns`].
     pub fn heal_dns(&self) -> anyhow::Result<()> {
         self.rule("no_dns", "")
     }
 
-    /// From now on no pod on this node gets an answer from the Service `default/kubernetes`. Other Services work, and
-    /// the node itself does not notice: it knows the API server by another address.
+    /// Blocks the Service `default/kubernetes` for pods on this node. Other Services work, and the kubelet is not
+    /// affected: it uses another address.
     pub fn break_api_service(&self) -> anyhow::Result<()> {
         self.rule("no_api", &NO_API.replace("API_SERVICE", network::API_SERVICE))
     }
 
-    /// Undoes [`Node::break_api_service`].
     pub fn heal_api_service(&self) -> anyhow::Result<()> {
         self.rule("no_api", "")
     }
 
-    /// From now on no pod on this node can talk to a pod on another, by whatever address.
+    /// Blocks traffic between pods on this node and pods on other nodes.
     pub fn break_pod_to_pod(&self) -> anyhow::Result<()> {
         self.rule("no_other_pods", &NO_OTHER_PODS.replace("PODS", network::PODS))
     }
 
-    /// Undoes [`Node::break_pod_to_pod`].
     pub fn heal_pod_to_pod(&self) -> anyhow::Result<()> {
         self.rule("no_other_pods", "")
     }
 
-    /// Tells the only process of a container to end, and gives it time. The number is that of its status, with
-    /// `containerd://` before it.
+    /// Terminates the only process of a container gracefully. `id` is the container id of the pod's status, including
+    /// `containerd://`.
     pub fn end_container(&self, id: &str) -> anyhow::Result<()> {
         let id = id.trim_start_matches("containerd://");
         self.run("ctr", &["ctr", "--namespace", "k8s.io", "tasks", "kill", "--signal", "SIGTERM", id])
     }
 
-    /// Puts these rules in the place of what the table had.
+    /// Replaces the rules of a table.
     fn rule(&self, table: &str, rules: &str) -> anyhow::Result<()> {
-        // To make one that is there already and then delete it never fails.
+        // Adding the table first makes deleting it succeed always.
         let table = format!("table inet nodekeeper_{table}");
         self.namespace.feed(&["nft", "-f", "-"], &format!("{table}\ndelete {table}\n{rules}"))
     }
 
-    /// Pulls the plug: everything on the node ends at once, without a word to anybody. Nothing happens if it is off.
+    /// Stops everything on the node at once, like a power cut. Does nothing if the node is off.
     pub fn power_off(&self) -> anyhow::Result<()> {
         let mut boot = self.lock();
         let Some(process) = boot.as_mut() else { return Ok(()) };
         let deadline = Instant::now() + PATIENCE;
-        // By the first process, and not by its parent: the kernel lets it go only after everything else on the node.
+        // Waits for the first process, not its parent: the kernel removes it after everything else on the node.
         while process.is_running()? {
             for child in children(process.id()) {
                 Command::new("kill").args(["-KILL", &child.to_string()]).output()?;
@@ -160,13 +153,12 @@ impl Node {
         }
         *boot = None;
         drop(boot);
-        // Its network outlives it, but a machine that is off has no rules.
+        // The network outlives the node, but a machine that is off has no rules.
         self.namespace.feed(&["nft", "-f", "-"], "flush ruleset\n")?;
         self.cgroups.remove()
     }
 
-    /// Boots a node that is off: with a new boot id, the same disk, and no pods but those that it finds there or is
-    /// told to run. An error if it is on.
+    /// Boots a node that is off: with a new boot id and the same disk. Fails if it is on.
     pub fn boot(&self) -> anyhow::Result<()> {
         let mut boot = self.lock();
         if let Some(process) = boot.as_mut() {
@@ -177,7 +169,7 @@ impl Node {
         Ok(())
     }
 
-    /// An error, with the reason, if the node is off by itself.
+    /// Fails with the reason if the node has stopped by itself.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         match self.lock().as_mut().map(Process::is_running).transpose()? {
             Some(false) => bail!("{} went off:\n{}", self.name, self.launcher.log_tail(&self.name)),
@@ -185,7 +177,7 @@ impl Node {
         }
     }
 
-    /// An image of that name is not what it was.
+    /// Marks an image as changed, so that it is imported again.
     pub(super) fn forget_image(&self, image: &Image) -> anyhow::Result<()> {
         let imported = self.folder.join("imported").join(image.file_name());
         if imported.exists() {
@@ -194,13 +186,13 @@ impl Node {
         Ok(())
     }
 
-    /// Takes an image from the cluster's folder. A node that is off does so when it boots.
+    /// Imports an image from the cluster's folder. A node that is off does so at its next boot.
     pub(super) fn import_image(&self, image: &Image) -> anyhow::Result<()> {
         let words = ["sh", "-c", IMPORT, "import", &image.file_name(), image.name()];
         self.run(&format!("the import of {}", image.name()), &words)
     }
 
-    /// Runs a program on the node, as its root. Nothing happens if it is off.
+    /// Runs a program on the node as root. Does nothing if the node is off.
     fn run(&self, what: &str, words: &[&str]) -> anyhow::Result<()> {
         let Some(parent) = self.lock().as_ref().map(Process::id) else { return Ok(()) };
         let first = *children(parent).first().with_context(|| format!("{} is just going off", self.name))?;
@@ -247,7 +239,6 @@ impl Node {
     }
 }
 
-/// The processes that a process has started.
 fn children(pid: u32) -> Vec<u32> {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     children.split_whitespace().filter_map(|child| child.parse().ok()).collect()

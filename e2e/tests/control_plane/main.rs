@@ -1,7 +1,7 @@
-//! The control plane is a real one, and it leaves nothing behind.
+//! Tests of the real control plane that other tiers rely on.
 
 mod processes;
-mod the_end;
+mod teardown;
 
 use std::{process::Command, time::Duration};
 
@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 #[tokio::test]
-async fn it_serves_the_version_that_was_asked_for() -> anyhow::Result<()> {
+async fn it_serves_the_requested_version() -> anyhow::Result<()> {
     let Some(cluster) = or_skip(Cluster::shared().await)? else { return Ok(()) };
     let answer = cluster.client()?.apiserver_version().await?.git_version;
 
@@ -54,10 +54,10 @@ async fn kubectl_works_with_the_kubeconfig() -> anyhow::Result<()> {
 #[tokio::test]
 async fn rbac_refuses_what_it_does_not_grant() -> anyhow::Result<()> {
     let Some(cluster) = or_skip(Cluster::shared().await)? else { return Ok(()) };
-    let nodes_as = |groups: &[&str]| Ok::<_, anyhow::Error>(Api::all(cluster.client_as("somebody", groups)?));
-    let stranger: Api<Node> = nodes_as(&[])?;
+    let nodes_as = |groups: &[&str]| Ok::<_, anyhow::Error>(Api::all(cluster.client_as("ada", groups)?));
+    let unprivileged: Api<Node> = nodes_as(&[])?;
     let reader: Api<Node> = nodes_as(&["others", "node-readers"])?;
-    assert_forbidden(&stranger.list(&ListParams::default()).await);
+    assert_forbidden(&unprivileged.list(&ListParams::default()).await);
     assert_forbidden(&reader.list(&ListParams::default()).await);
 
     let client = cluster.client()?;
@@ -71,10 +71,10 @@ async fn rbac_refuses_what_it_does_not_grant() -> anyhow::Result<()> {
     });
     create::<ClusterRoleBinding>(&Api::all(client), binding).await?;
 
-    // The authorizer learns of it through a watch.
+    // The authorizer sees the change through a watch.
     eventually("the grant to count", async || Ok(reader.list(&ListParams::default()).await.is_ok())).await?;
     assert_forbidden(&reader.delete("any", &kube::api::DeleteParams::default()).await);
-    assert_forbidden(&stranger.list(&ListParams::default()).await);
+    assert_forbidden(&unprivileged.list(&ListParams::default()).await);
     Ok(())
 }
 
@@ -99,7 +99,7 @@ async fn controllers_make_service_accounts_and_pods() -> anyhow::Result<()> {
     eventually("two pods", async || {
         let made = pods.list(&ListParams::default().labels("app=web")).await?.items;
         ensure!(made.iter().all(|pod| pod.owner_references()[0].kind == "ReplicaSet"));
-        // Put there by the ServiceAccount admission.
+        // Added by the ServiceAccount admission plugin.
         let account = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.service_account_name.clone());
         ensure!(made.iter().all(|pod| account(pod).as_deref() == Some("default")));
         Ok(made.len() == 2)
@@ -108,37 +108,37 @@ async fn controllers_make_service_accounts_and_pods() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn the_scheduler_binds_a_pod_to_a_hollow_node() -> anyhow::Result<()> {
+async fn the_scheduler_binds_a_pod_to_a_node_without_a_kubelet() -> anyhow::Result<()> {
     let Some(cluster) = or_skip(Cluster::shared().await)? else { return Ok(()) };
     let client = cluster.client()?;
     let namespace = create_namespace(&client, "scheduler").await?;
 
     let nodes: Api<Node> = Api::all(client.clone());
-    create::<Node>(&nodes, json!({"metadata": {"name": "hollow", "labels": {"for": "scheduler"}}})).await?;
+    create::<Node>(&nodes, json!({"metadata": {"name": "node", "labels": {"for": "scheduler"}}})).await?;
     let pods: Api<Pod> = Api::namespaced(client, &namespace);
     let mut spec = pod_spec();
     spec["nodeSelector"] = json!({"for": "scheduler"});
     create::<Pod>(&pods, json!({"metadata": {"name": "pod"}, "spec": spec})).await?;
 
     eventually("the pod to be bound", async || {
-        // Over and over, as a kubelet does, or the node would not stay ready.
+        // Repeated like a kubelet's heartbeat; otherwise the node does not stay Ready.
         let heartbeat = json!({"status": {
             "capacity": {"cpu": "4", "memory": "8Gi", "pods": "110"},
             "conditions": [{
-                "type": "Ready", "status": "True", "reason": "Hollow", "message": "",
+                "type": "Ready", "status": "True", "reason": "FakeKubelet", "message": "",
                 "lastHeartbeatTime": jiff::Timestamp::now().to_string(),
                 "lastTransitionTime": "2026-01-01T00:00:00Z",
             }],
         }});
-        nodes.patch_status("hollow", &PatchParams::default(), &Patch::Merge(heartbeat)).await?;
+        nodes.patch_status("node", &PatchParams::default(), &Patch::Merge(heartbeat)).await?;
         let pod = pods.get("pod").await?;
-        Ok(pod.spec.and_then(|spec| spec.node_name).as_deref() == Some("hollow"))
+        Ok(pod.spec.and_then(|spec| spec.node_name).as_deref() == Some("node"))
     })
     .await
 }
 
 #[tokio::test]
-async fn two_at_once_do_not_meet() -> anyhow::Result<()> {
+async fn two_clusters_are_independent() -> anyhow::Result<()> {
     let both = async { tokio::try_join!(Cluster::control_plane(), Cluster::control_plane()) };
     let Some((one, other)) = or_skip(both.await)? else { return Ok(()) };
     let config_maps = |cluster: &Cluster| {
@@ -148,14 +148,14 @@ async fn two_at_once_do_not_meet() -> anyhow::Result<()> {
     assert!(config_maps(&one)?.get_opt("mine").await?.is_some());
     assert!(config_maps(&other)?.get_opt("mine").await?.is_none());
 
-    // The end of one is not the end of the other.
+    // Stopping one does not stop the other.
     one.stop();
     assert!(config_maps(&other)?.get_opt("mine").await?.is_none());
     Ok(())
 }
 
 #[tokio::test]
-async fn a_component_that_does_not_start_is_an_error_that_says_why() -> anyhow::Result<()> {
+async fn a_component_that_does_not_start_reports_why() -> anyhow::Result<()> {
     let mut options = Options::from_env()?;
     options.controller_manager_flags.push("--no-such-flag".into());
     let Some(_) = or_skip(Assets::ensure(&options.settings).map_err(Into::into))? else { return Ok(()) };
@@ -172,7 +172,7 @@ fn assert_forbidden<T: std::fmt::Debug>(answer: &kube::Result<T>) {
 
 async fn create_namespace(client: &Client, name: &str) -> anyhow::Result<String> {
     create::<Namespace>(&Api::all(client.clone()), json!({"metadata": {"name": name}})).await?;
-    // Before there is one, no pod is admitted.
+    // Without the default ServiceAccount no pod is admitted.
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), name);
     eventually("the service account", async || Ok(accounts.get_opt("default").await?.is_some())).await?;
     Ok(name.to_owned())
@@ -190,7 +190,7 @@ fn pod_spec() -> Value {
     json!({"containers": [{"name": "main", "image": "example.invalid/none:1"}]})
 }
 
-/// Asks until the answer is yes, for a minute.
+/// Polls until `ask` returns true, for up to a minute.
 async fn eventually(what: &str, mut ask: impl AsyncFnMut() -> anyhow::Result<bool>) -> anyhow::Result<()> {
     let deadline = Instant::now() + Duration::from_mins(1);
     while !ask().await.with_context(|| format!("waiting for {what}"))? {

@@ -1,8 +1,8 @@
-//! What runs on this machine, from `/proc`: independent of what the control plane believes.
+//! Processes from `/proc`, independent of what the control plane records.
 
 use std::{fs, path::Path, process::Command};
 
-/// A process that a test left running is ended when its list is dropped.
+/// Processes that still run when the list is dropped are killed.
 pub struct Processes(Vec<Process>);
 
 #[derive(Clone, Debug, PartialEq)]
@@ -10,13 +10,12 @@ pub struct Process {
     pub pid: u32,
     pub name: String,
     parent: u32,
-    /// In ticks since boot: tells a process from a later one with the same number.
+    /// In ticks since boot: distinguishes a process from a later one with the same id.
     start: u64,
     zombie: bool,
 }
 
 impl Processes {
-    /// Those that `parent` started.
     pub fn children_of(parent: u32) -> Self {
         let pids = fs::read_dir("/proc")
             .expect("a Linux")
@@ -25,7 +24,7 @@ impl Processes {
         Self(pids.filter_map(Process::find).filter(|process| process.parent == parent).collect())
     }
 
-    /// Those that live in a folder: their working directory is there.
+    /// Processes whose working directory is in the folder.
     pub fn working_in(folder: &Path) -> Self {
         let mut all = Self::children_of(std::process::id());
         all.0.retain(|process| {
@@ -44,7 +43,6 @@ impl Processes {
         self.0.iter().find(|process| process.name == name).expect("one of that name")
     }
 
-    /// Those that still run.
     pub fn alive(&self) -> Vec<&Process> {
         self.0.iter().filter(|process| process.is_alive()).collect()
     }
@@ -59,7 +57,7 @@ impl Drop for Processes {
 impl Process {
     fn find(pid: u32) -> Option<Self> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name is in parentheses and may contain anything, also parentheses.
+        // The name is in parentheses and may contain parentheses.
         let (name, rest) = stat.split_once('(')?.1.rsplit_once(") ")?;
         let fields: Vec<_> = rest.split(' ').collect();
         Some(Self {
@@ -75,7 +73,6 @@ impl Process {
         Self::find(self.pid).is_some_and(|now| now.start == self.start && !now.zombie)
     }
 
-    /// As `kill -9` does.
     pub fn kill(&self) {
         Command::new("kill").args(["-9", &self.pid.to_string()]).status().expect("a kill command");
     }

@@ -1,4 +1,4 @@
-//! The embedded cluster on a paused clock: the checks run in process, and minutes pass in no time.
+//! The embedded cluster on a paused clock, with the checks in process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use nodekeeper_sim::worker::{Workers, assignment};
 use nodekeeper_sim::{Cluster, Options};
 use serde_json::{Value, json};
 
-use crate::world::{Fate, Fates, Machine, NAMESPACE, World};
+use crate::world::{Machine, NAMESPACE, WorkerBehaviour, WorkerBehaviours, World};
 
 pub fn on_a_paused_clock(scenario: impl Future<Output = Result<()>>) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
@@ -29,7 +29,7 @@ pub struct Simulated {
     cluster: Cluster,
     _actors: Actors,
     kubelets: Kubelets,
-    fates: Fates,
+    behaviours: WorkerBehaviours,
 }
 
 impl Simulated {
@@ -37,11 +37,11 @@ impl Simulated {
         let cluster = Cluster::new(Options::simulated(7));
         let actors = actors::start(&cluster, Timing::default());
         network::install(&cluster)?;
-        let somebody = cluster.local("admin");
+        let admin = cluster.local("admin");
         let create = |version: &str, kind: &str, namespace: &str, mut body: Value| {
             body["apiVersion"] = json!(version);
             body["kind"] = json!(kind);
-            somebody.create(version, kind, namespace, body)
+            admin.create(version, kind, namespace, body)
         };
         for definition in definitions() {
             let definition = serde_json::to_value(definition)?;
@@ -50,16 +50,16 @@ impl Simulated {
         create("v1", "Namespace", "", json!({"metadata": {"name": NAMESPACE}}))?;
         let account = json!({"metadata": {"name": "nodekeeper-worker", "namespace": NAMESPACE}});
         create("v1", "ServiceAccount", NAMESPACE, account)?;
-        let fates = Fates::default();
-        let kubelets = Kubelets::start(&cluster, 7, Arc::new(Fated(fates.clone())));
-        Ok(Self { cluster, _actors: actors, kubelets, fates })
+        let behaviours = WorkerBehaviours::default();
+        let kubelets = Kubelets::start(&cluster, 7, Arc::new(ScriptedWorkers(behaviours.clone())));
+        Ok(Self { cluster, _actors: actors, kubelets, behaviours })
     }
 }
 
-/// Runs the real checks, in a network that is as the fate of the node says; or lets workers hang.
-struct Fated(Fates);
+/// Runs the real checks in a simulated network that depends on the node's [`WorkerBehaviour`].
+struct ScriptedWorkers(WorkerBehaviours);
 
-impl ContainerRuntime for Fated {
+impl Runner for ScriptedWorkers {
     fn has_image(&self, container: &Value) -> bool {
         Workers.has_image(container)
     }
@@ -69,10 +69,10 @@ impl ContainerRuntime for Fated {
             return Workers.run(job);
         }
         let first = match self.0.of(&job.node) {
-            Fate::Fails { first } => first,
-            // No answer comes to any question.
-            Fate::TimesOut => u32::MAX,
-            Fate::Hangs => return Box::pin(std::future::pending()),
+            WorkerBehaviour::Fails { first } => first,
+            // No query gets a response.
+            WorkerBehaviour::TimesOut => u32::MAX,
+            WorkerBehaviour::Hangs => return Box::pin(std::future::pending()),
         };
         let outage = Outage::Node(job.node.clone());
         if number(&job.container) <= first {
@@ -107,8 +107,8 @@ impl World for Simulated {
         nodes
     }
 
-    fn fates(&self) -> &Fates {
-        &self.fates
+    fn behaviours(&self) -> &WorkerBehaviours {
+        &self.behaviours
     }
 
     async fn join(&self, machine: Machine) -> Result<()> {
@@ -117,7 +117,7 @@ impl World for Simulated {
         if !ready {
             self.say_ready(&name, false).await?;
         }
-        // The kubelets are a task of their own; they register at once when it is their turn.
+        // The kubelets run in their own task and register the node soon.
         tokio::task::yield_now().await;
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Workers as their kubelets report them.
+//! Worker statuses, as a kubelet reports them.
 
 use anyhow::{Context as _, Result};
 use k8s_openapi::api::core::v1::Pod;
@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 
 use crate::world::NAMESPACE;
 
-/// What a kubelet says of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     Runs,
@@ -22,7 +21,7 @@ pub enum State {
     NoImage,
 }
 
-/// Says it in the status of the pod.
+/// Patches the status of the worker's pod.
 pub async fn say(client: &Client, pod: &Pod, state: State) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
     let status = Patch::Merge(json!({"status": status(pod, state)?}));
@@ -56,10 +55,10 @@ fn status(pod: &Pod, state: State) -> Result<Value> {
     Ok(json!({"phase": phase, "containerStatuses": [container]}))
 }
 
-/// What the worker of this pod would report: every check that it was told to make, and what came of it.
+/// The report of this pod's worker, with a result for every assigned check.
 fn report(pod: &Pod, passed: bool) -> Result<Report> {
     let assignment = assignment(pod)?;
-    let subject = subject_of(&assignment)?;
+    let subject = identity_of(&assignment)?;
     let checks = assignment["checks"].as_object().context("an assignment without checks")?;
     let result = |name: &String| match (name.as_str(), passed) {
         ("dns", false) => {
@@ -71,12 +70,11 @@ fn report(pod: &Pod, passed: bool) -> Result<Report> {
     Ok(Report::judge(subject, checks.keys().map(result).collect(), 1))
 }
 
-/// For whom a worker works.
-pub fn subject(pod: &Pod) -> Result<WorkerIdentity> {
-    subject_of(&assignment(pod)?)
+pub fn identity(pod: &Pod) -> Result<WorkerIdentity> {
+    identity_of(&assignment(pod)?)
 }
 
-fn subject_of(assignment: &Value) -> Result<WorkerIdentity> {
+fn identity_of(assignment: &Value) -> Result<WorkerIdentity> {
     Ok(serde_json::from_value(assignment["subject"].clone())?)
 }
 

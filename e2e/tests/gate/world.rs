@@ -1,5 +1,4 @@
-//! What a scenario needs of the cluster it runs in, and no more: machines that join, what becomes of the workers on
-//! them, and a client. Everything else is done through the API, as people and other controllers do it.
+//! The interface between the scenarios and the cluster they run in. Everything else goes through the API.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,46 +12,40 @@ use serde_json::{Value, json};
 pub const TAINT: &str = "node-ready/unverified";
 pub const LABEL: &str = "node-ready/verified";
 pub const NAMESPACE: &str = "nodekeeper-system";
-/// Where pods are that are no workers.
+/// The namespace of pods that are not workers.
 pub const WORKLOADS: &str = "default";
 pub const IMAGE: &str = "nodekeeper.local/worker:1";
-/// No kubelet can pull this one.
 pub const MISSING: &str = "nodekeeper.local/missing:1";
 
-/// A cluster whose DNS runs, with a place for workers, and without nodes, gates and controllers.
+/// A cluster with DNS and a namespace for workers, without nodes, gates and controllers.
 pub trait World {
-    /// A client that may do everything.
+    /// A client with all rights.
     fn client(&self) -> Client;
 
-    /// The time by which controllers are to live.
     fn clock(&self) -> Clock;
 
-    /// Whatever comes true at all comes true within this.
+    /// The timeout of all expectations.
     fn patience(&self) -> Duration;
 
-    /// How many nodes stand here for so many: a real API server on the real clock has fewer.
+    /// Scales a number of nodes down for worlds with a real API server and clock.
     fn about(&self, nodes: usize) -> usize;
 
-    /// What becomes of the workers.
-    fn fates(&self) -> &Fates;
+    fn behaviours(&self) -> &WorkerBehaviours;
 
-    /// A machine registers, and is Ready soon unless it is told not to be.
+    /// Registers a node, which becomes Ready unless `machine` says otherwise.
     async fn join(&self, machine: Machine) -> Result<()>;
 
-    /// A kubelet says whether its node is Ready.
     async fn say_ready(&self, node: &str, ready: bool) -> Result<()>;
 
-    /// A machine boots again.
     async fn reboot(&self, node: &str) -> Result<()>;
 
-    /// A machine loses its power: nothing more is heard of it.
+    /// Switches the machine off: its kubelet reports nothing more.
     async fn power_off(&self, node: &str) -> Result<()>;
 
-    /// What to look at when something did not come true.
+    /// Debugging information for failed expectations.
     fn hint(&self) -> String;
 }
 
-/// A machine that joins.
 #[derive(Clone, Debug)]
 pub struct Machine {
     pub name: String,
@@ -61,7 +54,7 @@ pub struct Machine {
     pub ready: bool,
 }
 
-/// A machine before the gate.
+/// A machine that registers with the gate's taint.
 pub fn machine(name: &str) -> Machine {
     Machine { name: name.to_owned(), labels: BTreeMap::new(), taints: vec![taint(TAINT)], ready: true }
 }
@@ -77,35 +70,34 @@ pub fn taint(key: &str) -> Value {
     json!({"key": key, "value": "true", "effect": "NoSchedule"})
 }
 
-/// What becomes of the workers on a node.
+/// How the workers on a node behave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// The first of them find that names do not resolve; those after them that all is well.
+pub enum WorkerBehaviour {
+    /// The first workers report that DNS fails; later ones pass.
     Fails { first: u32 },
-    /// They wait for an answer as long as a check may, and fail: their slots are taken meanwhile.
+    /// Workers run until the check timeout, and fail.
     TimesOut,
-    /// They run, and do not end.
+    /// Workers run and do not end.
     Hangs,
 }
 
-pub const WORKS: Fate = Fate::Fails { first: 0 };
-pub const BROKEN: Fate = Fate::Fails { first: u32::MAX };
+pub const WORKS: WorkerBehaviour = WorkerBehaviour::Fails { first: 0 };
+pub const BROKEN: WorkerBehaviour = WorkerBehaviour::Fails { first: u32::MAX };
 
-/// The fate of each node. Where nothing is said, all is well.
+/// Workers pass on nodes that are not set.
 #[derive(Clone, Debug, Default)]
-pub struct Fates(Arc<Mutex<BTreeMap<String, Fate>>>);
+pub struct WorkerBehaviours(Arc<Mutex<BTreeMap<String, WorkerBehaviour>>>);
 
-impl Fates {
-    pub fn set(&self, node: &str, fate: Fate) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(node.to_owned(), fate);
+impl WorkerBehaviours {
+    pub fn set(&self, node: &str, behaviour: WorkerBehaviour) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(node.to_owned(), behaviour);
     }
 
-    pub fn of(&self, node: &str) -> Fate {
-        self.told(node).unwrap_or(WORKS)
+    pub fn of(&self, node: &str) -> WorkerBehaviour {
+        self.get(node).unwrap_or(WORKS)
     }
 
-    /// What was said of it, if anything.
-    pub fn told(&self, node: &str) -> Option<Fate> {
+    pub fn get(&self, node: &str) -> Option<WorkerBehaviour> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(node).copied()
     }
 }

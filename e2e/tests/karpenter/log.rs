@@ -1,4 +1,4 @@
-//! What controllers log, kept so that scenarios can look for it.
+//! Captures the controllers' logs, so that scenarios can search them.
 
 use std::io::{self, Write};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
@@ -24,7 +24,6 @@ fn lines() -> MutexGuard<'static, Vec<u8>> {
     LINES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps everything from now on.
 pub fn keep() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -36,12 +35,11 @@ pub fn keep() {
     });
 }
 
-/// Whether there is a line with all of this in it.
+/// Whether a line contains all `parts`.
 pub fn has(parts: &[&str]) -> bool {
     String::from_utf8_lossy(&lines()).lines().any(|line| parts.iter().all(|part| line.contains(part)))
 }
 
-/// The last lines.
 pub fn tail(count: usize) -> String {
     let lines = lines();
     let text = String::from_utf8_lossy(&lines);

@@ -1,9 +1,9 @@
-//! Nodes are real ones: they run pods, resolve names, fail, boot, and leave nothing behind.
+//! Tests of real nodes that other tiers rely on: they run pods, resolve names, fail and reboot.
 //!
-//! Most of these share a cluster, and take turns with it.
+//! Most tests share a cluster and use it one after the other.
 
 mod pods;
-mod the_end;
+mod teardown;
 
 use std::{path::Path, time::Duration};
 
@@ -25,12 +25,10 @@ use tokio::{
 use self::pods::Runner;
 
 const TAINT: &str = "node-ready/unverified";
-/// Its nodes are pulled down one at a time.
 const NODES: usize = 2;
 
 type Shared = MutexGuard<'static, Cluster>;
 
-/// The cluster that all tests use, one after the other.
 async fn shared() -> anyhow::Result<Option<Shared>> {
     static SHARED: OnceCell<Mutex<Cluster>> = OnceCell::const_new();
     let start = async || {
@@ -45,7 +43,7 @@ async fn shared() -> anyhow::Result<Option<Shared>> {
 async fn nodes_register_with_their_taint_and_are_ready() -> anyhow::Result<()> {
     let Some(cluster) = shared().await? else { return Ok(()) };
     let api: Api<Node> = Api::all(cluster.client()?);
-    // The taint of a node that is not ready goes a moment after it is.
+    // The not-ready taint is removed a moment after the node is Ready.
     eventually("the nodes to have their taint and no other", async || {
         let nodes = api.list(&ListParams::default()).await?.items;
         Ok(nodes.iter().all(|node| taints_of(node) == [TAINT]))
@@ -67,8 +65,7 @@ async fn nodes_register_with_their_taint_and_are_ready() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn what_a_pod_ends_with_and_says_comes_back() -> anyhow::Result<()> {
-    // As a test would have it that needs a cluster and nothing special.
+async fn exit_code_and_message_of_a_pod_are_reported() -> anyhow::Result<()> {
     let Some(cluster) = or_skip(Cluster::with_nodes(1).await)? else { return Ok(()) };
     let runner = Runner::new(&cluster)?;
     let pod = runner.start("says", "node-1", TOOL_IMAGE, &["exit", "42", "the", "reason"]).await?;
@@ -91,7 +88,7 @@ async fn a_command_runs_in_a_running_pod() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn an_image_can_come_later_and_its_binary_need_not_be_static() -> anyhow::Result<()> {
+async fn a_dynamic_image_can_be_added_later() -> anyhow::Result<()> {
     let Some(cluster) = shared().await? else { return Ok(()) };
     cluster.add_image(&Image::new("nodekeeper.local/echo:test", Path::new("/bin/echo"), "/echo"))?;
     let runner = Runner::new(&cluster)?;
@@ -105,15 +102,15 @@ async fn an_image_can_come_later_and_its_binary_need_not_be_static() -> anyhow::
 }
 
 #[tokio::test]
-async fn dns_breaks_and_heals_on_one_node_wherever_the_dns_runs() -> anyhow::Result<()> {
+async fn dns_can_be_broken_and_fixed_on_one_node() -> anyhow::Result<()> {
     let Some(cluster) = shared().await? else { return Ok(()) };
     let runner = Runner::new(&cluster)?;
     let resolves = async |node: &str| runner.resolves("kubernetes.default", "10.96.0.1", node).await;
     for node in cluster.nodes() {
-        // A kube-proxy may learn of the DNS a moment after everybody else.
+        // A kube-proxy may see the DNS Service a moment later.
         eventually("DNS", async || resolves(node.name()).await).await?;
     }
-    // One of the two runs the DNS itself.
+    // One of the two nodes runs the DNS pod.
     for (broken, whole) in [(0, 1), (1, 0)].map(|(one, other)| (cluster.node(one), cluster.node(other))) {
         broken.break_dns()?;
         let answers = tokio::try_join!(resolves(broken.name()), resolves(whole.name()));
@@ -125,7 +122,7 @@ async fn dns_breaks_and_heals_on_one_node_wherever_the_dns_runs() -> anyhow::Res
 }
 
 #[tokio::test]
-async fn a_node_that_is_switched_off_is_noticed_and_boots_anew() -> anyhow::Result<()> {
+async fn a_switched_off_node_is_noticed_and_reboots() -> anyhow::Result<()> {
     let Some(cluster) = shared().await? else { return Ok(()) };
     let nodes: Api<Node> = Api::all(cluster.client()?);
     let pods: Api<Pod> = Api::namespaced(cluster.client()?, "kube-system");
@@ -170,7 +167,7 @@ fn is_ready(node: &Node) -> bool {
     conditions.into_iter().flatten().any(|one| one.type_ == "Ready" && one.status == "True")
 }
 
-/// Asks until the answer is yes, for a minute.
+/// Polls until `ask` returns true, for up to a minute.
 async fn eventually(what: &str, mut ask: impl AsyncFnMut() -> anyhow::Result<bool>) -> anyhow::Result<()> {
     let deadline = Instant::now() + Duration::from_mins(1);
     while !ask().await.with_context(|| format!("waiting for {what}"))? {

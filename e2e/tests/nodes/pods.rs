@@ -1,4 +1,4 @@
-//! Runs pods on nodes of one's choice.
+//! Runs pods on given nodes.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -16,7 +16,7 @@ pub struct Runner {
     pods: Api<Pod>,
 }
 
-/// What is left of a container that has ended.
+/// The end state of a container.
 pub struct End {
     pub code: i32,
     pub message: String,
@@ -27,7 +27,7 @@ impl Runner {
         Ok(Self { pods: Api::namespaced(cluster.client()?, "default") })
     }
 
-    /// Has the node run it, past the scheduler and every taint.
+    /// Binds the pod to the node directly, with tolerations for every taint.
     pub async fn start(&self, name: &str, node: &str, image: &str, args: &[&str]) -> anyhow::Result<String> {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let name = format!("{name}-{}", NEXT.fetch_add(1, Ordering::Relaxed));
@@ -69,7 +69,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Whether a pod on that node gets this address for that name.
+    /// Whether a pod on that node resolves the name to this address.
     pub async fn resolves(&self, name: &str, address: &str, node: &str) -> anyhow::Result<bool> {
         let pod = self.start("lookup", node, TOOL_IMAGE, &["lookup", name]).await?;
         let end = self.end_of(&pod).await?;

@@ -1,4 +1,4 @@
-//! The chart: as Helm renders it, and installed.
+//! Tests of the Helm chart, rendered and installed.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use tokio::task::spawn_blocking;
 
 use crate::NAMESPACE;
 
-/// What the controller may do in every namespace, as the API server puts it.
+/// The controller's rights in every namespace.
 pub const EVERYWHERE: &[&str] = &[
     "/nodes [] get,list,watch,patch",
     "/pods [] list",
@@ -25,11 +25,11 @@ pub const EVERYWHERE: &[&str] = &[
     "karpenter.sh/nodeclaims [] get,list",
 ];
 
-/// And besides where remediation is enforced.
+/// The additional rights where remediation is enforced.
 pub const HARM: &[&str] =
     &["/pods/eviction [] create", "karpenter.sh/nodeclaims [] delete", "/nodes [] delete"];
 
-/// All else that is always granted, as `account where: what`.
+/// All other rights that are always granted, as `account where: what`.
 const ALWAYS: &[&str] = &[
     "nodekeeper-controller nodekeeper-system: /pods [] get,list,watch,create,delete",
     "nodekeeper-controller nodekeeper-system: coordination.k8s.io/leases [] create",
@@ -61,7 +61,7 @@ fn helm(arguments: &[&str], values: &Value, kubeconfig: Option<&Path>) -> Result
     Ok(command.stdin(Stdio::null()).output()?)
 }
 
-/// Installs it, or changes it to these values, as a person would.
+/// Installs or upgrades the chart with these values.
 pub async fn install(cluster: &Cluster, values: &Value) -> Result<()> {
     let (kubeconfig, values) = (cluster.kubeconfig_path(), values.clone());
     let arguments = ["upgrade", "--install", "--create-namespace", "--wait", "--timeout", "2m"];
@@ -70,7 +70,7 @@ pub async fn install(cluster: &Cluster, values: &Value) -> Result<()> {
     Ok(())
 }
 
-/// The objects that come of these values; none on a machine without Helm.
+/// The objects rendered with these values; `None` if Helm is missing.
 fn rendered(values: &Value) -> Result<Option<Vec<Value>>> {
     let Some(done) = or_skip(helm(&["template"], values, None))? else { return Ok(None) };
     ensure!(done.status.success(), "helm: {}", String::from_utf8_lossy(&done.stderr));
@@ -89,7 +89,7 @@ fn line(rule: &Value) -> String {
     format!("{groups}/{resources} [{names}] {verbs}")
 }
 
-/// Every rule that is bound to somebody, as `account where: what`.
+/// Every rule with a binding, as `account where: what`.
 fn granted(objects: &[Value]) -> Result<BTreeSet<String>> {
     let mut all = BTreeSet::new();
     let of_kind = |kind: &'static str| objects.iter().filter(move |object| object["kind"] == kind);
@@ -100,7 +100,7 @@ fn granted(objects: &[Value]) -> Result<BTreeSet<String>> {
                 .find(|role| role["metadata"]["name"] == *name && role["metadata"]["namespace"] == *namespace)
                 .with_context(|| format!("there is no role {name} in {namespace}"))?;
             let place = namespace.as_str().unwrap_or("*");
-            for subject in binding["subjects"].as_array().context("nobody has it")? {
+            for subject in binding["subjects"].as_array().context("a binding without subjects")? {
                 ensure!(subject["kind"] == "ServiceAccount", "{binding}");
                 let account = subject["name"].as_str().context("no account")?;
                 let rules = role["rules"].as_array().into_iter().flatten();
@@ -124,7 +124,7 @@ fn assert_grants(values: &Value, more: &[&str]) -> Result<()> {
 }
 
 #[test]
-fn the_rules_are_exactly_these() -> Result<()> {
+fn the_chart_grants_exactly_these_rules() -> Result<()> {
     assert_grants(&json!({}), &[])?;
     let pods = "nodekeeper-controller *: /pods [] watch";
     assert_grants(&json!({"rbac": {"daemonSetPods": true}}), &[pods])?;
@@ -161,9 +161,8 @@ fn without_rbac_there_are_no_rules() -> Result<()> {
     Ok(())
 }
 
-/// Whatever else the chart is told, nobody is allowed to delete a machine.
 #[test]
-fn f14_nobody_may_delete_nodes_where_that_is_not_enforced() -> Result<()> {
+fn f14_no_right_to_delete_nodes_unless_enforced() -> Result<()> {
     let keep = json!({"nodeManagement": {"deleteFailedNodes": false}});
     let most = json!({"rbac": {"daemonSetPods": true, "nodeConditions": true}, "config": keep,
         "remediation": {"deleteNodeObjectFor": ["*"]}});
@@ -175,7 +174,7 @@ fn f14_nobody_may_delete_nodes_where_that_is_not_enforced() -> Result<()> {
             ["/nodes ", "nodeclaims", "eviction", "/* "].iter().any(|word| line.contains(word))
         };
         let machines: Vec<&String> = all.iter().filter(of_machines).collect();
-        assert!(!machines.is_empty(), "nobody may even read nodes: {all:#?}");
+        assert!(!machines.is_empty(), "no right to read nodes: {all:#?}");
         for line in machines {
             let verbs = line.rsplit(' ').next().unwrap_or_default();
             let is_harmful = |verb: &&str| verb.contains("delete") || ["*", "create"].contains(verb);
@@ -186,7 +185,7 @@ fn f14_nobody_may_delete_nodes_where_that_is_not_enforced() -> Result<()> {
 }
 
 #[test]
-fn the_values_become_the_policy_unless_the_file_brings_its_own() -> Result<()> {
+fn values_set_the_policy_unless_the_file_does() -> Result<()> {
     let said = json!({"enforcement": "Enforce", "budget": {"perHour": 0}, "evidenceSeconds": 60,
         "pause": {"reason": "why", "until": "2030-01-31T18:00:00Z"}, "windows": [{"start": "22:30", "end": "04:00"}]});
     for (values, wanted) in [
@@ -212,7 +211,7 @@ fn container(objects: &[Value]) -> Result<&Value> {
 }
 
 #[test]
-fn f21_where_workers_run_there_are_their_account_and_rights() -> Result<()> {
+fn f21_worker_account_and_rights_are_in_its_namespace() -> Result<()> {
     let config = json!({"worker": {"namespace": "kube-system", "serviceAccountName": "who"},
         "leaderElection": {"id": "lead", "namespace": "there"}});
     let allowed = json!({"serviceAccounts": ["other"]});
@@ -246,7 +245,7 @@ fn f21_where_workers_run_there_are_their_account_and_rights() -> Result<()> {
 }
 
 #[test]
-fn the_seeds_file_arrives_as_it_is_and_brings_its_own_gate() -> Result<()> {
+fn the_compat_file_is_mounted_and_replaces_the_gate() -> Result<()> {
     let config = json!({"worker": {"dnsTestDomains": ["a.b"]}, "metrics": {"port": 9090}, "health": {"port": 9091},
         "nodeManagement": {"taints": [{"key": "a/held", "effect": "NoExecute"}]}});
     let Some(objects) = rendered(&json!({"config": config, "workerConfig": {"checkTimeoutSeconds": 4}}))?
@@ -284,7 +283,7 @@ fn f17_the_controller_is_restricted_and_probed() -> Result<()> {
 }
 
 #[test]
-fn what_gates_may_ask_for_becomes_flags() -> Result<()> {
+fn allowed_gate_features_become_flags() -> Result<()> {
     let worker = json!({"pullSecrets": ["s"], "allowed": {"serviceAccounts": ["a"], "hostPaths": ["/p"], "privileged": true}});
     let metrics = json!({"enabled": false, "perNode": false, "seedNames": true});
     let Some(objects) = rendered(&json!({"worker": worker, "metrics": metrics}))? else { return Ok(()) };
@@ -304,7 +303,7 @@ fn what_gates_may_ask_for_becomes_flags() -> Result<()> {
 }
 
 #[test]
-fn the_seeds_names_are_served_as_the_value_says_whatever_else_there_is() -> Result<()> {
+fn compat_metric_names_follow_their_value() -> Result<()> {
     for config in [json!({}), json!({"worker": {}})] {
         for (value, wanted) in [
             (json!(true), Some("--metrics-seed-names=true")),
@@ -322,7 +321,7 @@ fn the_seeds_names_are_served_as_the_value_says_whatever_else_there_is() -> Resu
 }
 
 #[test]
-fn what_the_seeds_file_leaves_empty_is_as_the_values_say() -> Result<()> {
+fn empty_fields_of_the_compat_file_use_the_values() -> Result<()> {
     let config =
         json!({"leaderElection": {"id": "", "namespace": ""}, "logging": {"level": "", "format": ""}});
     let Some(objects) = rendered(&json!({"config": config}))? else { return Ok(()) };
@@ -334,7 +333,7 @@ fn what_the_seeds_file_leaves_empty_is_as_the_values_say() -> Result<()> {
 }
 
 #[test]
-fn a_value_that_there_is_not_is_refused() -> Result<()> {
+fn an_unknown_value_is_refused() -> Result<()> {
     for values in [
         json!({"zebra": 1}),
         json!({"rbac": {"zebra": true}}),

@@ -1,13 +1,12 @@
-//! What the chart grants is what is needed: no more, by the rendered rules and by asking the API server; no less, by a
-//! controller and a worker that run with it and are refused nothing. And what the API server refuses by the definitions
-//! that the chart brings.
+//! The chart grants exactly the needed rights: no more, by the rendered rules and access reviews; no less, because a
+//! controller and a worker run with them without a refusal. Also tests what the chart's CRDs refuse.
 
 mod chart;
-mod harm;
+mod destructive_rights;
 mod node;
 mod policies;
 mod refusals;
-mod replacing;
+mod replacement;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -38,11 +37,10 @@ const NAMESPACE: &str = "nodekeeper-system";
 const PATIENCE: Duration = Duration::from_mins(2);
 const LOOK: Duration = Duration::from_millis(50);
 
-/// As kube-node-ready has it; quick, because one worker is to fail.
+/// A configuration file of kube-node-ready, with short timeouts, because one worker fails.
 const CONFIG: &str = "{worker: {checkTimeoutSeconds: 2, timeoutSeconds: 30,
     dnsTestDomains: [kubernetes.default.svc.cluster.local.]}, reconciliation: {intervalSeconds: 5}}";
 
-/// Asks until there is an answer.
 async fn until<T, A: Future<Output = Result<Option<T>>>>(
     what: &str,
     mut ask: impl FnMut() -> A,
@@ -59,12 +57,11 @@ async fn until<T, A: Future<Output = Result<Option<T>>>>(
 
 async fn start() -> Result<Cluster> {
     let mut options = Options::from_env()?;
-    // Nobody renews the leases of these nodes.
+    // The leases of these nodes are not renewed.
     options.controller_manager_flags.push("--node-monitor-grace-period=1h".into());
     Cluster::start(options).await
 }
 
-/// A token of this account.
 async fn token(cluster: &Cluster, account: &str) -> Result<String> {
     let accounts: Api<ServiceAccount> = Api::namespaced(cluster.client()?, NAMESPACE);
     let asked: TokenRequest =
@@ -73,7 +70,7 @@ async fn token(cluster: &Cluster, account: &str) -> Result<String> {
     Ok(given.status.context("no token")?.token)
 }
 
-/// The configuration of somebody who has this account's token, and no other right.
+/// A configuration with only the rights of this account.
 async fn config_of(cluster: &Cluster, account: &str) -> Result<Config> {
     let mut config = cluster.config()?;
     config.auth_info = serde_json::from_value(json!({"token": token(cluster, account).await?}))?;
@@ -91,7 +88,7 @@ fn settings() -> Settings {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_controller_and_its_workers_are_refused_nothing() -> Result<()> {
+async fn no_request_of_controller_and_worker_is_refused() -> Result<()> {
     let Some(cluster) = or_skip(start().await)? else { return Ok(()) };
     let values = json!({
         "controller": {"replicas": 0},
@@ -101,7 +98,7 @@ async fn the_controller_and_its_workers_are_refused_nothing() -> Result<()> {
     let Some(()) = or_skip(chart::install(&cluster, &values).await)? else { return Ok(()) };
     let held = [(node::FIRST, node::TAINT), (node::SECOND, node::OTHER_TAINT)];
     let machines = Machines::start(&cluster, &held, First::Heals).await?;
-    // Another gate, for what a file cannot say.
+    // A second gate with settings that the file does not support.
     let other = json!({"apiVersion": "nodekeeper.dev/v1alpha1", "kind": "NodeGate", "metadata": {"name": "other"}, "spec": {
         "taints": [{"key": node::OTHER_TAINT}], "nodeCondition": "NetworkVerified", "deadlines": {"checkSeconds": 2},
         "checks": {"dns": {}, "api": {}, "services": {}},
@@ -120,11 +117,12 @@ async fn the_controller_and_its_workers_are_refused_nothing() -> Result<()> {
 
     let nodes: Api<Node> = Api::all(cluster.client()?);
     for name in [node::FIRST, node::SECOND] {
-        let open = until(&format!("{name} to be let in"), async || node::is_open(&nodes, name).await).await;
-        open.with_context(|| format!("refused: {:?}", refusals.told()))?;
+        let open = until(&format!("{name} is verified"), async || node::is_open(&nodes, name).await).await;
+        open.with_context(|| format!("refused: {:?}", refusals.list()))?;
     }
-    let told = until("what is said about a pass", async || said(&cluster, &nodes, &gates).await).await;
-    told.with_context(|| format!("refused: {:?}", refusals.told()))?;
+    let reported =
+        until("the verification is reported", async || is_reported(&cluster, &nodes, &gates).await).await;
+    reported.with_context(|| format!("refused: {:?}", refusals.list()))?;
     assert_eq!(gates.get("config").await?.spec, gate);
     ensure!(machines.failed() > 0, "no worker failed, so nothing was recorded but the pass");
 
@@ -133,30 +131,32 @@ async fn the_controller_and_its_workers_are_refused_nothing() -> Result<()> {
     let leases: Api<Lease> = Api::namespaced(cluster.client()?, NAMESPACE);
     let holder = leases.get("kube-node-ready-leader").await?.spec.and_then(|spec| spec.holder_identity);
     assert_eq!(holder.as_deref(), Some(""), "the lease was given back");
-    assert_eq!(refusals.told(), Vec::<String>::new());
+    assert_eq!(refusals.list(), Vec::<String>::new());
 
-    // The eye that saw no refusal sees one.
+    // Proves that a refusal would be seen.
     let secrets: Api<Secret> = Api::namespaced(client, NAMESPACE);
     assert!(secrets.list(&ListParams::default()).await.is_err());
-    assert_eq!(refusals.told().len(), 1);
+    assert_eq!(refusals.list().len(), 1);
     Ok(())
 }
 
-/// Whether gates, nodes and Events say what they should after a pass.
-async fn said(cluster: &Cluster, nodes: &Api<Node>, gates: &Api<NodeGate>) -> Result<Option<()>> {
+/// Whether gates, nodes and Events report the successful verification.
+async fn is_reported(cluster: &Cluster, nodes: &Api<Node>, gates: &Api<NodeGate>) -> Result<Option<()>> {
     let of_gates = gates.list(&ListParams::default()).await?;
     let verified = |gate: &NodeGate| gate.status.as_ref().is_some_and(|status| status.nodes.verified == 1);
     let status = nodes.get(node::SECOND).await?.status.unwrap_or_default();
     let condition = status.conditions.unwrap_or_default().into_iter().any(|c| c.type_ == "NetworkVerified");
     let events: Api<Event> = Api::namespaced(cluster.client()?, "default");
     let events = events.list(&ListParams::default()).await?;
-    let told = |reason: &str| events.items.iter().any(|event| event.reason.as_deref() == Some(reason));
-    let all =
-        of_gates.items.iter().all(verified) && condition && told("NodeVerified") && told("NodeCheckFailed");
+    let has_event = |reason: &str| events.items.iter().any(|event| event.reason.as_deref() == Some(reason));
+    let all = of_gates.items.iter().all(verified)
+        && condition
+        && has_event("NodeVerified")
+        && has_event("NodeCheckFailed");
     Ok(all.then_some(()))
 }
 
-/// What an account may do in a namespace, as the API server sees it.
+/// The rights of an account in a namespace, by a `SelfSubjectRulesReview`.
 async fn rights(client: Client, namespace: &str) -> Result<BTreeSet<String>> {
     let asked = serde_json::from_value(json!({"spec": {"namespace": namespace}}))?;
     let reviews: Api<SelfSubjectRulesReview> = Api::all(client);
@@ -177,13 +177,13 @@ async fn rights(client: Client, namespace: &str) -> Result<BTreeSet<String>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_account_may_do_what_the_chart_says_and_nothing_else() -> Result<()> {
+async fn accounts_have_exactly_the_charts_rights() -> Result<()> {
     let Some(cluster) = or_skip(start().await)? else { return Ok(()) };
     let Some(()) = or_skip(chart::install(&cluster, &json!({"controller": {"replicas": 0}})).await)? else {
         return Ok(());
     };
-    // Somebody of the same namespace who was granted nothing: all that everybody may do.
-    until("an account of everybody's", async || {
+    // An account without any binding has only the rights of every account.
+    until("the default account", async || {
         let accounts: Api<ServiceAccount> = Api::namespaced(cluster.client()?, NAMESPACE);
         Ok(accounts.get_opt("default").await?.map(drop))
     })
@@ -195,10 +195,10 @@ async fn an_account_may_do_what_the_chart_says_and_nothing_else() -> Result<()> 
         ("worker", "kube-public", &[]),
         ("controller", "kube-public", chart::EVERYWHERE),
     ] {
-        let everybody = Client::try_from(config_of(&cluster, "default").await?)?;
+        let unprivileged = Client::try_from(config_of(&cluster, "default").await?)?;
         let account = Client::try_from(config_of(&cluster, &format!("nodekeeper-{account}")).await?)?;
-        let common = rights(everybody, namespace).await?;
-        ensure!(!common.is_empty(), "everybody may at least ask who they are");
+        let common = rights(unprivileged, namespace).await?;
+        ensure!(!common.is_empty(), "every account has some rights");
         let more: BTreeSet<String> = rights(account, namespace).await?.difference(&common).cloned().collect();
         assert_eq!(more, wanted.iter().map(|&line| line.to_owned()).collect(), "in {namespace}");
     }

@@ -1,4 +1,4 @@
-//! A few nodes, and what a kubelet does for them: it runs workers, the real ones, with the rights of their account.
+//! Nodes with a fake kubelet that runs the real worker with the rights of its account.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt as _};
 use nodekeeper_e2e::Cluster;
-use nodekeeper_e2e::hollow::{join, make, worker};
+use nodekeeper_e2e::fake_kubelet::{create, join, worker};
 use nodekeeper_sim::actors::kubelet::Terminated;
 use nodekeeper_sim::loopback::Dns;
 use nodekeeper_sim::process::{Processes, Setup};
@@ -22,25 +22,22 @@ use tokio::time::sleep;
 
 use crate::{LOOK, NAMESPACE};
 
-/// Held by the gate of the file.
+/// Gated by the gate of the file.
 pub const FIRST: &str = "node-1";
-/// Held by another one.
+/// Gated by another gate.
 pub const SECOND: &str = "node-2";
-/// By this taint.
 pub const OTHER_TAINT: &str = "other/held";
-/// What holds the others.
 pub const TAINT: &str = "node-ready/unverified";
 
-/// What becomes of the first node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum First {
-    /// Its first worker finds no DNS, and those after it do.
+    /// The first worker finds no DNS server, later ones do.
     Heals,
-    /// No worker finds one.
+    /// No worker finds a DNS server.
     NeverHeals,
 }
 
-/// The nodes, while this lives.
+/// Stops its kubelets when dropped.
 pub struct Machines {
     failed: Arc<AtomicU32>,
     _kubelet: JoinSet<()>,
@@ -48,10 +45,10 @@ pub struct Machines {
 }
 
 impl Machines {
-    /// Nodes with these names and taints. On all but the first everything is in order.
+    /// Creates nodes with these names and taints. Checks on all but the first pass.
     pub async fn start(cluster: &Cluster, nodes: &[(&str, &str)], first: First) -> Result<Self> {
         let client = cluster.client()?;
-        furnish(&client).await?;
+        create_services(&client).await?;
         let folder = tempfile::tempdir()?;
         let token = crate::token(cluster, "nodekeeper-worker").await?;
         let url = cluster.config()?.cluster_url;
@@ -75,17 +72,17 @@ impl Machines {
         Ok(Self { failed, _kubelet: tasks, _folder: folder })
     }
 
-    /// How many workers failed.
+    /// The number of failed workers.
     pub fn failed(&self) -> u32 {
         self.failed.load(Ordering::Relaxed)
     }
 }
 
-/// What a cluster has besides its control plane.
-async fn furnish(client: &Client) -> Result<()> {
+/// Creates the Services and RBAC objects that a real cluster has.
+async fn create_services(client: &Client) -> Result<()> {
     let ports = json!([{"name": "dns", "port": 53, "protocol": "UDP"}]);
     let spec = json!({"clusterIP": "10.96.0.10", "ports": ports});
-    make(
+    create(
         &Api::<Service>::namespaced(client.clone(), "kube-system"),
         json!({"metadata": {"name": "kube-dns"}, "spec": spec}),
     )
@@ -96,13 +93,13 @@ async fn furnish(client: &Client) -> Result<()> {
         let endpoints = json!([{"addresses": ["10.244.0.2"], "conditions": {"ready": true}}]);
         let slice = json!({"metadata": {"name": format!("{service}-rbac"), "labels": labels}, "addressType": "IPv4",
             "endpoints": endpoints, "ports": ports});
-        make(&slices, slice).await?;
+        create(&slices, slice).await?;
     }
     let labels = json!({"app": "network"});
     let containers = json!([{"name": "network", "image": "nodekeeper.local/none:1"}]);
     let spec = json!({"tolerations": [{"operator": "Exists"}], "containers": containers});
     let template = json!({"metadata": {"labels": labels}, "spec": spec});
-    make(
+    create(
         &Api::<DaemonSet>::namespaced(client.clone(), "kube-system"),
         json!({"metadata": {"name": "network"}, "spec": {"selector": {"matchLabels": labels}, "template": template}}),
     )
@@ -110,7 +107,7 @@ async fn furnish(client: &Client) -> Result<()> {
     Ok(())
 }
 
-/// Whether the node was let in.
+/// Whether the node is verified.
 pub async fn is_open(nodes: &Api<Node>, name: &str) -> Result<Option<()>> {
     let node = nodes.get(name).await?;
     let taints = node.spec.clone().unwrap_or_default().taints.unwrap_or_default();
@@ -118,7 +115,7 @@ pub async fn is_open(nodes: &Api<Node>, name: &str) -> Result<Option<()>> {
     Ok((!held && node.labels().contains_key("node-ready/verified")).then_some(()))
 }
 
-/// Runs each pod once. It looks again and again instead of watching: there are a handful.
+/// Runs each pod once. Polls instead of watching, because there are few pods.
 async fn kubelet(client: Client, processes: Processes, first: First, failed: Arc<AtomicU32>) {
     let pods: Api<Pod> = Api::all(client.clone());
     let mut known = BTreeSet::new();

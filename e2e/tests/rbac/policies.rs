@@ -1,5 +1,5 @@
-//! What the API server itself refuses of remediations and their policy: only a real one reads the rules. And what people
-//! are told to type and to apply is taken.
+//! CEL rules of NodeRemediation and RemediationPolicy, which only a real API server evaluates, and documented
+//! commands and examples, which must be accepted.
 
 use std::fs;
 use std::path::Path;
@@ -31,8 +31,8 @@ fn window(start: &str, end: &str) -> Value {
     policy(&json!({"windows": [{"days": ["Saturday"], "start": start, "end": end}]}))
 }
 
-/// What somebody asks for, but for these fields.
-fn wish(name: &str, differently: &Value) -> Value {
+/// A NodeRemediation with these fields changed.
+fn remediation(name: &str, differently: &Value) -> Value {
     let mut spec = json!({"node": {"name": "n", "uid": "u"}, "causes": [{"source": "Person", "name": "me"}]});
     for (key, value) in differently.as_object().into_iter().flatten() {
         spec[key] = value.clone();
@@ -56,12 +56,12 @@ fn good() -> Vec<Value> {
         policy(&json!({"fuse": {"resetAt": "2026-01-31T18:00:00Z"}, "budget": {"perHour": 0}})),
         policy(&json!({"controlPlaneNodes": ["a"], "deleteNodeObjectFor": ["*"]})),
         window("22:30", "04:00"),
-        wish("u", &json!({})),
-        wish("u", &json!({"causes": causes, "action": "Replace"})),
+        remediation("u", &json!({})),
+        remediation("u", &json!({"causes": causes, "action": "Replace"})),
     ]
 }
 
-/// Each with words of the answer, which names what is wrong.
+/// Each with a part of the error message.
 fn bad() -> Vec<(Value, &'static str)> {
     let twice = json!([{"source": "Person", "name": "me"}, {"source": "Person", "name": "me"}]);
     vec![
@@ -83,11 +83,11 @@ fn bad() -> Vec<(Value, &'static str)> {
         (policy(&json!({"deleteNodeObjectFor": [""]})), "spec.deleteNodeObjectFor"),
         (window("24:00", "04:00"), "start"),
         (window("22:30", "4:00"), "end"),
-        (wish("n", &json!({})), "`metadata.name` must be `spec.node.uid`"),
-        (wish("u", &json!({"causes": []})), "spec.causes"),
-        (wish("u", &json!({"causes": twice})), "Duplicate value"),
-        (wish("u", &json!({"causes": [{"source": "Ghost", "name": "me"}]})), "Unsupported value"),
-        (wish("u", &json!({"action": "Delete"})), "Unsupported value"),
+        (remediation("n", &json!({})), "`metadata.name` must be `spec.node.uid`"),
+        (remediation("u", &json!({"causes": []})), "spec.causes"),
+        (remediation("u", &json!({"causes": twice})), "Duplicate value"),
+        (remediation("u", &json!({"causes": [{"source": "Ghost", "name": "me"}]})), "Unsupported value"),
+        (remediation("u", &json!({"action": "Delete"})), "Unsupported value"),
     ]
 }
 
@@ -101,13 +101,13 @@ fn api(client: &Client, object: &Value) -> Result<Api<DynamicObject>> {
     Ok(Api::all_with(client.clone(), &resource))
 }
 
-/// What the API server says to an object, which is not kept.
+/// The response to a dry-run creation.
 async fn tried(client: &Client, object: &Value) -> Result<kube::Result<DynamicObject>> {
     let only_tried = PostParams { dry_run: true, ..PostParams::default() };
     Ok(api(client, object)?.create(&only_tried, &serde_json::from_value(object.clone())?).await)
 }
 
-/// One a file, as people apply them.
+/// One object per file.
 fn examples() -> Result<Vec<Value>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
     let mut all = Vec::new();
@@ -123,7 +123,7 @@ fn examples() -> Result<Vec<Value>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_makes_no_sense_is_refused_and_what_is_documented_is_taken() -> Result<()> {
+async fn invalid_objects_are_refused_and_documented_ones_accepted() -> Result<()> {
     let Some(cluster) = or_skip(start().await)? else { return Ok(()) };
     let values = json!({"controller": {"replicas": 0}, "gate": {"create": false}, "remediation": {"policy": {"create": false}}});
     let Some(()) = or_skip(chart::install(&cluster, &values).await)? else { return Ok(()) };
@@ -138,13 +138,15 @@ async fn what_makes_no_sense_is_refused_and_what_is_documented_is_taken() -> Res
             Err(error) => ensure!(error.to_string().contains(words), "{object}: {error}"),
         }
     }
-    a_wish_stays_with_its_node(&client).await?;
-    what_is_to_be_typed_works(cluster).await
+    the_node_of_a_remediation_is_immutable(&client).await?;
+    documented_commands_work(cluster).await
 }
 
-async fn a_wish_stays_with_its_node(client: &Client) -> Result<()> {
-    let wishes = api(client, &wish("u", &json!({})))?;
-    let made = wishes.create(&PostParams::default(), &serde_json::from_value(wish("u", &json!({})))?).await?;
+async fn the_node_of_a_remediation_is_immutable(client: &Client) -> Result<()> {
+    let remediations = api(client, &remediation("u", &json!({})))?;
+    let made = remediations
+        .create(&PostParams::default(), &serde_json::from_value(remediation("u", &json!({})))?)
+        .await?;
     for (node, words) in [
         (json!({"name": "n", "uid": "u"}), None),
         (json!({"name": "m", "uid": "u"}), Some("`spec.node` must not change")),
@@ -154,20 +156,21 @@ async fn a_wish_stays_with_its_node(client: &Client) -> Result<()> {
         changed.data["spec"]["node"] = node.clone();
         changed.data["spec"]["causes"][0]["message"] = "again".into();
         let only_tried = PostParams { dry_run: true, ..PostParams::default() };
-        let told = wishes.replace("u", &only_tried, &changed).await.err().map(|error| error.to_string());
+        let error =
+            remediations.replace("u", &only_tried, &changed).await.err().map(|error| error.to_string());
         match words {
-            None => ensure!(told.is_none(), "{node}: {told:?}"),
+            None => ensure!(error.is_none(), "{node}: {error:?}"),
             Some(words) => {
-                ensure!(told.as_ref().is_some_and(|told| told.contains(words)), "{node}: {told:?}");
+                ensure!(error.as_ref().is_some_and(|error| error.contains(words)), "{node}: {error:?}");
             }
         }
     }
-    wishes.delete("u", &DeleteParams::default()).await?;
+    remediations.delete("u", &DeleteParams::default()).await?;
     Ok(())
 }
 
-/// The lines of docs/remediation.md that change something, in their order, in a shell.
-async fn what_is_to_be_typed_works(cluster: Cluster) -> Result<()> {
+/// Runs the commands of docs/remediation.md that change objects, in order, in a shell.
+async fn documented_commands_work(cluster: Cluster) -> Result<()> {
     let client = cluster.client()?;
     let nodes: Api<Node> = Api::all(client.clone());
     let node = json!({"metadata": {"name": "node-1"}, "status": {"nodeInfo": {"bootID": "b", "machineID": "", "systemUUID": "",
@@ -176,7 +179,8 @@ async fn what_is_to_be_typed_works(cluster: Cluster) -> Result<()> {
     let node = nodes.create(&PostParams::default(), &serde_json::from_value(node)?).await?;
     let asked = policy(&json!({"enforcement": "DryRun"}));
     api(&client, &asked)?.create(&PostParams::default(), &serde_json::from_value(asked)?).await?;
-    let typed = spawn_blocking(move || type_the_document(&cluster).map(|typed| (typed, cluster))).await??;
+    let typed =
+        spawn_blocking(move || run_documented_commands(&cluster).map(|typed| (typed, cluster))).await??;
     ensure!(typed.0 >= 6, "only {} lines change anything", typed.0);
 
     let uid = node.uid().context("no uid")?;
@@ -187,7 +191,7 @@ async fn what_is_to_be_typed_works(cluster: Cluster) -> Result<()> {
     Ok(())
 }
 
-fn type_the_document(cluster: &Cluster) -> Result<usize> {
+fn run_documented_commands(cluster: &Cluster) -> Result<usize> {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/remediation.md");
     let page = fs::read_to_string(page)?;
     let kubectl = cluster.kubectl();

@@ -1,4 +1,4 @@
-//! A client that remembers every 403.
+//! A client that records every 403.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,12 +8,10 @@ use kube::client::Body;
 use kube::{Client, Config};
 use tower::service_fn;
 
-/// What was refused.
 #[derive(Clone, Default)]
 pub struct Refusals(Arc<Mutex<Vec<String>>>);
 
 impl Refusals {
-    /// A client whose refusals are remembered here.
     pub fn client(&self, config: Config) -> Result<Client> {
         let (inner, memory) = (Client::try_from(config)?, self.clone());
         let service = service_fn(move |request: Request<Body>| {
@@ -30,8 +28,8 @@ impl Refusals {
         Ok(Client::new(service, "default"))
     }
 
-    /// Each as method and address.
-    pub fn told(&self) -> Vec<String> {
+    /// Each as method and path.
+    pub fn list(&self) -> Vec<String> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

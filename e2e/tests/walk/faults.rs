@@ -1,5 +1,5 @@
-//! "8. Failure handling": three real nodes, each broken in its own way. The right check fails, everybody who looks is
-//! told why, and a node that heals is let in.
+//! "8. Failure handling": three real nodes, each with another network fault. The right check fails, the reason is
+//! reported everywhere, and a recovered node is untainted.
 
 use std::collections::BTreeSet;
 
@@ -12,16 +12,15 @@ use crate::real::Real;
 use crate::shell::{Seen, heading};
 use crate::world::World as _;
 
-/// Something that can be wrong with a node's network.
 struct Fault {
     what: &'static str,
     inflict: fn(&Node) -> Result<()>,
     heal: fn(&Node) -> Result<()>,
-    /// The checks that fail, the one that is named first and all others.
+    /// The failing checks: the first reported one, and all others.
     checks: &'static [&'static str],
-    /// What a person is told, at least.
-    told: [&'static str; 3],
-    /// The line of the worker's log.
+    /// Parts of the reported message.
+    message: [&'static str; 3],
+    /// The expected line of the worker's log.
     logged: &'static str,
 }
 
@@ -30,9 +29,9 @@ const FAULTS: [Fault; 3] = [
         what: "DNS does not answer",
         inflict: Node::break_dns,
         heal: Node::heal_dns,
-        // Its peers are DNS servers on other nodes, and nothing gets to their port.
+        // The peers are DNS servers on other nodes, whose port is blocked.
         checks: &["dns", "peers"],
-        told: ["dns", "kubernetes.default.svc.cluster.local.", "Timeout"],
+        message: ["dns", "kubernetes.default.svc.cluster.local.", "Timeout"],
         logged: "DNS check failed",
     },
     Fault {
@@ -40,22 +39,23 @@ const FAULTS: [Fault; 3] = [
         inflict: Node::break_pod_to_pod,
         heal: Node::heal_pod_to_pod,
         checks: &["peers"],
-        told: ["peers", "kube-system/kube-dns", "Timeout"],
+        message: ["peers", "kube-system/kube-dns", "Timeout"],
         logged: "Peer check failed",
     },
     Fault {
         what: "the address of the Service default/kubernetes is dead",
         inflict: Node::break_api_service,
         heal: Node::heal_api_service,
-        // Nobody can be asked for Services either.
+        // Services cannot be read either.
         checks: &["api", "tcp", "services"],
-        told: ["api", "10.96.0.1", "Timeout"],
+        message: ["api", "10.96.0.1", "Timeout"],
         logged: "API check failed",
     },
 ];
 
-/// Each node gets a fault and its taint, fails all its attempts, heals and is let in. Returns one without a controller.
-pub fn each_is_found_and_told(world: &Real) -> Result<String> {
+/// Each node gets a fault and its taint, fails all its attempts, recovers and is untainted. Returns a node without a
+/// controller pod.
+pub fn each_fault_is_found_and_reported(world: &Real) -> Result<String> {
     let broken = assign(world)?;
     for (node, fault) in &broken {
         heading(&format!("8. Failure handling. {node}: {}", fault.what));
@@ -65,7 +65,7 @@ pub fn each_is_found_and_told(world: &Real) -> Result<String> {
     }
     for (node, fault) in &broken {
         is_found(world, node, fault)?;
-        is_told(world, node, fault)?;
+        is_reported(world, node, fault)?;
     }
     world.show("get nodes -L node-ready/verified")?;
     world.show("get pods -n nodekeeper-system -l app.kubernetes.io/component=worker -o wide")?;
@@ -73,7 +73,7 @@ pub fn each_is_found_and_told(world: &Real) -> Result<String> {
     heading("The nodes heal");
     for (node, fault) in &broken {
         (fault.heal)(world.node(node)?)?;
-        // Else they would be looked at in five minutes.
+        // Otherwise they would be checked again after five minutes.
         world.show(&format!("annotate node {node} nodekeeper.dev/verify=now"))?;
     }
     for (node, _) in &broken {
@@ -84,7 +84,7 @@ pub fn each_is_found_and_told(world: &Real) -> Result<String> {
     Ok(broken.into_iter().next_back().context("no nodes")?.0)
 }
 
-/// Whoever cannot reach the API server must not be a controller: that would be another story.
+/// The node that cannot reach the API server must not run the controller.
 fn assign(world: &Real) -> Result<Vec<(String, &'static Fault)>> {
     let mut nodes = world.nodes();
     let controllers = world.pods("controller", None)?;
@@ -94,36 +94,36 @@ fn assign(world: &Real) -> Result<Vec<(String, &'static Fault)>> {
     Ok(nodes.into_iter().zip(&FAULTS).collect())
 }
 
-/// The right check failed, each time, and the node stays tainted.
+/// Asserts that the right check failed each time and that the node stays tainted.
 fn is_found(world: &Real, node: &str, fault: &Fault) -> Result<()> {
     heading(&format!("What is seen of {node}: {}", fault.what));
     let seen = world.until("a node whose attempts are used up", || {
         let seen = world.see(node)?;
         Ok(seen.record().is_some_and(|record| record.attempts >= 3).then_some(seen))
     })?;
-    ensure!(seen.is_gated() && !seen.is_labelled(), "a broken node was let in");
+    ensure!(seen.is_gated() && !seen.is_labelled(), "a broken node was untainted");
     let record = seen.record().context("no record")?;
     ensure!(record.verdict == Some(Verdict::Failed), "{record:?}");
     println!("record: {}", record.why);
     names_it(&record.why, fault)?;
 
-    let worker = world.workers_on(node)?.pop().context("the last worker is gone, and its log with it")?;
+    let worker = world.workers_on(node)?.pop().context("the last worker and its log are deleted")?;
     let report = worker.report()?;
     let failed = report.checks.iter().filter(|check| check.outcome == Outcome::Failed);
     let failed: BTreeSet<&str> = failed.map(|check| check.name.as_str()).collect();
     ensure!(failed == fault.checks.iter().copied().collect(), "other checks failed: {report:?}");
     ensure!(worker.exit_code() == Some(1), "exit code {:?}", worker.exit_code());
     let log = world.kubectl(&format!("logs -n nodekeeper-system {}", worker.name()))?;
-    let line = log.lines().find(|line| line.contains(fault.logged)).context("the log does not say it")?;
+    let line = log.lines().find(|line| line.contains(fault.logged)).context("the log line is missing")?;
     println!("{line}");
     let last = log.lines().last().unwrap_or_default();
     ensure!(last.contains(r#""msg":"Checks failed""#), "{last}");
     Ok(())
 }
 
-/// It stands where people look: at the node, in the controller's log, in the metrics. A record is written first, and all
-/// of this after it.
-fn is_told(world: &Real, node: &str, fault: &Fault) -> Result<()> {
+/// Asserts that the failure is in the node's Events, the controller's log and the metrics. The record is written
+/// first.
+fn is_reported(world: &Real, node: &str, fault: &Fault) -> Result<()> {
     let given_up = |line: &&str| line.contains("NodeVerificationFailed");
     let ours = world.until("an Event that it is given up", || {
         let described = world.quietly(&format!("describe node {node}"))?;
@@ -133,9 +133,10 @@ fn is_told(world: &Real, node: &str, fault: &Fault) -> Result<()> {
     })?;
     println!("$ kubectl describe node {node}\n{ours}");
     for attempt in 1..=3 {
-        let told = format!("attempt {attempt} of 3 failed: ");
-        let line = ours.lines().find(|line| line.contains("NodeCheckFailed") && line.contains(&told));
-        names_it(line.with_context(|| format!("no Event says {told:?} in:\n{ours}"))?, fault)?;
+        let attempt_message = format!("attempt {attempt} of 3 failed: ");
+        let line =
+            ours.lines().find(|line| line.contains("NodeCheckFailed") && line.contains(&attempt_message));
+        names_it(line.with_context(|| format!("no Event contains {attempt_message:?}:\n{ours}"))?, fault)?;
     }
     says(world, node, "Worker completed: checks failed")?;
     for check in fault.checks {
@@ -148,7 +149,7 @@ fn is_told(world: &Real, node: &str, fault: &Fault) -> Result<()> {
 }
 
 fn names_it(text: &str, fault: &Fault) -> Result<()> {
-    let missing: Vec<_> = fault.told.iter().filter(|word| !text.contains(**word)).collect();
-    ensure!(missing.is_empty(), "{missing:?} is not said in: {text}");
+    let missing: Vec<_> = fault.message.iter().filter(|word| !text.contains(**word)).collect();
+    ensure!(missing.is_empty(), "{missing:?} is missing in: {text}");
     Ok(())
 }

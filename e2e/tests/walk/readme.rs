@@ -1,5 +1,5 @@
-//! The README of kube-node-ready, followed to the letter on real nodes: "How it works" 1 to 7, "Re-run verification", and
-//! what "Troubleshooting" types on the way. Names are ours where they have to be: release, namespace and deployment.
+//! The README of kube-node-ready, followed on real nodes: "How it works" 1 to 7, "Re-run verification", and the
+//! commands of "Troubleshooting". Release, namespace and deployment have other names.
 
 use std::process::Command;
 
@@ -14,16 +14,16 @@ use crate::real::Real;
 use crate::shell::{Seen, Watching, Worker, heading};
 use crate::world::{TAINT, World as _};
 
-/// Inside the cluster and, as far as a cluster without a world around it has that, outside.
+/// A name inside the cluster and one outside.
 const NAMES: [&str; 2] = [CLUSTER_NAME, "outside.test."];
-/// A check of ours that takes as long as we look.
+/// An exec check that runs until it is released.
 const HOLD: &str = "hold";
-/// What is watched of a node.
+/// The observed fields of a node.
 const COLUMNS: &str = r#"-o=jsonpath=label={.metadata.labels.node-ready/verified} taints={.spec.taints[*].key} record={.metadata.annotations.nodekeeper\.dev/record}{"\n"}"#;
 const CONTROLLERS: &str = "-n nodekeeper-system -l app.kubernetes.io/component=controller";
 const WORKERS: &str = "-n nodekeeper-system -l app.kubernetes.io/component=worker";
 
-/// Few attempts, and then a long pause: what is said about a node that failed can be read in peace.
+/// Few attempts, then a long pause, so that the status of a failed node can be read.
 pub fn gate() -> NodeGateSpec {
     let dns = Dns { names: NAMES.map(str::to_owned).into(), ..Dns::default() };
     let hold = Exec {
@@ -40,7 +40,7 @@ pub fn gate() -> NodeGateSpec {
     }
 }
 
-/// A DNS server on every node, which its pods ask before all others: so one thing can be broken without another.
+/// A DNS server on every node, which its pods ask first, so that it can be broken alone.
 pub fn start_dns(world: &Real) -> Result<()> {
     heading("Cluster DNS, one server a node");
     world.kubectl("scale deployment/coredns --replicas=3 -n kube-system")?;
@@ -50,7 +50,7 @@ pub fn start_dns(world: &Real) -> Result<()> {
     Ok(())
 }
 
-/// Steps 1 to 7 on the first node, with all nodes before the gate.
+/// Steps 1 to 7 on the first node, with all nodes gated.
 pub fn how_it_works(world: &Real) -> Result<()> {
     let nodes = world.nodes();
     let (first, second) = (&nodes[0], &nodes[1]);
@@ -67,17 +67,17 @@ pub fn how_it_works(world: &Real) -> Result<()> {
 
     a_new_node_is_detected(world, &nodes)?;
     for node in &nodes {
-        let worker = world.until("a worker that has looked", || {
+        let worker = world.until("a finished worker", || {
             Ok(world.workers_on(node)?.into_iter().find(|worker| worker.exit_code().is_some()))
         })?;
         is_pinned_and_tolerates(&worker, node)?;
         checks_execute(world, &worker, node)?;
     }
     world.show(&format!("get pods {WORKERS} -o wide"))?;
-    a_stuck_worker_is_made_again(world, second)?;
+    a_stuck_worker_is_created_again(world, second)?;
     results_are_acted_on(world, first)?;
 
-    heading("The check of our own goes: the other nodes are looked at as the gate is now");
+    heading("The exec check is removed: the other nodes are verified with the changed gate");
     world.kubectl(r#"patch nodegate default --type=json -p [{"op":"remove","path":"/spec/checks/exec"}]"#)?;
     for node in &nodes {
         world.until("an open node", || Ok(world.see(node)?.is_open().then_some(())))?;
@@ -106,7 +106,7 @@ fn a_new_node_is_detected(world: &Real, nodes: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// The controller's log says it of this node.
+/// Asserts that the controller's log contains this message for the node.
 pub fn says(world: &Real, node: &str, msg: &str) -> Result<()> {
     let (msg, of_node) = (format!("\"msg\":\"{msg}"), format!("\"node\":\"{node}\""));
     let line = world.until(&format!("a line in the log with {msg} and {of_node}"), || {
@@ -150,12 +150,12 @@ fn checks_execute(world: &Real, worker: &Worker, node: &str) -> Result<()> {
     }
     ensure!(log.contains(r#""msg":"All checks passed""#), "it did not pass");
     ensure!(worker.exit_code() == Some(0), "it passed and ended with {:?}", worker.exit_code());
-    ensure!(world.see(node)?.is_gated(), "{node} was let in before all of its checks were done");
+    ensure!(world.see(node)?.is_gated(), "{node} was untainted before all checks were done");
     Ok(())
 }
 
-/// "Worker pod stuck": its check of ours would never end. Whoever deletes it gets another, at no cost to the node.
-fn a_stuck_worker_is_made_again(world: &Real, node: &str) -> Result<()> {
+/// "Worker pod stuck": its exec check never ends. A deleted worker is created again, without using up an attempt.
+fn a_stuck_worker_is_created_again(world: &Real, node: &str) -> Result<()> {
     heading("Worker pod stuck");
     let stuck = world.workers_on(node)?.pop().context("no worker")?;
     let described = world.kubectl(&format!("describe pod -n nodekeeper-system {}", stuck.name()))?;
@@ -194,25 +194,25 @@ fn results_are_acted_on(world: &Real, node: &str) -> Result<()> {
     Ok(())
 }
 
-/// "Re-run verification", in each way that there is. The node works all the while, so it bears no taint at any moment.
+/// "Re-run verification", in each documented way. The node works, so it is never tainted.
 pub fn re_run(world: &Real, node: &str) -> Result<()> {
     heading("Re-run verification: the label is removed");
     let (_, states) =
         in_place(world, node, |_| world.show(&format!("label node {node} node-ready/verified-")).map(drop))?;
     ensure!(states.contains("label= "), "the label was never away");
 
-    heading("Re-run verification: it is asked for");
+    heading("Re-run verification: on request");
     let ask = format!("annotate node {node} nodekeeper.dev/verify=now");
     let (seen, _) = in_place(world, node, |_| world.show(&ask).map(drop))?;
     let annotations = &seen.0["metadata"]["annotations"];
-    ensure!(annotations["nodekeeper.dev/verify"].is_null(), "the wish stays: {annotations}");
+    ensure!(annotations["nodekeeper.dev/verify"].is_null(), "the annotation is kept: {annotations}");
     Ok(())
 }
 
-/// A node that is switched off and on again is looked at in place too.
+/// A node that was switched off and on is verified in place too.
 pub fn reboot(world: &Real, node: &str) -> Result<()> {
     heading(&format!("Re-run verification: {node} is booted again"));
-    // Its own server would come up with it: that it works is not what this is about.
+    // The node's own DNS server would start with it and is not part of this test.
     let cost = "controller.kubernetes.io/pod-deletion-cost=-1";
     let of_node = format!("--field-selector=spec.nodeName={node}");
     world.kubectl(&format!("annotate pod -n kube-system -l k8s-app=kube-dns {of_node} {cost}"))?;
@@ -227,8 +227,8 @@ pub fn reboot(world: &Real, node: &str) -> Result<()> {
     })?;
     let (boot, _) = in_place(world, node, |before| {
         let machine = world.node(node)?;
-        // A kubelet is Ready before kube-proxy has its rules. Whoever looks then finds a node without Services, and
-        // taints it, as it should. People cordon what they boot.
+        // A kubelet is Ready before kube-proxy has its rules. A worker at that moment would find no Services, and the
+        // node would be tainted rightly. The node is cordoned meanwhile.
         world.show(&format!("cordon {node}"))?;
         machine.power_off()?;
         machine.boot()?;
@@ -242,8 +242,8 @@ pub fn reboot(world: &Real, node: &str) -> Result<()> {
     Ok(())
 }
 
-/// Something is done to an open node: one more worker looks, and goes. Returns what the node is then, and all that it
-/// was in between, which was never tainted.
+/// Changes a verified node and waits for one more worker. Returns the node's state and all states in between, which
+/// were never tainted.
 fn in_place(world: &Real, node: &str, act: impl FnOnce(&Seen) -> Result<()>) -> Result<(Seen, String)> {
     let watched = Watching::start(world, &["get", "node", node, "--watch", COLUMNS])?;
     let words = ["get", "pods", "-n", "nodekeeper-system", "--watch", "--output-watch-events"];
@@ -257,9 +257,10 @@ fn in_place(world: &Real, node: &str, act: impl FnOnce(&Seen) -> Result<()>) -> 
     let record = seen.record().context("no record")?;
     let worker = name(&record.uid, record.number);
     let is = |line: &str, event: &str| line.starts_with(event) && line.contains(&worker);
-    let said = pods.sees("that the worker goes", |said| said.lines().any(|line| is(line, "DELETED")))?;
+    let said =
+        pods.sees("the deletion of the worker", |said| said.lines().any(|line| is(line, "DELETED")))?;
     print!("{said}");
-    ensure!(said.lines().any(|line| is(line, "ADDED")), "nobody saw {worker} come");
+    ensure!(said.lines().any(|line| is(line, "ADDED")), "the creation of {worker} was not seen");
 
     let recorded = format!(r#""number":{},"#, record.number);
     let said = watched.sees("the last record", |said| said.contains(&recorded))?;
@@ -270,7 +271,7 @@ fn in_place(world: &Real, node: &str, act: impl FnOnce(&Seen) -> Result<()>) -> 
     Ok((seen, states))
 }
 
-/// "Run worker locally", from outside of the cluster and on a node.
+/// "Run worker locally", outside the cluster and on a node.
 pub fn worker_by_hand(world: &Real) -> Result<()> {
     heading("The worker, run by hand");
     let kubeconfig = world.cluster.kubeconfig_path();
@@ -291,7 +292,7 @@ pub fn worker_by_hand(world: &Real) -> Result<()> {
     Ok(())
 }
 
-/// The worker, run on a node, asks the cluster's DNS by the address of its Service.
+/// Runs the worker on a node with the cluster's DNS by its Service address.
 fn resolve_on(world: &Real, node: &Node) -> Result<String> {
     let worker = world.worker().to_string_lossy().into_owned();
     node.exec_in(&[worker.as_str(), "--only", "dns", "--dns-server", "10.96.0.10"])

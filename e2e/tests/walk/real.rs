@@ -28,7 +28,7 @@ pub struct Real {
 impl Real {
     pub async fn start(dns: Dns) -> Result<Self> {
         static PRODUCT: OnceCell<Product> = OnceCell::const_new();
-        // First what may be missing, then what takes minutes.
+        // Checks dependencies first, because the builds take minutes.
         spawn_blocking(ensure_can_start).await??;
         let product = PRODUCT.get_or_try_init(async || spawn_blocking(Product::build).await?).await?;
         let mut nodes = NodeOptions::new(3).tainted(TAINT);
@@ -43,7 +43,6 @@ impl Real {
         Ok(Self { cluster, client, product })
     }
 
-    /// The worker, as it is shipped.
     pub fn worker(&self) -> &Path {
         &self.product.worker
     }
@@ -57,7 +56,7 @@ impl Real {
         let helm = spawn_blocking(|| assets::helm(&Settings::from_env()?)).await??;
         let ((controller, tag), (worker, worker_tag)) = (split(CONTROLLER_IMAGE), split(WORKER_IMAGE));
         let mut spec = serde_json::to_value(gate)?;
-        // The chart has them beside the spec, because the controller has to tolerate them too.
+        // The chart has taints outside the spec, because the controller tolerates them too.
         spec.as_object_mut().context("a spec is an object")?.remove("taints");
         let values = json!({
             "image": {"repository": controller, "tag": tag, "pullPolicy": "Never"},
@@ -103,7 +102,6 @@ fn ensure_can_start() -> Result<()> {
     Ok(())
 }
 
-/// `name:tag` as the chart wants it.
 fn split(image: &str) -> (&str, &str) {
     image.rsplit_once(':').unwrap_or((image, ""))
 }

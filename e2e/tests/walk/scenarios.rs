@@ -1,4 +1,4 @@
-//! The scenarios, told once.
+//! The scenarios, which run in every world.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ use tokio::time::{Instant, sleep};
 
 use crate::world::{LABEL, NAMESPACE, TAINT, World, gate};
 
-/// How often a scenario looks. It decides nothing: what is waited for stays as it is.
+/// The number of polls within the patience of a world.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// A tainted node is verified and opened; a node whose DNS is broken stays tainted and says why; it is opened when DNS
-/// comes back.
-pub async fn a_broken_node_is_held_until_it_heals(mut world: impl World) -> Result<()> {
+/// A tainted node is verified and untainted. A node whose DNS is broken stays tainted with a reason, and is untainted
+/// when DNS works again.
+pub async fn a_broken_node_is_gated_until_it_recovers(mut world: impl World) -> Result<()> {
     let nodes = world.nodes();
     let [good, bad, other] = nodes.as_slice() else { bail!("three nodes, not {nodes:?}") };
     for node in &nodes {
@@ -30,49 +30,49 @@ pub async fn a_broken_node_is_held_until_it_heals(mut world: impl World) -> Resu
 
     for node in [good, other] {
         let node = until(&world, node, "open", |node| !is_gated(node)).await?;
-        let record = record(&node).context("opened without a record")?;
+        let record = record(&node).context("untainted without a record")?;
         ensure!(
             node.labels().get(LABEL).map(String::as_str) == Some("true"),
             "no label: {:?}",
             node.labels()
         );
         ensure!(record.verdict == Some(Verdict::Passed), "{record:?}");
-        // A real CNI or kube-proxy may be a moment behind its Ready node: that is what the gate is for.
+        // A real CNI plugin or kube-proxy may be ready later than its node; the gate exists for that.
         ensure!(record.attempts <= 3, "{record:?}");
     }
 
-    let is_blamed = |node: &Node| record(node).is_some_and(|record| record.verdict == Some(Verdict::Failed));
-    let held = until(&world, bad, "blamed", is_blamed).await?;
+    let has_failed = |node: &Node| record(node).is_some_and(|record| record.verdict == Some(Verdict::Failed));
+    let held = until(&world, bad, "failed", has_failed).await?;
     let why = record(&held).context("no record")?.why;
-    ensure!(is_gated(&held), "a broken node was let in");
+    ensure!(is_gated(&held), "a broken node was untainted");
     ensure!(!held.labels().contains_key(LABEL), "a broken node bears the label");
-    ensure!(why.contains("dns") && why.contains("kubernetes.default"), "the reason does not say what: {why}");
-    println!("{bad} is held: {why}");
-    tells(&world, bad, "NodeCheckFailed", "dns").await?;
+    ensure!(why.contains("dns") && why.contains("kubernetes.default"), "the reason is missing: {why}");
+    println!("{bad} is gated: {why}");
+    event_on(&world, bad, "NodeCheckFailed", "dns").await?;
 
     world.heal_dns(bad).await?;
     let healed = until(&world, bad, "open", |node| !is_gated(node)).await?;
-    let record = record(&healed).context("opened without a record")?;
+    let record = record(&healed).context("untainted without a record")?;
     ensure!(record.verdict == Some(Verdict::Passed) && record.number > 1, "{record:?}");
     println!("{bad} is open after worker {}: {}", record.number, record.why);
-    tells(&world, bad, "NodeVerified", "passed").await?;
+    event_on(&world, bad, "NodeVerified", "passed").await?;
     no_workers_left(&world).await
 }
 
-/// Every node is gated, cluster DNS included: nobody is blamed for a DNS that does not run yet, and when it does, all
-/// nodes open.
-pub async fn every_node_is_gated_and_the_cluster_comes_up(mut world: impl World) -> Result<()> {
+/// Every node is gated, including those of cluster DNS. No node fails while DNS does not run, and all are untainted
+/// when it does.
+pub async fn a_fully_gated_cluster_starts(mut world: impl World) -> Result<()> {
     world.start_controller(&gate()).await?;
     for node in world.nodes() {
-        let looked_at = until(&world, &node, "looked at", |node| record(node).is_some()).await?;
-        let record = record(&looked_at).context("no record")?;
-        ensure!(is_gated(&looked_at), "{node} was let in without DNS: {record:?}");
+        let checked = until(&world, &node, "checked", |node| record(node).is_some()).await?;
+        let record = record(&checked).context("no record")?;
+        ensure!(is_gated(&checked), "{node} was untainted without DNS: {record:?}");
         ensure!(
             record.verdict == Some(Verdict::Inconclusive) && record.attempts == 0,
-            "{node} is blamed: {record:?}"
+            "{node} failed: {record:?}"
         );
         println!("{node} waits: {}", record.why);
-        ensure!(record.why.contains("ClusterDNSNotRunning"), "the reason does not say what: {}", record.why);
+        ensure!(record.why.contains("ClusterDNSNotRunning"), "the reason is missing: {}", record.why);
     }
     world.start_cluster_dns().await?;
     for node in world.nodes() {
@@ -94,7 +94,6 @@ async fn get(world: &impl World, name: &str) -> Result<Node> {
     Ok(Api::<Node>::all(world.client()).get(name).await?)
 }
 
-/// Waits until something is so of a node.
 async fn until(world: &impl World, name: &str, what: &str, so: impl Fn(&Node) -> bool) -> Result<Node> {
     let end = Instant::now() + world.patience();
     loop {
@@ -115,23 +114,22 @@ async fn until(world: &impl World, name: &str, what: &str, so: impl Fn(&Node) ->
     }
 }
 
-/// An Event on the node says it.
-async fn tells(world: &impl World, node: &str, reason: &str, word: &str) -> Result<()> {
+async fn event_on(world: &impl World, node: &str, reason: &str, word: &str) -> Result<()> {
     let events: Api<Event> = Api::namespaced(world.client(), "default");
     let end = Instant::now() + world.patience();
     let fields = format!("regarding.kind=Node,regarding.name={node},reason={reason}");
     loop {
-        let told = events.list(&ListParams::default().fields(&fields)).await?;
-        let notes: Vec<String> = told.items.into_iter().filter_map(|event| event.note).collect();
+        let found = events.list(&ListParams::default().fields(&fields)).await?;
+        let notes: Vec<String> = found.items.into_iter().filter_map(|event| event.note).collect();
         if notes.iter().any(|note| note.contains(word)) {
             return Ok(());
         }
-        ensure!(Instant::now() < end, "no Event {reason} on {node} says {word:?}: {notes:?}");
+        ensure!(Instant::now() < end, "no Event {reason} on {node} contains {word:?}: {notes:?}");
         sleep(LOOK).await;
     }
 }
 
-/// All nodes are open: no worker is needed any more, and none stays.
+/// All nodes are verified, so no worker is left.
 async fn no_workers_left(world: &impl World) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(world.client(), NAMESPACE);
     let end = Instant::now() + world.patience();

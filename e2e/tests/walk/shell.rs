@@ -1,4 +1,4 @@
-//! What a person types, and what comes of it.
+//! Runs commands and waits for their results.
 
 use std::fs::File;
 use std::process::{Child, Command, Stdio};
@@ -14,20 +14,18 @@ use serde_json::Value;
 use crate::real::Real;
 use crate::world::{LABEL, TAINT, World as _};
 
-/// Says what is shown next.
 pub fn heading(text: &str) {
     println!("\n## {text}");
 }
 
 impl Real {
-    /// Types it, and shows what comes. Words are told apart by spaces.
+    /// Runs a command and prints its output. Words are separated by spaces.
     pub fn show(&self, line: &str) -> Result<String> {
         let said = self.kubectl(line)?;
         print!("{said}");
         Ok(said)
     }
 
-    /// Types it.
     pub fn kubectl(&self, line: &str) -> Result<String> {
         println!("$ kubectl {line}");
         self.quietly(line)
@@ -41,7 +39,6 @@ impl Real {
         Ok(serde_json::from_str(&self.quietly(&format!("{line} --output=json"))?)?)
     }
 
-    /// Asks until there is an answer.
     pub fn until<T>(&self, what: &str, mut ask: impl FnMut() -> Result<Option<T>>) -> Result<T> {
         let end = Instant::now() + self.patience();
         loop {
@@ -59,12 +56,11 @@ impl Real {
         Ok(Seen(self.json(&format!("get node {node}"))?))
     }
 
-    /// The workers on a node.
     pub fn workers_on(&self, node: &str) -> Result<Vec<Worker>> {
         self.pods("worker", Some(node)).map(|pods| pods.into_iter().map(Worker).collect())
     }
 
-    /// The pods of a component, on a node or anywhere.
+    /// The pods of a component on one or all nodes.
     pub fn pods(&self, component: &str, node: Option<&str>) -> Result<Vec<Value>> {
         let line = format!("get pods -n nodekeeper-system -l app.kubernetes.io/component={component}");
         let mut found = self.json(&line)?;
@@ -73,7 +69,7 @@ impl Real {
         Ok(pods)
     }
 
-    /// What all controllers count together, under names that begin so and with these words in their labels.
+    /// The sum over all controllers of metrics with this prefix and these words in their labels.
     pub fn metric(&self, name: &str, words: &[&str]) -> Result<f64> {
         let mut sum = 0.0;
         for pod in self.pods("controller", None)? {
@@ -89,7 +85,6 @@ impl Real {
     }
 }
 
-/// A node, as it was seen.
 pub struct Seen(pub Value);
 
 impl Seen {
@@ -111,7 +106,7 @@ impl Seen {
         Record::read(metadata["annotations"][ANNOTATION].as_str(), metadata["uid"].as_str()?)
     }
 
-    /// How many workers have looked at it.
+    /// The number of workers so far.
     pub fn number(&self) -> u32 {
         self.record().map_or(0, |record| record.number)
     }
@@ -121,7 +116,6 @@ impl Seen {
     }
 }
 
-/// A worker's pod.
 pub struct Worker(pub Value);
 
 impl Worker {
@@ -129,7 +123,6 @@ impl Worker {
         self.0["metadata"]["name"].as_str().unwrap_or_default()
     }
 
-    /// The state of one of its containers, as its status has it.
     pub fn container(&self, name: &str) -> &Value {
         let all = self.0["status"]["containerStatuses"].as_array();
         all.into_iter().flatten().find(|one| one["name"] == name).unwrap_or(&Value::Null)
@@ -145,7 +138,7 @@ impl Worker {
     }
 }
 
-/// A `kubectl … --watch` beside everything else. What it saw does not get lost.
+/// A `kubectl … --watch` in the background that keeps its output.
 pub struct Watching<'a> {
     child: Child,
     file: std::path::PathBuf,
@@ -153,7 +146,7 @@ pub struct Watching<'a> {
 }
 
 impl<'a> Watching<'a> {
-    /// Begins, and returns when it sees something. One of a kind at a time.
+    /// Starts, and returns after the first line. Only one per kind at a time.
     pub fn start(world: &'a Real, words: &[&str]) -> Result<Self> {
         println!("$ kubectl {} &", words.join(" "));
         let file = world.cluster.folder().join(format!("watched-{}", words[1]));
@@ -168,7 +161,7 @@ impl<'a> Watching<'a> {
         Ok(watching)
     }
 
-    /// All that it saw, once that is enough.
+    /// All lines, once `enough` accepts them.
     pub fn sees(&self, what: &str, enough: impl Fn(&str) -> bool) -> Result<String> {
         self.world.until(what, || {
             let said = std::fs::read_to_string(&self.file)?;

@@ -1,4 +1,4 @@
-//! The embedded cluster on a paused clock: the checks run in process, and minutes pass in no time.
+//! The embedded cluster on a paused clock, with the checks in process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,11 +74,11 @@ impl World for Simulated {
     }
 
     async fn start_controller(&mut self, gate: &NodeGateSpec) -> Result<()> {
-        let somebody = self.cluster.local("admin");
+        let admin = self.cluster.local("admin");
         let create = |version: &str, kind: &str, namespace: &str, mut body: Value| {
             body["apiVersion"] = json!(version);
             body["kind"] = json!(kind);
-            somebody.create(version, kind, namespace, body)
+            admin.create(version, kind, namespace, body)
         };
         let definition = serde_json::to_value(NodeGate::crd())?;
         create("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", definition)?;

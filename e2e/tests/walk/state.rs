@@ -1,4 +1,4 @@
-//! What is so when something did not come true. Whoever reads it has the end of a log and nothing else, so it is short.
+//! A short dump of the cluster's state for failed tests.
 
 use std::fmt::Write as _;
 
@@ -10,14 +10,14 @@ use crate::real::Real;
 use crate::shell::Worker;
 use crate::world::{NAMESPACE, World as _};
 
-/// No line is longer, so that a screen holds them all.
+/// Longer lines are truncated.
 const WIDTH: usize = 400;
-/// So many Events of each node, the newest.
+/// The newest Events per node.
 const EVENTS: usize = 6;
 
 impl Real {
-    /// Of each node its taints, label, record, Events and workers with their reports; then remediation, all pods, and
-    /// the end of the controllers' logs.
+    /// Taints, label, record, Events and workers with their reports of each node; then remediation, all pods, and the
+    /// end of the controllers' logs.
     pub fn state(&self) -> String {
         let mut text = String::new();
         for node in self.nodes() {
@@ -46,13 +46,13 @@ impl Real {
             ),
             format!("record {}", record.as_str().unwrap_or("none")),
         ];
-        let told = self.events_of(node)?;
-        lines.extend(told.iter().skip(told.len().saturating_sub(EVENTS)).cloned());
+        let events = self.events_of(node)?;
+        lines.extend(events.iter().skip(events.len().saturating_sub(EVENTS)).cloned());
         lines.extend(self.workers_on(node)?.iter().map(worker));
         Ok(lines)
     }
 
-    /// What was told of a node, the newest last.
+    /// The Events of a node, newest last.
     pub fn events_of(&self, node: &str) -> Result<Vec<String>> {
         let line = format!("get events -n default --field-selector=involvedObject.name={node}");
         let mut found = self.json(&line)?;
@@ -62,10 +62,10 @@ impl Real {
         });
         events.sort_by_key(|event| event["eventTime"].as_str().unwrap_or_default().to_owned());
         let word = |event: &Value, key: &str| event[key].as_str().unwrap_or_default().to_owned();
-        let told = |event: &Value| {
+        let format = |event: &Value| {
             format!("{} {}: {}", word(event, "eventTime"), word(event, "reason"), word(event, "message"))
         };
-        Ok(events.iter().map(told).collect())
+        Ok(events.iter().map(format).collect())
     }
 
     fn lines(&self, line: &str) -> Vec<String> {

@@ -1,4 +1,4 @@
-//! What the members' manifests may say.
+//! Rules for the Cargo.toml files of workspace members.
 
 use super::Violation;
 use crate::manifest::{Kind, Manifest};
@@ -13,7 +13,7 @@ const DIRECTION: &[(&str, &[&str])] = &[
     ("crates/nodekeeper", &["crates/core", "crates/checks", "crates/operator", "crates/sim"]),
 ];
 
-/// They may use everything; nothing may use them.
+/// These members may depend on any crate; no crate may depend on them.
 const OUTSIDE: &[&str] = &["e2e", "bench", "xtask"];
 
 pub fn direction(repo: &Repo) -> Vec<Violation> {
@@ -27,7 +27,7 @@ pub fn direction(repo: &Repo) -> Vec<Violation> {
     for (member, file) in repo.members() {
         let allowed = DIRECTION.iter().find(|(folder, _)| *folder == member).map(|(_, allowed)| *allowed);
         if allowed.is_none() && !OUTSIDE.contains(&member) {
-            let message = "this crate has no place in the direction of dependencies: add it to DIRECTION in xtask/src/rules/dependencies.rs";
+            let message = "this crate is not in the dependency order: add it to DIRECTION in xtask/src/rules/dependencies.rs";
             found.push(Violation::new(&file.path, 1, message));
             continue;
         }
@@ -40,13 +40,13 @@ pub fn direction(repo: &Repo) -> Vec<Violation> {
             };
             if wrong {
                 let may = match allowed {
-                    Some([]) | None => "nothing of the house".to_owned(),
+                    Some([]) | None => "no crate of this workspace".to_owned(),
                     Some(allowed) => format!("only {}", allowed.join(", ")),
                 };
                 found.push(Violation::new(
                     &file.path,
                     dependency.line,
-                    format!("{member} may depend on {may}, not on {target}: move what both need down, or use it in tests only"),
+                    format!("{member} may depend on {may}, not on {target}: move shared code to a lower crate, or make it a dev-dependency"),
                 ));
             }
         }

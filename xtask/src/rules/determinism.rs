@@ -1,10 +1,10 @@
-//! What would make a seed run differently the second time.
+//! Rule: nothing makes a simulated run differ between two runs with one seed.
 
 use super::Violation;
 use crate::code;
 use crate::repo::Repo;
 
-/// Words that are never deterministic, and what to use instead.
+/// Identifiers that are not deterministic, and what to use instead.
 const WORDS: &[(&str, &str)] = &[
     ("HashMap", "its order is random: use BTreeMap"),
     ("HashSet", "its order is random: use BTreeSet"),
@@ -23,7 +23,7 @@ pub fn deterministic(repo: &Repo) -> Vec<Violation> {
             }
             for (line, what, instead) in places(&code::production(&file.text)) {
                 if !explained(&lines, line) {
-                    let message = format!("`{what}`: {instead}, or say `// deterministic: why` beside it");
+                    let message = format!("`{what}`: {instead}, or add a comment `// deterministic: why`");
                     found.push(Violation::new(&file.path, line, message));
                 }
             }

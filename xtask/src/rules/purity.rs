@@ -1,4 +1,4 @@
-//! Clock, environment, randomness and I/O stay out of `core`, and at the edges elsewhere.
+//! Rules: `core` reads no clock, environment, randomness or I/O; other crates do so only in files marked as edges.
 
 use super::Violation;
 use crate::code::{self, Import};
@@ -27,7 +27,7 @@ const IO_CRATES: &[&str] = &[
     "fastrand",
 ];
 
-/// Reads of a clock, the environment or chance.
+/// Reads of a clock, the environment or randomness.
 const AMBIENT: &[&str] = &[
     "Timestamp::now",
     "Zoned::now",
@@ -49,7 +49,7 @@ const AMBIENT: &[&str] = &[
     "Rng::new()",
 ];
 
-/// What else `core` does without. Types such as `IpAddr` are data and stay allowed.
+/// Further APIs that `core` must not use. Types such as `IpAddr` are data and allowed.
 const CORE_ONLY: &[&str] = &[
     "fastrand",
     "env::",
@@ -70,19 +70,25 @@ const CORE_ONLY: &[&str] = &[
     "eprintln!",
 ];
 
-/// Types whose `now` is looked for by name.
+/// Types whose `now` reads a clock.
 const CLOCKS: &[&str] = &["Timestamp", "Zoned", "SystemTime", "Instant"];
 
 pub fn core_no_io(repo: &Repo) -> Vec<Violation> {
     const MANIFEST: &str = "crates/core/Cargo.toml";
     match &repo.core_tree {
         None => Vec::new(),
-        Some(Err(error)) => vec![Violation::new(MANIFEST, 1, format!("cargo tree cannot tell: {}", error.trim()))],
+        Some(Err(error)) => vec![Violation::new(MANIFEST, 1, format!("cargo tree failed: {}", error.trim()))],
         Some(Ok(tree)) => io_crates(tree)
             .into_iter()
             .map(|name| {
                 let advice = format!("cargo tree -p nodekeeper-core -e normal -i {name}");
-                Violation::new(MANIFEST, 1, format!("core depends on {name}; `{advice}` says through whom: drop it, or turn off its feature"))
+                Violation::new(
+                    MANIFEST,
+                    1,
+                    format!(
+                        "core depends on {name}; `{advice}` shows the path: remove it, or disable the feature"
+                    ),
+                )
             })
             .collect(),
     }
@@ -98,7 +104,7 @@ fn io_crates(tree: &str) -> Vec<&str> {
 }
 
 fn does_io(name: &str) -> bool {
-    // These hold only data, or are expanded at compile time.
+    // These contain only data types or compile-time macros.
     const HARMLESS: [&str; 3] = ["rustls-pki-types", "tower-service", "futures-core"];
     !HARMLESS.contains(&name)
         && IO_CRATES.iter().any(|known| match known.strip_suffix('*') {
@@ -139,13 +145,13 @@ pub fn edges(repo: &Repo) -> Vec<Violation> {
     found
 }
 
-/// Whether the comment at the top of the file says that it is an edge, and why.
+/// Whether the header comment of the file marks it as an edge with a reason.
 fn is_edge(file: &File) -> bool {
     let head = file.text.lines().take_while(|line| line.starts_with("//") || line.trim().is_empty());
     head.filter_map(|line| line.strip_prefix("//! Edge:")).any(|why| !why.trim().is_empty())
 }
 
-/// Where `words` are used or imported, outside tests, comments and strings; `fine` may excuse a place.
+/// The lines that use or import `words` outside tests, comments and strings, unless `fine` accepts the position.
 fn ambient(text: &str, words: &[&str], fine: fn(&str, usize) -> bool) -> Vec<(usize, String)> {
     let production = code::production(text);
     let mut found: Vec<(usize, String)> = Vec::new();
@@ -165,8 +171,7 @@ fn ambient(text: &str, words: &[&str], fine: fn(&str, usize) -> bool) -> Vec<(us
     found
 }
 
-/// Whether the word at `at` is tokio's `Instant`: it stands still when the runtime's clock is paused, and a simulated run
-/// repeats. The standard library's does not.
+/// Whether the word at `at` is tokio's `Instant`, which follows a paused runtime clock. The standard library's does not.
 fn follows_paused_clock(production: &str, at: usize) -> bool {
     let imported = |path: &str| code::imports(production).iter().any(|import| import.path == path);
     let before = &production[..at];
@@ -179,7 +184,7 @@ fn follows_paused_clock(production: &str, at: usize) -> bool {
         }
 }
 
-/// Whether an import brings `word` in under its own path: `use std::{env::{var}}` for `env::var`.
+/// Whether an import names `word`: `use std::{env::{var}}` names `env::var`.
 fn names(import: &Import, word: &str) -> bool {
     let whole = format!("::{}::", import.path);
     whole.contains(&format!("::{}::", word.trim_end_matches(':')))
@@ -192,7 +197,7 @@ fn renamed_clock(import: &Import) -> Option<String> {
     CLOCKS.contains(&last).then(|| format!("{last} as {alias}"))
 }
 
-/// `fastrand::u8(..)` draws from a thread's own seed; `fastrand::Rng::with_seed` is chance that was passed in.
+/// `fastrand::u8(..)` uses a thread-local generator; `fastrand::Rng::with_seed` takes its seed as an argument.
 fn free_random(text: &str) -> Vec<(usize, String)> {
     let production = code::production(text);
     code::positions(&production, "fastrand::")

@@ -1,4 +1,4 @@
-//! Things that slip in: leftovers, and traces of one machine.
+//! Rules against leftovers and machine-specific paths.
 
 use super::Violation;
 use crate::code::{self, Hide};
@@ -7,11 +7,11 @@ use crate::repo::{self, File, Repo};
 const MACROS: &[&str] = &["todo!", "unimplemented!", "dbg!"];
 const WORDS: &[&str] = &["TODO", "FIXME", "XXX"];
 
-/// Folders that mean one person's machine. Taken apart so that this file does not break its own rule.
+/// Folders that exist on one machine only. Written in parts so that this file does not violate its own rule.
 const PLACES: &[&str] =
     &[concat!("/ro", "ot/"), concat!("/ho", "me/"), concat!("/wo", "rk/"), concat!("/Us", "ers/")];
 
-/// What an address of a package mirror looks like in the settings of cargo, Go, Python and npm.
+/// Settings of cargo, Go, Python and npm that contain the address of a package mirror.
 const MIRRORS: &[&str] = &[
     concat!("sparse+", "http"),
     concat!("replace", "-with"),
@@ -20,7 +20,7 @@ const MIRRORS: &[&str] = &[
     concat!("npm_config_", "registry"),
 ];
 
-/// Sources of programs; prose may talk about what these rules look for.
+/// Whether the file is source code. Prose may mention what these rules search for.
 fn is_source(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     let ending = name.rsplit_once('.').map_or("", |(_, ending)| ending);
@@ -60,7 +60,7 @@ fn leftovers(file: &File) -> Vec<Violation> {
             found.push(Violation::new(
                 &file.path,
                 line,
-                format!("`{name}` left behind: finish it or take it out"),
+                format!("`{name}` left behind: finish it or remove it"),
             ));
         }
     }
@@ -85,7 +85,7 @@ pub fn no_addresses(repo: &Repo) -> Vec<Violation> {
             }
             if let Some(mirror) = MIRRORS.iter().find(|mirror| line.contains(**mirror)) {
                 let message = format!(
-                    "the address of a package mirror (`{mirror}`): it belongs into the machine's own settings"
+                    "the address of a package mirror (`{mirror}`): it belongs into the settings of the machine"
                 );
                 found.push(Violation::new(&file.path, index + 1, message));
             }
@@ -94,7 +94,7 @@ pub fn no_addresses(repo: &Repo) -> Vec<Violation> {
     found
 }
 
-/// Whether `line` holds an absolute path that begins with `place`; not `$x/place`, `a/place` or an URL's path.
+/// Whether `line` contains an absolute path that begins with `place`; `$x/place`, `a/place` and URL paths do not count.
 fn has_path(line: &str, place: &str) -> bool {
     line.match_indices(place).any(|(at, _)| {
         let before = line[..at].chars().next_back();

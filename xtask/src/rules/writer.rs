@@ -1,10 +1,10 @@
-//! Who may write to the API server.
+//! Rule: only the writer and leader election write to the API server.
 
 use super::Violation;
 use crate::code;
 use crate::repo::Repo;
 
-/// The methods of `kube::Api` that write, with the least number of arguments they take there: that tells
+/// The methods of `kube::Api` that write, with their minimum number of arguments, which distinguishes
 /// `api.replace(name, &params, &object)` from `text.replace("a", "b")`.
 const WRITES: &[(&str, usize)] = &[
     ("create", 2),
@@ -66,8 +66,8 @@ fn writes(production: &str) -> Vec<(usize, &'static str)> {
     found
 }
 
-/// How many arguments the receiver takes up: none in `api.patch(…)`, one in `Api::patch(&api, …)`; nothing if
-/// the name is not called as a method at all.
+/// How many arguments the receiver takes: none in `api.patch(…)`, one in `Api::patch(&api, …)`; `None` if the name is not
+/// called as a method.
 fn receiver_arguments(before: &str) -> Option<usize> {
     let before = before.trim_end();
     if before.ends_with('.') && !before.ends_with("..") {

@@ -5,7 +5,7 @@ fn hidden(text: &str) -> String {
 }
 
 #[test]
-fn comments_and_strings_are_hidden_and_lines_stay() {
+fn comments_and_strings_are_hidden_and_line_numbers_kept() {
     let text = "let a = \"now\\\" // no\"; // now\n/* now /* nested */ now */ let b = 1;\n";
     let masked = hidden(text);
     assert!(!masked.contains("now"), "{masked}");
@@ -21,7 +21,7 @@ fn comments_stay_when_only_strings_are_hidden() {
 }
 
 #[test]
-fn strings_keep_their_quotes_so_that_arguments_can_be_counted() {
+fn masked_strings_keep_their_quotes() {
     assert_eq!(hidden("f(\"a, b\", c)"), "f(\"    \", c)");
     assert_eq!(split_top(&hidden("\"a, (\", c, r\"d, \", 'e', '\"'"), ',').len(), 5);
 }
@@ -36,20 +36,20 @@ fn raw_strings_end_at_their_own_hashes() {
 }
 
 #[test]
-fn names_that_look_like_raw_strings_are_not() {
+fn names_are_not_mistaken_for_raw_strings() {
     assert_eq!(hidden("for r in r#type {}"), "for r in r#type {}");
     assert!(hidden("var\"x\"").contains("var"));
 }
 
 #[test]
-fn lifetimes_are_not_characters() {
+fn lifetimes_are_not_mistaken_for_characters() {
     let masked = hidden("fn f<'a>(x: &'a str, y: char) { y == '\"' || y == '\\'' || y == '\\u{1F}'; now() }");
     assert!(masked.contains("fn f<'a>(x: &'a str"), "{masked}");
     assert!(masked.contains("now()"), "{masked}");
 }
 
 #[test]
-fn test_modules_are_cut_wherever_they_stand() {
+fn test_modules_are_removed_anywhere_in_a_file() {
     let text = "fn a() {}\n#[cfg(test)]\nmod tests {\n    fn b() { let x = [1; 2]; }\n}\nfn c() {}\n";
     let code = production(text);
     assert!(code.contains("fn a()") && code.contains("fn c()") && !code.contains("fn b()"), "{code}");
@@ -57,7 +57,7 @@ fn test_modules_are_cut_wherever_they_stand() {
 }
 
 #[test]
-fn cut_items_end_where_they_should() {
+fn removed_items_end_at_the_right_place() {
     for text in [
         "#[cfg(test)] use cut::{now, then}; fn kept() {}",
         "#[cfg(test)] #[path = \"a]\"] mod cut; fn kept() {}",
@@ -74,7 +74,7 @@ fn cut_items_end_where_they_should() {
 }
 
 #[test]
-fn a_word_is_not_found_inside_a_longer_one() {
+fn a_word_does_not_match_inside_a_longer_one() {
     assert!(lines_with("fastrand::u8(..)", "rand::").is_empty());
     assert!(lines_with("MyTimestamp::now()", "Timestamp::now").is_empty());
     assert!(lines_with("Timestamp::nowhere()", "Timestamp::now").is_empty());
@@ -82,7 +82,7 @@ fn a_word_is_not_found_inside_a_longer_one() {
 }
 
 #[test]
-fn grouped_imports_are_taken_apart() {
+fn grouped_imports_are_expanded() {
     let found = imports("use a;\nuse std::{env::{self, var}, time::Instant as Clock,\n    fmt};\n");
     let paths: Vec<_> = found.iter().map(|i| (i.path.as_str(), i.alias.as_deref(), i.line)).collect();
     assert_eq!(

@@ -31,7 +31,7 @@ builder.workspace = true
 "#;
 
 #[test]
-fn every_way_to_write_a_dependency_is_read() {
+fn all_dependency_syntaxes_are_parsed() {
     let found = Manifest::parse(TEXT).dependencies();
     let brief: Vec<_> =
         found.iter().map(|d| (d.name.as_str(), d.kind, d.get("workspace").is_some(), d.line)).collect();
@@ -55,7 +55,7 @@ fn every_way_to_write_a_dependency_is_read() {
 }
 
 #[test]
-fn inherited_keys_are_read_in_both_forms() {
+fn inherited_keys_are_parsed_in_both_forms() {
     let manifest = Manifest::parse(TEXT);
     assert_eq!(manifest.value("package.edition.workspace"), Some("true"));
     assert_eq!(manifest.value("package.license.workspace"), Some("true"));
@@ -64,7 +64,7 @@ fn inherited_keys_are_read_in_both_forms() {
 }
 
 #[test]
-fn the_workspace_table_is_its_own() {
+fn workspace_dependencies_are_separate() {
     let manifest =
         Manifest::parse("[workspace.dependencies]\na = { path = \"crates/a\", package = \"long-a\" }\n");
     assert!(manifest.dependencies().is_empty());

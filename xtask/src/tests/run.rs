@@ -5,27 +5,27 @@ fn shell(script: &str) -> (Vec<String>, Option<i32>) {
     command.args(["-c", script]);
     let (child, lines) = start(command).unwrap();
     let mut seen = Vec::new();
-    let code = follow(child, &lines, |line| seen.push(line.to_owned()));
+    let code = read_output(child, &lines, |line| seen.push(line.to_owned()));
     (seen, code)
 }
 
 #[test]
-fn output_and_errors_come_in_the_order_in_which_they_were_written() {
+fn stdout_and_stderr_keep_their_order() {
     let (lines, code) = shell("echo a; echo b >&2; echo c; echo d >&2; exit 3");
     assert_eq!(lines, ["a", "b", "c", "d"]);
     assert_eq!(code, Some(3));
 }
 
 #[test]
-fn a_grandchild_that_keeps_the_pipe_does_not_keep_us() {
+fn a_grandchild_with_an_open_pipe_does_not_block() {
     let (lines, code) = shell("sleep 300 & echo $!; exit 0");
     assert_eq!((lines.len(), code), (1, Some(0)));
-    // It is still there to be ended: we did not wait for it.
+    // The grandchild still runs: `read_output` did not wait for it.
     assert!(Command::new("kill").arg(&lines[0]).status().unwrap().success());
 }
 
 #[test]
-fn test_targets_are_files_and_folders_with_a_main() {
+fn test_targets_are_files_and_folders_with_a_main_file() {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     assert_eq!(test_names(own), ["lint"]);
     assert!(test_names(&own.join("src")).contains(&"rules".to_owned()));
@@ -33,7 +33,7 @@ fn test_targets_are_files_and_folders_with_a_main() {
 }
 
 #[test]
-fn a_tier_that_lacks_what_it_needs_is_skipped_and_one_whose_need_is_broken_has_failed() {
+fn a_tier_is_skipped_or_failed_like_the_tier_it_needs() {
     let tier = &TIERS[TIERS.len() - 1];
     let mut rows = Vec::new();
     not_run(tier, "kubernetes", State::Unavailable, &mut rows);

@@ -25,20 +25,20 @@ test result: FAILED. 1 passed; 2 failed; 1 ignored; 0 measured; 7 filtered out; 
 }
 
 #[test]
-fn plain_results_count_and_look_alikes_do_not() {
+fn only_exact_plain_results_count() {
     assert_eq!(read("a table\n104 passed, 0 failed", true), counts(104, 0, 0));
     assert_eq!(read("104 passed, 2 failed, 1 skipped", false), counts(104, 2, 1));
     assert_eq!(read("so far 104 passed, 0 failed\n3 passed, 0 failed, and more", true), Counts::PASSED);
 }
 
 #[test]
-fn a_program_that_says_nothing_is_one_test() {
+fn a_program_without_counts_is_one_test() {
     assert_eq!(read("built", true), Counts::PASSED);
     assert_eq!(read("error: no such file", false), Counts::FAILED);
 }
 
 #[test]
-fn a_bad_end_is_a_failure_whatever_was_said() {
+fn a_nonzero_exit_code_is_a_failure() {
     let text =
         "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s";
     assert_eq!(read(text, false), counts(3, 1, 0));
@@ -46,13 +46,13 @@ fn a_bad_end_is_a_failure_whatever_was_said() {
 }
 
 #[test]
-fn no_test_is_not_a_pass() {
+fn zero_tests_are_not_a_pass() {
     let text = "running 0 tests\ntest result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0s";
     assert_eq!(read(text, true), counts(0, 0, 0));
 }
 
 #[test]
-fn a_test_that_says_skipped_did_not_pass() {
+fn a_test_that_prints_skipped_is_not_counted_as_passed() {
     let text = "
 running 3 tests
 test a ... ok
@@ -80,7 +80,7 @@ test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
 }
 
 #[test]
-fn names_of_what_passed_are_not_shown_twice() {
+fn names_of_passed_tests_are_not_shown_twice() {
     let text = "running 1 test\ntest a ... ok\n\nsuccesses:\n\n---- a stdout ----\n    said\n\n\nsuccesses:\n    a\n\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured";
     let mut reader = Reader::default();
     let shown: Vec<&str> = text.lines().filter(|line| reader.line(line) && !line.is_empty()).collect();
@@ -89,7 +89,7 @@ fn names_of_what_passed_are_not_shown_twice() {
 }
 
 #[test]
-fn a_skip_that_libtest_does_not_hold_back_counts_too() {
+fn an_uncaptured_skip_line_counts_too() {
     let text = "
 running 2 tests
 === SKIPPED, no control plane: no Go ===
@@ -101,7 +101,7 @@ test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
 }
 
 #[test]
-fn a_failed_test_is_failed_even_if_it_says_skipped() {
+fn a_failed_test_that_prints_skipped_stays_failed() {
     let text = "
 running 2 tests
 test a ... FAILED
@@ -120,12 +120,12 @@ test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
 }
 
 #[test]
-fn a_suite_of_its_own_kind_can_skip_as_a_whole() {
+fn a_suite_without_libtest_can_be_skipped() {
     assert_eq!(read("SKIPPED: no Go here", true), Counts::SKIPPED);
 }
 
 #[test]
-fn the_summary_has_a_line_a_tier_and_the_last_line_is_exact() {
+fn the_summary_has_one_line_per_tier_and_a_total() {
     let row = |name, counts, millis| Row { name, counts, took: Duration::from_millis(millis) };
     let mut rows = [row("lint", counts(15, 0, 0), 4210), row("control plane", counts(3, 1, 2), 61_000)];
     let text = table(&rows);
@@ -133,9 +133,9 @@ fn the_summary_has_a_line_a_tier_and_the_last_line_is_exact() {
     assert_eq!(
         lines,
         [
-            "tier            passed  failed  skipped  seconds",
-            "lint                15       0        0      4.2",
-            "control plane        3       1        2     61.0",
+            "tier                  passed  failed  skipped  seconds",
+            "lint                      15       0        0      4.2",
+            "control plane              3       1        2     61.0",
             "18 passed, 1 failed, 2 skipped",
         ]
     );

@@ -1,4 +1,8 @@
 //! The custom resources: types, defaults and what the API server checks; nothing else.
+//!
+//! Doc comments here are shipped as the descriptions of the CRDs, so each item has one.
+
+#![warn(missing_docs)]
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt as _;

@@ -1,0 +1,85 @@
+//! The API server refuses destructive requests of the controller unless remediation is enforced.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context as _, Result, ensure};
+use http::{Method, Request, StatusCode};
+use kube::api::{Patch, PatchParams};
+use kube::client::Body;
+use kube::{Api, Client};
+use nodekeeper_core::api::{ActEnforcement, RemediationPolicy};
+use nodekeeper_e2e::{Cluster, or_skip};
+use serde_json::{Value, json};
+
+use crate::{chart, config_of, rights, start, until};
+
+/// For objects that do not exist, so that nothing is deleted.
+const TRIED: [(Method, &str); 3] = [
+    (Method::DELETE, "/api/v1/nodes/missing"),
+    (Method::DELETE, "/apis/karpenter.sh/v1/nodeclaims/missing"),
+    (Method::POST, "/api/v1/namespaces/kube-public/pods/missing/eviction"),
+];
+
+/// The status codes of each request. The API server authorizes before it looks up the object.
+async fn answers(client: &Client) -> Result<Vec<StatusCode>> {
+    let mut all = Vec::new();
+    for (method, path) in TRIED {
+        let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "missing", "namespace": "kube-public"}});
+        let body = if method == Method::POST { eviction.to_string() } else { String::new() };
+        let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
+        all.push(client.send(request.body(Body::from(body.into_bytes()))?).await?.status());
+    }
+    Ok(all)
+}
+
+async fn installed(cluster: &Cluster, enforcement: &str) -> Result<Option<RemediationPolicy>> {
+    let remediation = json!({"enforcement": enforcement, "budget": {"perHour": 2}});
+    let values = json!({"controller": {"replicas": 0}, "remediation": remediation});
+    if or_skip(chart::install(cluster, &values).await)?.is_none() {
+        return Ok(None);
+    }
+    Ok(Some(Api::all(cluster.client()?).get("default").await?))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn destructive_rights_require_enforcement() -> Result<()> {
+    let Some(cluster) = or_skip(start().await)? else { return Ok(()) };
+    let Some(policy) = installed(&cluster, "DryRun").await? else { return Ok(()) };
+    ensure!(policy.spec.enforcement == ActEnforcement::DryRun && policy.spec.budget.per_hour == 2);
+    let client = Client::try_from(config_of(&cluster, "nodekeeper-controller").await?)?;
+    assert_eq!(answers(&client).await?, [StatusCode::FORBIDDEN; 3]);
+    let before = rights(client.clone(), "kube-public").await?;
+
+    // A value set by a user that the chart does not manage survives an upgrade.
+    let pause: Value = json!({"spec": {"pause": {"reason": "a storm", "until": "2030-01-31T18:00:00Z"}}});
+    let policies: Api<RemediationPolicy> = Api::all(cluster.client()?);
+    policies.patch("default", &PatchParams::default(), &Patch::Merge(pause)).await?;
+    let policy = installed(&cluster, "Enforce").await?.context("Helm was there a moment ago")?;
+    ensure!(policy.spec.enforcement == ActEnforcement::Enforce, "{policy:?}");
+    ensure!(policy.spec.pause.is_some_and(|pause| pause.reason == "a storm"), "the pause was removed");
+    answered(&client, StatusCode::NOT_FOUND).await?;
+    let after = rights(client.clone(), "kube-public").await?;
+    let more: BTreeSet<String> = after.difference(&before).cloned().collect();
+    assert_eq!(more, chart::HARM.iter().map(|&line| line.to_owned()).collect());
+
+    installed(&cluster, "DryRun").await?;
+    answered(&client, StatusCode::FORBIDDEN).await?;
+
+    // Helm reports the conflict between the user's value and the chart's, and the user's stays.
+    let less = json!({"spec": {"budget": {"perHour": 1}}});
+    policies.patch("default", &PatchParams::default(), &Patch::Merge(less)).await?;
+    let error =
+        installed(&cluster, "DryRun").await.err().context("the user's value was overwritten")?.to_string();
+    ensure!(error.contains(".spec.budget.perHour"), "{error}");
+    assert_eq!(policies.get("default").await?.spec.budget.per_hour, 1);
+    Ok(())
+}
+
+/// The authorizer sees the change a moment later.
+async fn answered(client: &Client, wanted: StatusCode) -> Result<()> {
+    until(
+        &format!("three times {wanted}"),
+        async || Ok((answers(client).await? == [wanted; 3]).then_some(())),
+    )
+    .await
+}
