@@ -141,8 +141,8 @@ pub struct Controller {
     pub health_probe_bind_address: Option<Bind>,
     /// Serve the metrics of kube-node-ready too, under its names [default: with --config]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
-    pub metrics_seed_names: Option<bool>,
-    /// Serve metrics that have a series for each node [default: as --metrics-seed-names]
+    pub metrics_compat_names: Option<bool>,
+    /// Serve metrics that have a series for each node [default: as --metrics-compat-names]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub metrics_per_node: Option<bool>,
     /// How logs are written [default: json]

@@ -237,10 +237,10 @@ fn a_controller_says_what_it_lacks() {
         assert!(!ended.status.success());
         text(&ended.stderr)
     };
-    assert_all(&controller(&[]), &["no cluster to talk to", "set KUBECONFIG", "service account"]);
+    assert_all(&controller(&[]), &["no cluster found", "set KUBECONFIG", "service account"]);
     for level in ["loud", "info,nodekeeper_operator=loud"] {
         let said = controller(&["--log-level", level]);
-        assert_all(&said, &[&format!("--log-level {level}"), "give error, warn, info, debug or trace"]);
+        assert_all(&said, &[&format!("--log-level {level}"), "use error, warn, info, debug or trace"]);
     }
     assert_all(&controller(&["--log-format", "xml"]), &["xml", "json", "console"]);
     let ended = nodekeeper(&["controller"]);
@@ -270,7 +270,7 @@ fn get(address: &str, path: &str) -> String {
 fn f02_a_controller_serves_what_it_counts_and_says_what_it_lacks() {
     let folder = tempfile::tempdir().unwrap();
     let mut controller =
-        command(&["controller", "--worker-image", "example.com/worker:1", "--metrics-seed-names"]);
+        command(&["controller", "--worker-image", "example.com/worker:1", "--metrics-compat-names"]);
     for flag in ["--metrics-bind-address", "--health-probe-bind-address"] {
         controller.args([flag, "127.0.0.1:0"]);
     }
@@ -278,17 +278,17 @@ fn f02_a_controller_serves_what_it_counts_and_says_what_it_lacks() {
     let mut controller = Running(controller.spawn().unwrap());
     let mut logged = BufReader::new(controller.0.stderr.take().unwrap()).lines().map_while(Result::ok);
     let mut served = || {
-        let line = logged.find(|line| line.contains("\"msg\":\"Serving\"")).expect("both are served");
+        let line = logged.find(|line| line.contains("\"msg\":\"listening\"")).expect("both are served");
         let line: serde_json::Value = serde_json::from_str(&line).unwrap();
         assert_eq!(line["level"], "info", "{line}");
-        (line["pages"].as_str().unwrap().to_owned(), line["address"].as_str().unwrap().to_owned())
+        (line["paths"].as_str().unwrap().to_owned(), line["address"].as_str().unwrap().to_owned())
     };
     let mut doors = [served(), served()];
     doors.sort();
     let [(_, probes), (metrics, numbers)] = doors;
     assert_eq!(metrics, "/metrics");
     assert!(get(&probes, "/healthz").starts_with("HTTP/1.1 200"));
-    let lacks = || get(&probes, "/readyz").contains("no answer about the lease");
+    let lacks = || get(&probes, "/readyz").contains("the lease cannot be read or written");
     assert!((0..500).any(|_| lacks() || pause()), "{}", get(&probes, "/readyz"));
     assert!(get(&probes, "/readyz").starts_with("HTTP/1.1 503"));
     assert_all(

@@ -1,8 +1,10 @@
 //! What an effect comes to, in numbers and in the words of the log. Told when it is done, not when it is decided.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use nodekeeper_core::fleet::FleetIndex;
 use nodekeeper_core::gate::Effect;
 use nodekeeper_core::node::NodeView;
 use nodekeeper_core::record::Record;
@@ -11,7 +13,7 @@ use nodekeeper_core::worker::{Progress, WorkerView};
 use tracing::{info, warn};
 
 use crate::apply::Trouble;
-use crate::metrics::{Ended, Failure, Metrics};
+use crate::metrics::{FinishedWorker, Metrics, NodeError};
 
 /// One effect on a node, and how it went.
 pub struct Account<'a> {
@@ -29,6 +31,8 @@ pub struct Account<'a> {
     pub elapsed: Duration,
     /// How long the effect took.
     pub took: Duration,
+    /// Keeps the duration of the worker that gave the node its verdict.
+    pub fleet: &'a Mutex<FleetIndex>,
 }
 
 impl Account<'_> {
@@ -40,32 +44,34 @@ impl Account<'_> {
         }
         let (node, done) = (&*self.node.name, result.is_ok());
         match (effect, result) {
-            (Effect::StartWorker(_), Ok(())) => metrics.worker_created(node, self.gate, self.last_word()),
-            (Effect::StartWorker(_), Err(trouble)) => metrics.worker_not_created(node, word(trouble)),
+            (Effect::StartWorker(_), Ok(())) => {
+                metrics.inc_workers_created(node, self.gate, self.last_word())
+            }
+            (Effect::StartWorker(_), Err(trouble)) => metrics.inc_worker_create_errors(node, word(trouble)),
             (Effect::RemoveTaint(record), _) => {
                 // A node that works and passed again loses no taint.
                 if self.held {
-                    metrics.taint_removed(node, done, self.took);
+                    metrics.observe_taint_removal(node, done, self.took);
                 }
                 if done {
                     self.ended(metrics, record);
                 }
                 // One that was tainted again came long ago.
                 if done && self.held && !self.before().retainted {
-                    metrics.opened(self.gate, self.since_it_came());
+                    metrics.observe_node_verified(self.gate, self.since_it_came());
                 }
             }
             (Effect::PatchRecord(record), Ok(())) => self.ended(metrics, record),
             (Effect::Retaint(record), Ok(())) => {
                 self.ended(metrics, record);
-                metrics.taint_added(true);
+                metrics.inc_taint_additions(true);
             }
-            (Effect::Retaint(_), Err(_)) => metrics.taint_added(false),
+            (Effect::Retaint(_), Err(_)) => metrics.inc_taint_additions(false),
             (Effect::PatchRecord(_) | Effect::SetNodeCondition(_), Err(_)) => {
-                metrics.failed(node, Failure::WriteNode)
+                metrics.inc_node_errors(node, NodeError::PatchNode)
             }
             (Effect::EmitEvent(event), _) if event.reason == "NodeVerificationFailed" => {
-                metrics.gave_up(node, self.gate, self.since_it_came());
+                metrics.observe_node_failed(node, self.gate, self.since_it_came());
             }
             _ => {}
         }
@@ -106,7 +112,12 @@ impl Account<'_> {
             Verdict::Failed => warn!(node, duration, why = record.why, "Worker completed: checks failed"),
             Verdict::Inconclusive => warn!(node, duration, why = record.why, "Worker could not tell"),
         }
-        metrics.worker_ended(&Ended { node, gate: self.gate, verdict, took, checks });
+        if verdict != Verdict::Inconclusive
+            && let Ok(milliseconds) = u32::try_from(took.as_millis())
+        {
+            self.fleet.lock().unwrap_or_else(PoisonError::into_inner).took(node, milliseconds);
+        }
+        metrics.observe_worker(&FinishedWorker { node, gate: self.gate, verdict, duration: took, checks });
     }
 }
 

@@ -25,7 +25,7 @@ use tracing::{debug, info, warn};
 use crate::account::Account;
 use crate::apply::{Trouble, Writer};
 use crate::clock::Clock;
-use crate::metrics::{Failure, Metrics, state_word};
+use crate::metrics::{Metrics, NodeError, compat_state};
 use crate::queue::Outcome;
 use crate::remediate::told_elsewhere;
 use crate::slots::{Line, Place};
@@ -83,13 +83,15 @@ impl Gate {
         most_workers: usize,
         metrics: Arc<Metrics>,
     ) -> Self {
+        let fleet: Arc<Mutex<FleetIndex>> = Arc::default();
+        metrics.set_fleet(fleet.clone());
         Self {
             client,
             clock,
             views,
             writer,
             line: Mutex::new(Line::new(most_workers)),
-            fleet: metrics.fleet(),
+            fleet,
             metrics,
             touched: Mutex::default(),
             told: Mutex::default(),
@@ -241,7 +243,7 @@ impl Gate {
             took: None,
         };
         if matches!(served, Ownership::Gated(_)) && is_new(fleet.get(&node.name)) {
-            info!(node = &*node.name, state = state_word(decision.state), "Node added to queue");
+            info!(node = &*node.name, state = compat_state(decision.state), "Node added to queue");
         }
         let mut touched = fleet.set(&node.name, Some(status));
         if !touched.is_empty() {
@@ -259,7 +261,7 @@ impl Gate {
         let touched = locked(&self.fleet).set(&name.into(), None);
         locked(&self.touched).extend(touched);
         locked(&self.told).remove(name);
-        self.metrics.forget_node(name);
+        self.metrics.remove_node(name);
         self.views().want_pods(name, false, self.clock.elapsed());
     }
 
@@ -302,7 +304,7 @@ impl Gate {
             let mut result = self.writer.apply(node, gate, effect).await;
             let (now, elapsed) = (self.clock.now(), self.clock.elapsed());
             let took = elapsed.saturating_sub(started);
-            Account { node, gate: at, held: *held, workers, now, elapsed, took }.tell(
+            Account { node, gate: at, held: *held, workers, now, elapsed, took, fleet: &self.fleet }.tell(
                 &self.metrics,
                 effect,
                 &result,
@@ -357,7 +359,7 @@ impl Gate {
     pub fn admitted(&self) -> Vec<String> {
         let views = self.views();
         let (mut line, now) = (locked(&self.line), self.clock.elapsed());
-        self.metrics.workers_active(line.taken(views.workers.all(), now));
+        self.metrics.set_active_workers(line.taken(views.workers.all(), now));
         line.admitted(views.workers.all(), now)
     }
 
@@ -383,11 +385,11 @@ impl Gate {
             // The watch will say so too.
             Ok(Ok(None)) => Err(Trouble::Gone("the node".into())),
             Ok(Err(error)) => {
-                self.metrics.failed(name, Failure::ReadNode);
+                self.metrics.inc_node_errors(name, NodeError::ReadNode);
                 Err(Trouble::Doubtful(error.to_string()))
             }
             Err(_) => {
-                self.metrics.failed(name, Failure::ReadNode);
+                self.metrics.inc_node_errors(name, NodeError::ReadNode);
                 Err(Trouble::Doubtful("timeout".into()))
             }
         }

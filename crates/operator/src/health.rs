@@ -1,103 +1,109 @@
-//! Whether this replica lives, and whether it is of use. Said by the loop itself, not assumed.
+//! Liveness and readiness of this replica, for `/healthz` and `/readyz`.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The loop turns at least every five seconds; one try at the lease takes four.
-const SILENT: Duration = Duration::from_secs(30);
+/// The main loop sends a heartbeat at least every 5 s; one attempt to acquire the lease takes up to 4 s.
+const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What the controller does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Role {
-    /// It has not heard of the lease yet.
+    /// The lease has not been read yet.
     Starting,
-    /// Somebody else leads, and we would if they did not.
-    StandingBy,
-    /// The lease cannot be read or written.
-    CutOff(String),
-    /// It leads, and these were not listed yet.
+    /// Another replica holds the lease.
+    Standby,
+    /// The lease cannot be read or written; holds the error.
+    LeaseError(String),
+    /// This replica holds the lease; holds the kinds whose caches are not synced.
     Leading(Vec<&'static str>),
-    /// It was asked to stop.
     Stopping,
 }
 
-/// What the loop last said about itself. Times are those of the controller's clock.
+/// The state of the main loop. Times are elapsed times of the controller's clock.
 #[derive(Debug)]
 pub struct Health {
-    said: Mutex<(Duration, Role)>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    heartbeat: Duration,
+    role: Role,
 }
 
 impl Default for Health {
     fn default() -> Self {
-        Self { said: Mutex::new((Duration::ZERO, Role::Starting)) }
+        Self { state: Mutex::new(State { heartbeat: Duration::ZERO, role: Role::Starting }) }
     }
 }
 
 impl Health {
-    fn said(&self) -> MutexGuard<'_, (Duration, Role)> {
-        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The loop turns.
-    pub fn beat(&self, now: Duration) {
-        self.said().0 = now;
+    /// Records that the main loop runs.
+    pub fn heartbeat(&self, now: Duration) {
+        self.state().heartbeat = now;
     }
 
-    /// The lease is somebody else's.
-    pub fn stands_by(&self) {
-        self.said().1 = Role::StandingBy;
+    /// Records that another replica holds the lease.
+    pub fn set_standby(&self) {
+        self.state().role = Role::Standby;
     }
 
-    /// There is no answer about the lease. While we lead, that is not yet the end of it.
-    pub fn cut_off(&self, why: &str) {
-        let mut said = self.said();
-        if !matches!(said.1, Role::Leading(_) | Role::Stopping) {
-            said.1 = Role::CutOff(why.to_owned());
+    /// Records that the lease cannot be read or written. A leader stays leader until its lease expires.
+    pub fn set_lease_error(&self, error: &str) {
+        let mut state = self.state();
+        if !matches!(state.role, Role::Leading(_) | Role::Stopping) {
+            state.role = Role::LeaseError(error.to_owned());
         }
     }
 
-    /// We lead, and these were not listed yet.
-    pub fn leads(&self, missing: Vec<&'static str>) {
-        let mut said = self.said();
-        if said.1 != Role::Stopping {
-            said.1 = Role::Leading(missing);
+    /// Records that this replica leads, and the kinds whose caches are not synced yet.
+    pub fn set_leading(&self, unsynced: Vec<&'static str>) {
+        let mut state = self.state();
+        if state.role != Role::Stopping {
+            state.role = Role::Leading(unsynced);
         }
     }
 
-    /// We lead no longer.
-    pub fn stepped_down(&self) {
-        self.said().1 = Role::Starting;
+    /// Records that this replica does not lead any more and has not read the lease since.
+    pub fn set_starting(&self) {
+        self.state().role = Role::Starting;
     }
 
-    /// No more work is begun.
-    pub fn stops(&self) {
-        self.said().1 = Role::Stopping;
+    /// Records that the process is shutting down and starts no more work.
+    pub fn set_stopping(&self) {
+        self.state().role = Role::Stopping;
     }
 
-    /// Whether the loop turns.
+    /// Answers `/healthz`.
     ///
     /// # Errors
-    /// In words, for how long it has not.
+    /// If the last heartbeat is more than 30 s ago; the message says how long.
     pub fn alive(&self, now: Duration) -> Result<(), String> {
-        let silent = now.saturating_sub(self.said().0);
-        if silent > SILENT {
-            return Err(format!("the main loop has not turned for {} s", silent.as_secs()));
+        let silent = now.saturating_sub(self.state().heartbeat);
+        if silent > HEARTBEAT_TIMEOUT {
+            return Err(format!("the main loop has not run for {} s", silent.as_secs()));
         }
         Ok(())
     }
 
-    /// Whether this replica is of use: as leader that sees everything, or as one that can take over.
+    /// Answers `/readyz`: ready is a leader with synced caches, or a standby that can take over.
     ///
     /// # Errors
-    /// In words, what is missing.
+    /// If the replica is not ready; the message says why.
     pub fn ready(&self, now: Duration) -> Result<&'static str, String> {
         self.alive(now)?;
-        match &self.said().1 {
+        match &self.state().role {
             Role::Starting => Err("the lease was not read yet".into()),
-            Role::StandingBy => Ok("standing by"),
-            Role::CutOff(why) => Err(format!("no answer about the lease: {why}")),
-            Role::Leading(missing) if missing.is_empty() => Ok("leading"),
-            Role::Leading(missing) => Err(format!("leading, and not listed yet: {}", missing.join(", "))),
+            Role::Standby => Ok("standing by"),
+            Role::LeaseError(error) => Err(format!("the lease cannot be read or written: {error}")),
+            Role::Leading(unsynced) if unsynced.is_empty() => Ok("leading"),
+            Role::Leading(unsynced) => {
+                Err(format!("leading, caches not synced yet: {}", unsynced.join(", ")))
+            }
             Role::Stopping => Err("stopping".into()),
         }
     }
@@ -112,35 +118,38 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_that_stands_still_is_neither_alive_nor_ready() {
+    fn a_stuck_loop_is_neither_alive_nor_ready() {
         let health = Health::default();
-        health.stands_by();
-        health.beat(at(100));
+        health.set_standby();
+        health.heartbeat(at(100));
         assert_eq!(health.alive(at(130)), Ok(()));
-        assert_eq!(health.alive(at(131)), Err("the main loop has not turned for 31 s".into()));
+        assert_eq!(health.alive(at(131)), Err("the main loop has not run for 31 s".into()));
         assert!(health.ready(at(131)).is_err());
-        health.beat(at(131));
+        health.heartbeat(at(131));
         assert_eq!(health.ready(at(131)), Ok("standing by"));
     }
 
     #[test]
-    fn f21_ready_means_of_use_and_not_only_alive() {
+    fn f21_ready_means_leading_or_able_to_take_over() {
         let health = Health::default();
         assert_eq!(health.ready(at(0)), Err("the lease was not read yet".into()));
-        health.cut_off("connection refused");
-        assert_eq!(health.ready(at(0)), Err("no answer about the lease: connection refused".into()));
-        health.stands_by();
+        health.set_lease_error("connection refused");
+        assert_eq!(
+            health.ready(at(0)),
+            Err("the lease cannot be read or written: connection refused".into())
+        );
+        health.set_standby();
         assert_eq!(health.ready(at(0)), Ok("standing by"));
-        health.leads(vec!["nodes", "gates"]);
-        assert_eq!(health.ready(at(0)), Err("leading, and not listed yet: nodes, gates".into()));
-        health.leads(Vec::new());
+        health.set_leading(vec!["nodes", "gates"]);
+        assert_eq!(health.ready(at(0)), Err("leading, caches not synced yet: nodes, gates".into()));
+        health.set_leading(Vec::new());
         assert_eq!(health.ready(at(0)), Ok("leading"));
-        health.cut_off("a renewal that is tried again");
+        health.set_lease_error("a renewal that is retried");
         assert_eq!(health.ready(at(0)), Ok("leading"));
-        health.stepped_down();
+        health.set_starting();
         assert!(health.ready(at(0)).is_err());
-        health.stops();
-        health.leads(Vec::new());
+        health.set_stopping();
+        health.set_leading(Vec::new());
         assert_eq!(health.ready(at(0)), Err("stopping".into()));
     }
 }

@@ -62,7 +62,7 @@ impl Leader {
     pub async fn acquire(&self) {
         let retry = self.state().timing().retry;
         loop {
-            self.health.beat(self.clock.elapsed());
+            self.health.heartbeat(self.clock.elapsed());
             if self.attempt().await {
                 info!(identity = self.state().identity(), "leading");
                 return;
@@ -115,14 +115,14 @@ impl Leader {
             Ok(Ok(ours)) => ours,
             Ok(Err(error)) => {
                 warn!(%error, "the lease cannot be had or renewed; trying again");
-                self.health.cut_off(&error.to_string());
+                self.health.set_lease_error(&error.to_string());
                 // What we know of it may be old: read it next time.
                 *self.known.lock().unwrap_or_else(PoisonError::into_inner) = None;
                 false
             }
             Err(_) => {
                 warn!("no answer about the lease; trying again");
-                self.health.cut_off("timeout");
+                self.health.set_lease_error("timeout");
                 *self.known.lock().unwrap_or_else(PoisonError::into_inner) = None;
                 false
             }
@@ -133,7 +133,7 @@ impl Leader {
         let ours = self.state().until().is_some();
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone().filter(|_| ours);
         if ours && known.is_none() {
-            self.metrics.lease_read_anew(&self.name);
+            self.metrics.inc_lease_slow_path(&self.name);
         }
         let lease = match known {
             Some(lease) => Some(lease),
@@ -148,7 +148,7 @@ impl Leader {
                     warn!(holder = held.unwrap_or_default().holder, "somebody else has the lease");
                     self.state().lost();
                 }
-                self.health.stands_by();
+                self.health.set_standby();
                 return Ok(false);
             }
             (Step::Create, _) | (_, None) => {

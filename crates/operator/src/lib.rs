@@ -26,5 +26,5 @@ mod term;
 mod views;
 mod watch;
 
-pub use client::{client, counted_client};
+pub use client::{client, client_with_metrics};
 pub use run::{Settings, run};

@@ -258,7 +258,7 @@ impl Remediator {
             let node = &request.spec.node.name;
             info!(node, reason = held.hold.as_str(), why = held.message, "Remediation held");
             let gate = request.gate_cause().map_or("", |(gate, _)| gate);
-            self.metrics.remediation_blocked(gate, held.hold.as_str());
+            self.metrics.inc_remediations_blocked(gate, held.hold.as_str());
         }
         // Figures in a message are no reason to write it anew.
         let reopened = request.finished().is_some() != held.hold.is_end();

@@ -13,7 +13,7 @@ use tracing::{info, warn};
 use crate::clock::Clock;
 use crate::health::Health;
 use crate::leader::Leader;
-use crate::metrics::Metrics;
+use crate::metrics::{GATE, Metrics};
 use crate::term::{Stop, Term};
 
 /// What a controller is told.
@@ -80,7 +80,8 @@ pub async fn run(
     let candidate = Candidate::new(settings.identity.clone(), settings.timing);
     let namespace = settings.lease_namespace.as_ref().unwrap_or(&settings.template.namespace);
     let Settings { metrics, health, lease, .. } = &settings;
-    metrics.starts(clock.now(), lease, settings.timing.lease, settings.concurrency);
+    metrics.record_start(clock.now(), lease, settings.timing.lease);
+    metrics.register_controller(GATE, settings.concurrency);
     let leader = Leader::new(client.clone(), namespace, lease, clock.clone(), candidate)
         .observed_by(metrics.clone(), health.clone());
     loop {
@@ -90,18 +91,18 @@ pub async fn run(
             () = leader.acquire() => {}
         }
         // What was known in an earlier term is forgotten: somebody else may have written since.
-        metrics.lead(lease);
+        metrics.start_leading(lease);
         let mut term = Term::new(&client, &settings, &clock, &leader);
         tokio::select! {
             biased;
             () = leader.keep() => warn!("no longer leading"),
             () = term.work(stop.clone()) => break,
         }
-        metrics.step_down(lease);
-        health.stepped_down();
+        metrics.stop_leading(lease);
+        health.set_starting();
     }
-    health.stops();
+    health.set_stopping();
     leader.release().await;
-    metrics.step_down(lease);
+    metrics.stop_leading(lease);
     info!("stopped");
 }

@@ -16,6 +16,7 @@ use crate::apply::Writer;
 use crate::clock::Clock;
 use crate::gate::Gate;
 use crate::leader::Leader;
+use crate::metrics::GATE;
 use crate::queue::{Outcome, Queue};
 use crate::remediate::Remediator;
 use crate::run::Settings;
@@ -128,13 +129,13 @@ impl Term {
                 looks.push(self.look(key));
             }
             let due = self.queue.next().filter(|_| !stopping && looks.len() < most && self.synced());
-            self.settings.metrics.looking_at(looks.len());
+            self.settings.metrics.set_active_reconciles(GATE, looks.len());
             let wake = last_call.or([due, self.gate.wakes(), self.next_sweep].into_iter().flatten().min());
             tokio::select! {
                 biased;
                 () = &mut stop, if !stopping => {
                     info!(unfinished = looks.len(), "asked to stop");
-                    self.settings.health.stops();
+                    self.settings.health.set_stopping();
                     stopping = true;
                     last_call = Some(self.clock.elapsed() + DRAIN);
                 }
@@ -160,9 +161,9 @@ impl Term {
             return;
         }
         self.beat = now + BEAT;
-        self.settings.health.beat(now);
-        self.settings.health.leads(self.locked().missing());
-        self.settings.metrics.queue_has(&self.queue.numbers(now));
+        self.settings.health.heartbeat(now);
+        self.settings.health.set_leading(self.locked().missing());
+        self.settings.metrics.set_queue_stats(GATE, &self.queue.numbers(now));
         self.follow_daemons();
     }
 
@@ -172,7 +173,7 @@ impl Term {
         }
         let (now, due) = (self.clock.elapsed(), self.queue.next());
         let key = self.queue.take(now)?;
-        self.settings.metrics.taken(now.saturating_sub(due.unwrap_or(now)));
+        self.settings.metrics.observe_queue_time(GATE, now.saturating_sub(due.unwrap_or(now)));
         Some(key)
     }
 
@@ -236,8 +237,11 @@ impl Term {
                 Key::Remediation(name) => (remediator.look_at(name).await, false),
                 Key::Policy => (remediator.keep_policy().await, false),
             };
-            let node = if let Key::Node(name) = &key { Some(&**name) } else { None };
-            metrics.reconciled(node, outcome, clock.elapsed().saturating_sub(started));
+            let took = clock.elapsed().saturating_sub(started);
+            metrics.observe_reconcile(GATE, outcome.into(), took);
+            if let Key::Node(name) = &key {
+                metrics.observe_node_reconcile(name, outcome.into(), took);
+            }
             (key, outcome, doubtful)
         }
     }

@@ -82,10 +82,10 @@ impl Gate {
         let there = autoscalers.as_ref().map_or(&nothing, |(_, found)| found);
         let found = judge(there, &taints);
         if there.pools.as_ref().is_ok_and(|pools| !pools.is_empty()) {
-            self.metrics.autoscaler("karpenter", found.reason != "TaintIsPermanent");
+            self.metrics.set_autoscaler_compatible("karpenter", found.reason != "TaintIsPermanent");
         }
         if there.cluster_autoscaler {
-            self.metrics.autoscaler("cluster-autoscaler", found.status == "True");
+            self.metrics.set_autoscaler_compatible("cluster-autoscaler", found.status == "True");
         }
         let seen = Seen {
             gate: &gate,

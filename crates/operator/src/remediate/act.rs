@@ -132,7 +132,7 @@ impl Remediator {
         locked(&self.refused).remove(&request.name);
         let result = if succeeded { "succeeded" } else { "given_up" };
         let provider = if status.provider.is_empty() { "none" } else { &status.provider };
-        self.metrics.remediated(provider, "replace", result);
+        self.metrics.inc_remediations(provider, "replace", result);
         let why = ending.unwrap_or_default();
         info!(node = request.spec.node.name, result, why, "Remediation ended");
         if !succeeded {

@@ -78,7 +78,7 @@ impl Term {
             names = self.all_nodes();
             self.look_at_requests(now);
         }
-        self.settings.health.leads(missing);
+        self.settings.health.set_leading(missing);
         self.glance_at(names, now);
         self.follow_daemons();
     }
@@ -93,8 +93,8 @@ impl Term {
         let enforcement = |gate: &Arc<str>| views.gates.get(gate).map(|gate| gate.spec.enforcement.as_str());
         for gate in &gates {
             match enforcement(gate) {
-                Some(word) => self.settings.metrics.gate_is(gate, word),
-                None => self.settings.metrics.forget_gate(gate),
+                Some(word) => self.settings.metrics.set_gate(gate, word),
+                None => self.settings.metrics.remove_gate(gate),
             }
         }
         let wanted = wanted_labels(views.gates.all());
@@ -165,7 +165,7 @@ impl Term {
             |worker: &WorkerView| matches!(worker.progress, Progress::Waiting(..) | Progress::Unscheduled(_));
         let gate = views.gates.all().find(|gate| gate.uid == worker.identity.gate_uid);
         if let (Some(gate), true, false) = (gate, has_not(known), has_not(worker)) {
-            self.settings.metrics.worker_runs(&gate.name, now.saturating_sub(known.first_seen));
+            self.settings.metrics.observe_worker_start(&gate.name, now.saturating_sub(known.first_seen));
         }
     }
 
