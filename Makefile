@@ -71,8 +71,8 @@ bench: rust ## what it costs, beside the budgets, into bench/RESULTS.md: ONLY=rs
 	@echo "bench: builds Kubernetes and what is shipped if they are not there yet, then measures (usually 8 min to build, then 7 min)"
 	@cargo run -q --profile measure -p nodekeeper-bench -- $(addprefix --only ,$(ONLY))
 
-demo: rust ## the gate at work on a whole cluster in one process: ARGS=--keep leaves it up; 4 min to build, then 20 s
-	@echo "demo: 24 machines before the gate, on an embedded cluster (usually 4 min to build, then 20 s); Ctrl-C ends it"
+demo: rust ## gate and remediation on an embedded cluster in one process: ARGS=--keep leaves it up; 4 min to build, then 1 min
+	@echo "demo: 24 machines join an embedded cluster (usually 4 min to build, then 1 min); Ctrl-C ends it"
 	@cargo build --workspace --bin nodekeeper --bin nodekeeper-worker
 	@"$(BUILT)/nodekeeper" demo $(ARGS)
 

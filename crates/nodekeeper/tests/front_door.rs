@@ -45,7 +45,7 @@ fn is_empty(folder: &Path) -> bool {
 }
 
 #[test]
-fn the_demo_tells_its_story_and_ends_well() {
+fn the_demo_runs_both_acts_and_succeeds() {
     need_the_worker();
     let folder = tempfile::tempdir().unwrap();
     let scratch = tempfile::tempdir().unwrap();
@@ -57,27 +57,28 @@ fn the_demo_tells_its_story_and_ends_well() {
     assert_all(
         &told,
         &[
-            "24 machines join, each tainted node-ready/unverified",
-            "its DNS server never answers",
+            "24 machines join, each with the taint node-ready/unverified",
+            "its DNS server does not answer",
             "svc.cluster.local.: Timeout (no answer within 2 s)",
             "TlsError",
             "Refused",
-            "loses power while worker 1 looks",
+            "loses power while worker 1 runs",
             "worker 1: the node was booted again",
-            "somebody repairs the DNS",
-            "20 of 20 healthy nodes open",
-            "boot 2: worker 2 passed; boot before: worker 1 thrown away",
+            "is repaired; the controller is not notified",
+            "20 of 20 healthy nodes verified",
+            "boot 2: worker 2 passed; worker 1 of the boot before was discarded",
             "4 attempts failed: api: TlsError",
             "4 attempts failed: api: Refused",
-            "All of it ended as it should",
-            "Second act: replacing",
-            "is kept for somebody to look at",
+            "every machine ended as expected",
+            "5 checks passed",
+            "Second act: remediation",
+            "gets the annotation nodekeeper.dev/do-not-disrupt",
             "OptedOut",
             "Replaced",
-            "in its place",
+            "as its replacement",
             "the DNS of all machines stops answering",
             "SharedDependencyDown",
-            "One machine was replaced, and none for the outage",
+            "one machine was replaced, none for the outage",
         ],
     );
     assert!(!told.contains('\x1b'), "colours or a cursor that moves, without a terminal");

@@ -14,7 +14,7 @@ use nodekeeper_operator::{Settings, client_with_metrics, run as run_controller, 
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
 
-use super::config::{Unusable, read};
+use super::config::{ConfigError, read};
 use crate::args::{COMMIT, Controller, DATE, LogFormat};
 
 /// Runs the controller until SIGTERM or Ctrl-C.
@@ -23,8 +23,8 @@ pub fn run(flags: Controller) -> Result<()> {
         None => None,
         Some(config) => Some(match read(config, flags.worker_config.as_deref()) {
             Ok(loaded) => loaded,
-            Err(Unusable::Unread(error)) => return Err(error),
-            Err(Unusable::Wrong(lines)) => bail!("invalid --config:\n{}", lines.join("\n")),
+            Err(ConfigError::Unreadable(error)) => return Err(error),
+            Err(ConfigError::Invalid(lines)) => bail!("invalid --config:\n{}", lines.join("\n")),
         }),
     };
     let resolved = resolve(flags, file)?;
