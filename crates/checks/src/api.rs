@@ -15,7 +15,7 @@ pub(crate) async fn check(net: &impl Net) -> Finding {
     let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
     let answer = match net.api(WHO_AM_I, Some(&review)).await {
         Ok(answer) => answer,
-        Err(trouble) => return Finding::trouble(&trouble),
+        Err(error) => return Finding::from_error(&error),
     };
     if !(200..300).contains(&answer.status) {
         return refusal(&answer);

@@ -17,7 +17,7 @@ pub(crate) async fn check(net: &impl Net, max_skew: u32) -> Finding {
     let before = net.clock();
     let answer = match net.api(VERSION, None).await {
         Ok(answer) => answer,
-        Err(trouble) => return Finding::trouble(&trouble).unsure(),
+        Err(error) => return Finding::from_error(&error).inconclusive(),
     };
     let after = net.clock();
     let Some(date) = answer.date.as_deref().and_then(read_http) else {

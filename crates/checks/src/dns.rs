@@ -6,7 +6,7 @@ use futures::future::join_all;
 use nodekeeper_core::report::{Outcome, reason};
 use tokio::time::{Instant, timeout_at};
 
-use crate::net::{Net, Server, Trouble};
+use crate::net::{Net, NetError, Server};
 use crate::run::Finding;
 use crate::slices;
 
@@ -22,8 +22,8 @@ pub(crate) async fn check(net: &impl Net, name: &str) -> Finding {
 /// That there is no such name is an answer too: the server may be one that does not know the cluster's names.
 pub(crate) async fn check_server(net: &impl Net, server: IpAddr, name: &str) -> Finding {
     match net.resolve_at(Server::At(SocketAddr::new(server, PORT)), name).await {
-        Err(trouble @ (Trouble::NxDomain | Trouble::NoAddress)) => {
-            Finding::passed(format!("it answers: {trouble}"))
+        Err(error @ (NetError::NxDomain | NetError::NoAddress)) => {
+            Finding::passed(format!("it answers: {error}"))
         }
         answer => judge(answer),
     }
@@ -49,7 +49,7 @@ pub(crate) async fn check_each(net: &impl Net, name: &str, end: Instant) -> Find
         servers.len() >= MOST
     });
     if let Err(finding) = found.await {
-        return finding.unsure();
+        return finding.inconclusive();
     }
     servers.truncate(MOST);
     if servers.is_empty() {
@@ -57,10 +57,10 @@ pub(crate) async fn check_each(net: &impl Net, name: &str, end: Instant) -> Find
     }
     let ask = |server: SocketAddr| async move {
         let answer = timeout_at(end, net.resolve_at(Server::Pod(server), name)).await;
-        answer.unwrap_or(Err(Trouble::Timeout))
+        answer.unwrap_or(Err(NetError::Timeout))
     };
     let answers = join_all(servers.iter().map(|(server, _)| ask(*server))).await;
-    let silent: Vec<(&(SocketAddr, String), &Trouble)> = servers
+    let silent: Vec<(&(SocketAddr, String), &NetError)> = servers
         .iter()
         .zip(&answers)
         .filter_map(|(server, answer)| Some((server, answer.as_ref().err()?)))
@@ -70,7 +70,7 @@ pub(crate) async fn check_each(net: &impl Net, name: &str, end: Instant) -> Find
     };
     let outcome = if silent.len() == servers.len() { Outcome::Failed } else { Outcome::Inconclusive };
     let told: Vec<String> =
-        silent.iter().map(|((server, node), trouble)| format!("{server} on {node}: {trouble}")).collect();
+        silent.iter().map(|((server, node), error)| format!("{server} on {node}: {error}")).collect();
     let message = format!("{} of {}: {}", silent.len(), servers.len(), told.join("; "));
     Finding::new(outcome, first.reason(), message)
 }
@@ -89,7 +89,7 @@ fn nobody(slices: usize, ready: usize) -> Finding {
     }
 }
 
-fn judge(answer: Result<Vec<IpAddr>, Trouble>) -> Finding {
+fn judge(answer: Result<Vec<IpAddr>, NetError>) -> Finding {
     match answer {
         Ok(addresses) => match addresses.first() {
             Some(first) => {
@@ -97,9 +97,9 @@ fn judge(answer: Result<Vec<IpAddr>, Trouble>) -> Finding {
                 let told = if more == 0 { first.to_string() } else { format!("{first} and {more} more") };
                 Finding { addresses, ..Finding::passed(told) }
             }
-            None => Finding::trouble(&Trouble::NoAddress),
+            None => Finding::from_error(&NetError::NoAddress),
         },
-        Err(trouble) => Finding::trouble(&trouble),
+        Err(error) => Finding::from_error(&error),
     }
 }
 
@@ -124,7 +124,7 @@ mod tests {
         let one_silent = each(&Fake::new().on_resolve_at(|s| (!is_first(s)).then(|| Ok(vec![])))).await;
         assert_eq!((one_silent.outcome, one_silent.reason), (Outcome::Inconclusive, reason::TIMEOUT));
         assert_eq!(one_silent.message, "1 of 2: 10.0.0.1:53 on n1: no answer");
-        let none = each(&Fake::new().on_resolve_at(|_| Some(Err(Trouble::ServFail)))).await;
+        let none = each(&Fake::new().on_resolve_at(|_| Some(Err(NetError::ServFail)))).await;
         assert_eq!((none.outcome, none.reason), (Outcome::Failed, reason::SERV_FAIL));
     }
 
@@ -141,14 +141,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_server_that_knows_no_such_name_has_answered() {
-        let ask = |trouble: Option<Trouble>| async move {
-            let net = Fake::new().on_resolve_at(move |_| Some(trouble.clone().map_or(Ok(vec![]), Err)));
+        let ask = |error: Option<NetError>| async move {
+            let net = Fake::new().on_resolve_at(move |_| Some(error.clone().map_or(Ok(vec![]), Err)));
             check_server(&net, [10, 96, 0, 10].into(), "a.").await.outcome
         };
-        assert_eq!(ask(Some(Trouble::NxDomain)).await, Outcome::Passed);
-        assert_eq!(ask(Some(Trouble::NoAddress)).await, Outcome::Passed);
-        for trouble in [Trouble::ServFail, Trouble::Declined, Trouble::Refused] {
-            assert_eq!(ask(Some(trouble)).await, Outcome::Failed);
+        assert_eq!(ask(Some(NetError::NxDomain)).await, Outcome::Passed);
+        assert_eq!(ask(Some(NetError::NoAddress)).await, Outcome::Passed);
+        for error in [NetError::ServFail, NetError::Declined, NetError::Refused] {
+            assert_eq!(ask(Some(error)).await, Outcome::Failed);
         }
     }
 }

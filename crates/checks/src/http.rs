@@ -21,14 +21,14 @@ pub(crate) async fn check(
             reason::UNEXPECTED_STATUS,
             format!("status {status}, where {min} to {max} is expected"),
         ),
-        Err(trouble) => Finding::trouble(&trouble),
+        Err(error) => Finding::from_error(&error),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::Trouble;
+    use crate::net::NetError;
     use crate::net::fake::{Fake, Reply};
 
     async fn status(reply: fn() -> Reply<u16>, expected: StatusRange) -> (Outcome, &'static str) {
@@ -44,8 +44,8 @@ mod tests {
         assert_eq!(status(|| Some(Ok(301)), usual).await, (Outcome::Passed, ""));
         assert_eq!(status(|| Some(Ok(404)), usual).await, (Outcome::Failed, reason::UNEXPECTED_STATUS));
         assert_eq!(status(|| Some(Ok(401)), StatusRange { min: 401, max: 401 }).await, (Outcome::Passed, ""));
-        assert_eq!(status(|| Some(Err(Trouble::Refused)), usual).await, (Outcome::Failed, reason::REFUSED));
-        let no_client = || Some(Err(Trouble::NoClient("no such file".into())));
+        assert_eq!(status(|| Some(Err(NetError::Refused)), usual).await, (Outcome::Failed, reason::REFUSED));
+        let no_client = || Some(Err(NetError::NoClient("no such file".into())));
         assert_eq!(status(no_client, usual).await, (Outcome::Inconclusive, reason::NO_CLIENT));
     }
 }

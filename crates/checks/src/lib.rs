@@ -25,7 +25,7 @@ mod url;
 
 pub use assignment::read as read_assignment;
 pub use date::rfc3339;
-pub use net::{Answer, Net, Packets, Place, Server, Trouble};
+pub use net::{Answer, Environment, Net, NetError, Packets, Server};
 pub use plan::{ConfigError, Need, Target, list, only};
 pub use run::{Progress, misconfigured, run, run_and_tell};
 pub use url::Url;

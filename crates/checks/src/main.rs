@@ -13,10 +13,10 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     // A bug must not look like a check that failed.
     std::panic::set_hook(Box::new(|panic| {
-        worker::complain(&format!("{panic}; this is a bug"));
+        worker::eprint(&format!("{panic}; this is a bug"));
         std::process::exit(worker::UNEXPECTED.into());
     }));
     let typed = args::parse(env::args_os().skip(1), |name| env::var_os(name));
     let colours = env::var_os("NO_COLOR").is_none();
-    ExitCode::from(worker::obey(typed, colours))
+    ExitCode::from(worker::run(typed, colours))
 }

@@ -9,12 +9,12 @@ use futures::future::{Either, select};
 use nodekeeper_core::report::{Outcome, reason};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::net::{Net, Packets, Trouble};
+use crate::net::{Net, NetError, Packets};
 use crate::run::Finding;
 
 pub(crate) async fn check(net: &impl Net, bytes: usize, end: Instant) -> Finding {
     let send = |packets: Packets| async move {
-        timeout_at(end, net.bulk(packets, bytes)).await.unwrap_or(Err(Trouble::Timeout))
+        timeout_at(end, net.bulk(packets, bytes)).await.unwrap_or(Err(NetError::Timeout))
     };
     let start = Instant::now();
     let full = pin!(send(Packets::Full));
@@ -25,25 +25,25 @@ pub(crate) async fn check(net: &impl Net, bytes: usize, end: Instant) -> Finding
     });
     match select(full, small).await {
         Either::Left((Ok(()), _)) => Finding::passed(format!("{bytes} bytes")),
-        Either::Left((Err(trouble), small)) => judge(bytes, &trouble, &small.await),
+        Either::Left((Err(error), small)) => judge(bytes, &error, &small.await),
         Either::Right((small, full)) => match full.await {
             Ok(()) => Finding::passed(format!("{bytes} bytes")),
-            Err(trouble) => judge(bytes, &trouble, &small),
+            Err(error) => judge(bytes, &error, &small),
         },
     }
 }
 
-fn judge(bytes: usize, full: &Trouble, small: &Result<(), Trouble>) -> Finding {
+fn judge(bytes: usize, full: &NetError, small: &Result<(), NetError>) -> Finding {
     match (full, small) {
-        (Trouble::Timeout, Ok(())) => Finding::new(
+        (NetError::Timeout, Ok(())) => Finding::new(
             Outcome::Failed,
             reason::MTU_BLACK_HOLE,
             format!("small packets pass, {bytes} bytes in full-size packets do not: MTU black hole?"),
         ),
-        (trouble, Ok(())) => Finding::trouble(trouble).unsure(),
-        (_, Err(trouble)) => {
-            let message = format!("not even small packets are answered: {trouble}");
-            Finding::new(Outcome::Inconclusive, trouble.reason(), message)
+        (error, Ok(())) => Finding::from_error(error).inconclusive(),
+        (_, Err(error)) => {
+            let message = format!("not even small packets are answered: {error}");
+            Finding::new(Outcome::Inconclusive, error.reason(), message)
         }
     }
 }
@@ -66,7 +66,7 @@ mod tests {
         let hole = |packets| (packets == Packets::Small).then_some(Ok(()));
         assert_eq!(look(hole).await, (Outcome::Failed, reason::MTU_BLACK_HOLE));
         assert_eq!(look(|_| None).await, (Outcome::Inconclusive, reason::TIMEOUT));
-        assert_eq!(look(|_| Some(Err(Trouble::Refused))).await, (Outcome::Inconclusive, reason::REFUSED));
+        assert_eq!(look(|_| Some(Err(NetError::Refused))).await, (Outcome::Inconclusive, reason::REFUSED));
     }
 
     #[tokio::test(start_paused = true)]

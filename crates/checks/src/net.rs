@@ -15,7 +15,7 @@ pub(crate) mod fake;
 
 /// Why something on the network did not work.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Trouble {
+pub enum NetError {
     /// No such name.
     #[error("the DNS server says that there is no such name")]
     NxDomain,
@@ -51,7 +51,7 @@ pub enum Trouble {
     NoClient(String),
 }
 
-impl Trouble {
+impl NetError {
     /// Its name in a report.
     #[must_use]
     pub fn reason(&self) -> &'static str {
@@ -96,7 +96,7 @@ impl Answer {
 
 /// Where a worker finds itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Environment {
     /// Host and port of the API server, or why there is none.
     pub api_server: Result<(String, u16), String>,
     /// The node that it runs on; empty where nobody said.
@@ -126,33 +126,33 @@ pub enum Packets {
 /// The way into the network. Nothing here needs a timeout of its own: whoever asks stops waiting.
 pub trait Net: Send + Sync {
     /// Where we are.
-    fn place(&self) -> Place;
+    fn environment(&self) -> Environment;
 
     /// The time of day by the node's clock, since 1970.
     fn clock(&self) -> Duration;
 
     /// Asks the DNS servers of the pod for the addresses of a name.
-    fn resolve(&self, name: &str) -> impl Future<Output = Result<Vec<IpAddr>, Trouble>> + Send;
+    fn resolve(&self, name: &str) -> impl Future<Output = Result<Vec<IpAddr>, NetError>> + Send;
 
     /// Asks one DNS server for the addresses of a name, as it is.
     fn resolve_at(
         &self,
         server: Server,
         name: &str,
-    ) -> impl Future<Output = Result<Vec<IpAddr>, Trouble>> + Send;
+    ) -> impl Future<Output = Result<Vec<IpAddr>, NetError>> + Send;
 
     /// Makes a TCP connection, and gives it up at once.
-    fn connect(&self, host: &str, port: u16) -> impl Future<Output = Result<(), Trouble>> + Send;
+    fn connect(&self, host: &str, port: u16) -> impl Future<Output = Result<(), NetError>> + Send;
 
     /// The same to a pod, past every Service.
-    fn connect_pod(&self, pod: SocketAddr) -> impl Future<Output = Result<(), Trouble>> + Send;
+    fn connect_pod(&self, pod: SocketAddr) -> impl Future<Output = Result<(), NetError>> + Send;
 
     /// Sends a request to the API server with the worker's own token; with a body it is a POST, else a GET.
-    fn api(&self, path: &str, body: Option<&Value>) -> impl Future<Output = Result<Answer, Trouble>> + Send;
+    fn api(&self, path: &str, body: Option<&Value>) -> impl Future<Output = Result<Answer, NetError>> + Send;
 
     /// Sends so many bytes to the API server over a connection of its own, and takes an answer of several kilobytes.
-    fn bulk(&self, packets: Packets, bytes: usize) -> impl Future<Output = Result<(), Trouble>> + Send;
+    fn bulk(&self, packets: Packets, bytes: usize) -> impl Future<Output = Result<(), NetError>> + Send;
 
     /// The status that a URL answers a GET with.
-    fn get(&self, url: &Url, ca_file: Option<&str>) -> impl Future<Output = Result<u16, Trouble>> + Send;
+    fn get(&self, url: &Url, ca_file: Option<&str>) -> impl Future<Output = Result<u16, NetError>> + Send;
 }

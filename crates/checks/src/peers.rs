@@ -13,7 +13,7 @@ use nodekeeper_core::checks::Peers;
 use nodekeeper_core::report::{Outcome, reason};
 use tokio::time::{Instant, timeout_at};
 
-use crate::net::{Net, Trouble};
+use crate::net::{Net, NetError};
 use crate::run::Finding;
 use crate::slices::{self, Slice};
 
@@ -47,10 +47,10 @@ struct Found {
     elsewhere: Vec<Peer>,
 }
 
-type Tried = Vec<(Peer, Result<(), Trouble>)>;
+type Tried = Vec<(Peer, Result<(), NetError>)>;
 
 pub(crate) async fn check(net: &impl Net, peers: &Peers, end: Instant) -> Finding {
-    let own = net.place().node;
+    let own = net.environment().node;
     let mut found = Found::default();
     let read = slices::read(net, &peers.namespace, &peers.name, |page| {
         for slice in page {
@@ -59,7 +59,7 @@ pub(crate) async fn check(net: &impl Net, peers: &Peers, end: Instant) -> Findin
         found.elsewhere.len() >= CANDIDATES
     });
     if let Err(finding) = read.await {
-        return finding.unsure();
+        return finding.inconclusive();
     }
     if found.elsewhere.is_empty() {
         return found.nobody(peers);
@@ -144,7 +144,7 @@ fn choose(mut peers: Vec<Peer>, own: &str, per_zone: usize) -> (Vec<Peer>, BTree
 async fn connect(net: &impl Net, peers: Vec<Peer>, until: Instant) -> Tried {
     let one = |peer: Peer| async move {
         let answer = timeout_at(until, net.connect_pod(peer.address)).await;
-        (peer, answer.unwrap_or(Err(Trouble::Timeout)))
+        (peer, answer.unwrap_or(Err(NetError::Timeout)))
     };
     join_all(peers.into_iter().map(one)).await
 }
@@ -159,12 +159,12 @@ fn zones(tried: &Tried) -> BTreeMap<String, Vec<bool>> {
 }
 
 fn judge(tried: &Tried) -> Finding {
-    let silent: Vec<(&Peer, &Trouble)> =
+    let silent: Vec<(&Peer, &NetError)> =
         tried.iter().filter_map(|(peer, answer)| Some((peer, answer.as_ref().err()?))).collect();
     let answered: Vec<String> =
         tried.iter().filter(|(_, answer)| answer.is_ok()).map(|(peer, _)| peer.to_string()).collect();
     let Some((_, first)) = silent.first() else { return Finding::passed(answered.join(", ")) };
-    let told: Vec<String> = silent.iter().map(|(peer, trouble)| format!("{peer}: {trouble}")).collect();
+    let told: Vec<String> = silent.iter().map(|(peer, error)| format!("{peer}: {error}")).collect();
     let told = told.join("; ");
     if answered.is_empty() {
         return Finding::new(Outcome::Failed, first.reason(), told);

@@ -159,7 +159,7 @@ impl Target {
 
     /// Whether no answer in time speaks against the node. Where the API server has to be asked first it does not: that
     /// is for `api` to say.
-    pub(crate) fn fails_by_silence(&self) -> bool {
+    pub(crate) fn timeout_is_failure(&self) -> bool {
         !matches!(self, Self::EachDns(_) | Self::Peers(_) | Self::Clock(_) | Self::Mtu(_))
     }
 

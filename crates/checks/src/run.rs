@@ -10,7 +10,7 @@ use nodekeeper_core::report::{CheckResult, Outcome, Report, reason};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::net::{Net, Place, Trouble};
+use crate::net::{Environment, Net, NetError};
 use crate::plan::{self, Need, Target};
 use crate::{api, clock, dns, http, mtu, peers, services, tcp};
 
@@ -36,12 +36,12 @@ impl Finding {
         Self::new(Outcome::Passed, "", message)
     }
 
-    pub(crate) fn trouble(trouble: &Trouble) -> Self {
-        Self::new(trouble.outcome(), trouble.reason(), trouble.to_string())
+    pub(crate) fn from_error(error: &NetError) -> Self {
+        Self::new(error.outcome(), error.reason(), error.to_string())
     }
 
     /// The same, where it says nothing about what was to be found out.
-    pub(crate) fn unsure(self) -> Self {
+    pub(crate) fn inconclusive(self) -> Self {
         Self { outcome: Outcome::Inconclusive, ..self }
     }
 }
@@ -143,15 +143,15 @@ async fn look(
     required: &Required,
     tell: &(impl Fn(Progress<'_>) + Sync),
 ) -> CheckResult {
-    let place = net.place();
-    let described = target.describe(place.api_server.as_ref().ok());
+    let environment = net.environment();
+    let described = target.describe(environment.api_server.as_ref().ok());
     tell(Progress::Started { name: target.name(), target: &described });
-    let mut finding = if let Some(finding) = out_of_reach(target, &place, limits.by_hand) {
+    let mut finding = if let Some(finding) = out_of_reach(target, &environment, limits.by_hand) {
         finding
     } else {
         tokio::select! {
             biased;
-            finding = limits.bound(target, ask(net, target, place, limits.end())) => finding,
+            finding = limits.bound(target, ask(net, target, environment, limits.end())) => finding,
             finding = given_up(target, required, limits.grace()) => finding,
         }
     };
@@ -170,10 +170,10 @@ async fn look(
 }
 
 /// What cannot be looked at from here.
-fn out_of_reach(target: &Target, place: &Place, by_hand: bool) -> Option<Finding> {
-    let why = match (&place.api_server, target.need()) {
+fn out_of_reach(target: &Target, environment: &Environment, by_hand: bool) -> Option<Finding> {
+    let why = match (&environment.api_server, target.need()) {
         (Err(why), _) if target.asks_api() => why.clone(),
-        (_, Need::Inside) if by_hand && !place.inside => {
+        (_, Need::Inside) if by_hand && !environment.inside => {
             "not inside a cluster, where its names and pods would be; --dns-server names one of its DNS servers".into()
         }
         _ => return None,
@@ -216,19 +216,19 @@ impl Limits {
         }
         let message = format!("no answer within {} s", self.check.as_secs());
         let finding = Finding::new(Outcome::Failed, reason::TIMEOUT, message);
-        if target.fails_by_silence() { finding } else { finding.unsure() }
+        if target.timeout_is_failure() { finding } else { finding.inconclusive() }
     }
 }
 
-async fn ask(net: &impl Net, target: &Target, place: Place, end: Instant) -> Finding {
-    match (target, place.api_server) {
+async fn ask(net: &impl Net, target: &Target, environment: Environment, end: Instant) -> Finding {
+    match (target, environment.api_server) {
         (Target::Dns(name) | Target::OptionalDns(name), _) => dns::check(net, name).await,
         (Target::DnsServer(server, name), _) => dns::check_server(net, *server, name).await,
         (Target::EachDns(name), _) => dns::check_each(net, name, end).await,
         (Target::Api, _) => api::check(net).await,
         (Target::Tcp(Some((host, port))), _) => tcp::check(net, host, *port).await,
         (Target::Tcp(None), Ok((host, port))) => tcp::check(net, &host, port).await,
-        (Target::Tcp(None), Err(why)) => Finding::trouble(&Trouble::NoClient(why)),
+        (Target::Tcp(None), Err(why)) => Finding::from_error(&NetError::NoClient(why)),
         (Target::Service(service), _) => services::check(net, service).await,
         (Target::Peers(peers), _) => peers::check(net, peers, end).await,
         (Target::Http(url, expected, ca_file), _) => {

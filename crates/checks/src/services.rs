@@ -19,7 +19,7 @@ pub(crate) async fn check(net: &impl Net, service: &ServiceTarget) -> Finding {
             return Finding::new(Outcome::Failed, reason::NOT_FOUND, "there is no such Service");
         }
         Ok(answer) => return refusal(&answer),
-        Err(trouble) => return Finding::trouble(&trouble),
+        Err(error) => return Finding::from_error(&error),
     }
     let enough = usize::try_from(*min_ready).unwrap_or(1);
     match count(net, service, enough).await {

@@ -105,7 +105,7 @@ pub(crate) async fn read(
     let vague = |message: &str| Finding::new(Outcome::Inconclusive, reason::BAD_ANSWER, message);
     let mut path = of_slices.clone();
     for _ in 0..PAGES {
-        let answer = net.api(&path, None).await.map_err(|trouble| Finding::trouble(&trouble))?;
+        let answer = net.api(&path, None).await.map_err(|error| Finding::from_error(&error))?;
         if answer.status != 200 {
             return Err(refusal(&answer));
         }

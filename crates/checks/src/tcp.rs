@@ -6,6 +6,6 @@ use crate::run::Finding;
 pub(crate) async fn check(net: &impl Net, host: &str, port: u16) -> Finding {
     match net.connect(host, port).await {
         Ok(()) => Finding::passed(String::new()),
-        Err(trouble) => Finding::trouble(&trouble),
+        Err(error) => Finding::from_error(&error),
     }
 }

@@ -8,7 +8,7 @@ use nodekeeper_checks::{Need, Net as _, Progress, Target, list, misconfigured, o
 use nodekeeper_core::checks::{Assignment, WorkerIdentity};
 use nodekeeper_core::report::{MESSAGE_LIMIT, Report, reason};
 
-use crate::args::{Args, Command, Format, HELP, Typed};
+use crate::args::{Args, Command, Format, HELP, ParsedArgs};
 use crate::{console, log};
 
 /// Where the kubelet expects the last words of a container.
@@ -17,8 +17,8 @@ const TERMINATION_LOG: &str = "/dev/termination-log";
 pub const UNEXPECTED: u8 = 10;
 
 /// Does what was typed; the exit code.
-pub fn obey(typed: Typed, colours: bool) -> u8 {
-    let Typed { termination_log, format, command } = typed;
+pub fn run(typed: ParsedArgs, colours: bool) -> u8 {
+    let ParsedArgs { termination_log, format, command } = typed;
     let left =
         termination_log.or_else(|| Path::new(TERMINATION_LOG).exists().then(|| TERMINATION_LOG.into()));
     let args = match command {
@@ -34,7 +34,7 @@ pub fn obey(typed: Typed, colours: bool) -> u8 {
         return enumerate(assignment, args);
     }
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
-        complain("cannot start: the system gives no event queue");
+        eprint("cannot start: the system gives no event queue");
         return UNEXPECTED;
     };
     let (args, assignment) = match work {
@@ -44,14 +44,14 @@ pub fn obey(typed: Typed, colours: bool) -> u8 {
                 let net = runtime.block_on(async { Real::new(&Options::default()) });
                 say(&log::verdict(&report, None, net.clock()));
             }
-            return leave(&report, left.as_deref(), None);
+            return write_report(&report, left.as_deref(), None);
         }
     };
     // Who works for a node is read by programs first; by hand it is the other way round.
     let by_hand = assignment.identity == WorkerIdentity::default();
     let format = format.unwrap_or(if by_hand { Format::Console } else { Format::Json });
     let report = runtime.block_on(work_and_tell(&args, &assignment, format, colours));
-    leave(&report, left.as_deref(), assignment.report_bytes)
+    write_report(&report, left.as_deref(), assignment.report_bytes)
 }
 
 async fn work_and_tell(args: &Args, assignment: &Assignment, format: Format, colours: bool) -> Report {
@@ -110,17 +110,17 @@ fn enumerate(assignment: &Assignment, args: &Args) -> u8 {
 }
 
 /// Leaves the report for the kubelet, and says on the side what is wrong with the worker itself.
-fn leave(report: &Report, log: Option<&Path>, bytes: Option<u32>) -> u8 {
+fn write_report(report: &Report, log: Option<&Path>, bytes: Option<u32>) -> u8 {
     let code = report.exit_code();
     let mistake = report.checks.iter().find(|check| check.reason == reason::BAD_CONFIGURATION);
     if code >= 2 {
-        complain(&mistake.map_or_else(|| report.summary(), |check| check.message.clone()));
+        eprint(&mistake.map_or_else(|| report.summary(), |check| check.message.clone()));
     }
     let limit = bytes.map_or(MESSAGE_LIMIT, |bytes| MESSAGE_LIMIT.min(bytes as usize));
     if let Some(log) = log
         && let Err(error) = std::fs::write(log, report.to_message(limit))
     {
-        complain(&format!("cannot leave the report in {}: {error}", log.display()));
+        eprint(&format!("cannot leave the report in {}: {error}", log.display()));
         return UNEXPECTED;
     }
     code
@@ -133,7 +133,7 @@ fn say(text: &str) -> u8 {
 }
 
 /// Says what is wrong with the worker; nothing that others wrote may move a cursor.
-pub fn complain(text: &str) {
+pub fn eprint(text: &str) {
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let _ = writeln!(io::stderr(), "nodekeeper-worker: {line}");
 }

@@ -2,7 +2,7 @@
 
 mod servers;
 
-use nodekeeper_checks::net::Trouble;
+use nodekeeper_checks::net::NetError;
 use nodekeeper_checks::real::{Options, Real};
 use nodekeeper_checks::{Net as _, Server, run};
 use nodekeeper_core::checks::{
@@ -14,7 +14,7 @@ use servers::Dns as Way;
 
 const NAME: &str = "kubernetes.default.svc.cluster.local.";
 
-async fn resolve(way: Way) -> Result<Vec<String>, Trouble> {
+async fn resolve(way: Way) -> Result<Vec<String>, NetError> {
     let options = Options { dns_servers: vec![servers::dns(way).await], ..Options::default() };
     let found = Real::new(&options).resolve(NAME).await?;
     Ok(found.iter().map(ToString::to_string).collect())
@@ -41,10 +41,10 @@ async fn a_name_has_its_addresses() {
 
 #[tokio::test]
 async fn what_dns_servers_answer_is_told_apart() {
-    assert_eq!(resolve(Way::Code(3)).await, Err(Trouble::NxDomain));
-    assert_eq!(resolve(Way::Code(2)).await, Err(Trouble::ServFail));
-    assert_eq!(resolve(Way::Code(5)).await, Err(Trouble::Declined));
-    assert_eq!(resolve(Way::Code(0)).await, Err(Trouble::NoAddress));
+    assert_eq!(resolve(Way::Code(3)).await, Err(NetError::NxDomain));
+    assert_eq!(resolve(Way::Code(2)).await, Err(NetError::ServFail));
+    assert_eq!(resolve(Way::Code(5)).await, Err(NetError::Declined));
+    assert_eq!(resolve(Way::Code(0)).await, Err(NetError::NoAddress));
 }
 
 #[tokio::test]
@@ -87,7 +87,7 @@ async fn nobody_listens() {
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     api.options.api_server = Some(("127.0.0.1".into(), closed));
     assert_eq!(first(&check(&api.options, only_api()).await), (Outcome::Failed, reason::REFUSED));
-    assert_eq!(Real::new(&api.options).connect("127.0.0.1", closed).await, Err(Trouble::Refused));
+    assert_eq!(Real::new(&api.options).connect("127.0.0.1", closed).await, Err(NetError::Refused));
 }
 
 #[tokio::test]
@@ -253,7 +253,7 @@ async fn f23_pods_of_other_nodes_are_connected_to() {
 async fn one_dns_server_is_asked_by_its_address() {
     let server = servers::dns(Way::Code(3)).await;
     let net = Real::new(&Options::default());
-    assert_eq!(net.resolve_at(Server::At(server), NAME).await, Err(Trouble::NxDomain));
+    assert_eq!(net.resolve_at(Server::At(server), NAME).await, Err(NetError::NxDomain));
     let answering = servers::dns(Way::Answers).await;
     let pods = Real::new(&Options { pods_at: Some(answering), ..Options::default() });
     assert!(pods.resolve_at(Server::Pod(server), NAME).await.is_ok(), "it is asked where the pods are");

@@ -1,4 +1,4 @@
-//! What can be typed.
+//! The command line of `nodekeeper`.
 
 #[cfg(feature = "sim")]
 use std::net::SocketAddr;
@@ -8,12 +8,12 @@ use std::sync::LazyLock;
 use clap::{Parser, Subcommand, ValueEnum};
 use nodekeeper_operator::http::Bind;
 
-/// The commit that this was built from.
+/// The commit of this build.
 pub const COMMIT: &str = match option_env!("NODEKEEPER_COMMIT") {
     Some(commit) => commit,
     None => "unknown",
 };
-/// The day of that commit: two builds of it are the same.
+/// The date of that commit, so that builds are reproducible.
 pub const DATE: &str = match option_env!("NODEKEEPER_DATE") {
     Some(date) => date,
     None => "unknown",
@@ -25,60 +25,65 @@ fn version() -> &'static str {
     &VERSION
 }
 
-/// Nodekeeper looks after the nodes of a Kubernetes cluster from birth to burial.
+/// Nodekeeper verifies new nodes of a Kubernetes cluster before pods run on them, and replaces nodes that fail
 #[derive(Debug, Parser)]
 #[command(version = version(), propagate_version = true)]
 pub struct Args {
-    /// What to do.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run the controller: verify new nodes and open their gates
+    /// Run the controller
     ///
-    /// Reads the node gates, starts worker pods on the nodes that bear a gate's taint, and takes the taint from those that
-    /// pass. Any number of controllers can run: one of them leads. Reaches the cluster as kubectl does: KUBECONFIG, or
-    /// the service account of its pod.
+    /// The controller runs a worker pod on each node that has the taint of a NodeGate, removes the taint from nodes that
+    /// pass, and replaces nodes as the RemediationPolicy allows. Several replicas may run: one of them leads, elected with a
+    /// Lease. It finds the API server with KUBECONFIG, or with the service account of its pod.
+    ///
+    /// Examples:
+    ///   nodekeeper controller --worker-image registry.example.com/nodekeeper-worker:v1
+    ///   nodekeeper controller --worker-image ... --config config.yaml --worker-config worker-config.yaml
+    #[command(verbatim_doc_comment)]
     Controller(Box<Controller>),
     /// Check a configuration file without a cluster
     #[command(subcommand)]
     Config(Config),
-    /// Print the custom resource definitions, ready for `kubectl apply -f -`
+    /// Print the CustomResourceDefinitions, for `kubectl apply -f -`
     Crds {
-        /// Only this one
+        /// Print only this CustomResourceDefinition
         #[arg(value_enum)]
         kind: Option<Definition>,
     },
-    /// Print a page of the documentation
+    /// Print a generated page of the documentation
     #[command(hide = true)]
     Reference {
-        /// Which: all that `--help` says, or all that `/metrics` serves
+        /// The command line, or the metrics
         #[arg(value_enum, default_value_t = Page::Cli)]
         page: Page,
     },
-    /// Show the gate at work: 24 machines join a cluster in memory, on this machine, in half a minute
+    /// Show the gate and remediation on an embedded cluster on this machine; takes about a minute
     ///
-    /// Starts an embedded cluster, puts the real controller into it, and lets 24 machines join. Each registers with the
-    /// taint node-ready/unverified. On each the controller runs a worker, the real one, as a process of its own, which
-    /// asks a real DNS server and a real TLS endpoint on loopback. Then:
+    /// Starts an embedded cluster in this process with the real controller, and 24 machines join it. Each registers with
+    /// the taint node-ready/unverified. On each the controller runs the real worker as a process, which queries a real DNS
+    /// server and a real TLS endpoint on loopback.
     ///
-    ///   20 machines are in order: they are verified, lose the taint and get the label node-ready/verified=true.
-    ///    3 are broken, each in its own way: they stay tainted and say why. One of them is healed, and let in.
-    ///    1 is booted again while its worker looks: what the boot before left behind does not count, and it is
-    ///      verified once more.
+    /// First act, about 20 s:
+    ///   20 machines are healthy: they are verified, lose the taint and get the label node-ready/verified=true.
+    ///    3 machines are broken in different ways: they stay tainted and report why. One is repaired and verified.
+    ///    1 machine reboots while its worker runs: the result of the boot before is discarded, and it is verified again.
+    /// Second act, about 35 s:
+    ///   A RemediationPolicy is created: one broken machine is replaced, one is protected by an annotation.
+    ///   The DNS of all machines fails while two more join: no machine is replaced for it.
     ///
-    /// On a terminal it is a table that is drawn anew, without colours where `NO_COLOR` is set; elsewhere it is a line
-    /// a change. Nothing is installed, and nothing outside of this process, its workers and one temporary folder is
-    /// touched.
+    /// On a terminal the demo shows a live table, without colours if NO_COLOR is set; otherwise it prints a line for each
+    /// change. It installs nothing and uses only this process, its workers and a temporary folder.
     ///
-    /// Exit code 0 means that all ended as it should: the objects in the cluster are looked at, not the table.
+    /// Exit code 0: the objects in the cluster are as expected at the end. Exit code 1: they are not.
     ///
     /// Examples:
     ///   nodekeeper demo
-    ///   nodekeeper demo --keep                 and then look around with kubectl
+    ///   nodekeeper demo --keep                 prints kubectl commands to try
     ///   nodekeeper demo --keep --listen 127.0.0.1:6443 --kubeconfig demo.kubeconfig
     #[command(verbatim_doc_comment)]
     #[cfg(feature = "sim")]
@@ -88,78 +93,79 @@ pub enum Command {
 /// Flags of `nodekeeper controller`.
 #[derive(Debug, clap::Args)]
 pub struct Controller {
-    /// Configuration file, as kube-node-ready has it: becomes the node gate named `config`
+    /// Configuration file of kube-node-ready; the controller keeps the NodeGate `config` in sync with it
     ///
-    /// Flags win over the environment, the environment over the file. `nodekeeper config check` says what a file means.
+    /// Flags win over environment variables, which win over the file. Validate a file with `nodekeeper config check`.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// The worker's configuration file, as kube-node-ready has it
+    /// Worker configuration file of kube-node-ready
     #[arg(long, value_name = "FILE", requires = "config")]
     pub worker_config: Option<PathBuf>,
-    /// Where worker pods run, and where the lease is [default: nodekeeper-system]
+    /// Namespace of the worker pods and of the Lease [default: nodekeeper-system]
     #[arg(long, env = "POD_NAMESPACE", value_name = "NAME")]
     pub namespace: Option<String>,
-    /// Who this controller is in the lease; a part that never repeats is added [default: the host's name]
+    /// Identity of this replica in the Lease; a random suffix is appended [default: the host name]
     #[arg(long, env = "POD_NAME", value_name = "NAME")]
     pub identity: Option<String>,
-    /// Image of the workers, where a gate names no other
+    /// Image of the worker pods of gates that set no other
     #[arg(long, env = "WORKER_IMAGE", value_name = "IMAGE")]
     pub worker_image: String,
-    /// Service account of the workers [default: nodekeeper-worker]
+    /// Service account of the worker pods [default: nodekeeper-worker]
     #[arg(long, env = "WORKER_SERVICE_ACCOUNT", value_name = "NAME")]
     pub worker_service_account: Option<String>,
-    /// Priority class of the workers; none if empty
+    /// Priority class of the worker pods; empty for none
     #[arg(long, env = "WORKER_PRIORITY_CLASS", value_name = "NAME", default_value = "")]
     pub worker_priority_class: String,
-    /// Secrets to pull the workers' images with, in their namespace; may be repeated
+    /// Image pull secret of the worker pods, in their namespace; may be repeated
     #[arg(long = "worker-pull-secret", value_name = "NAME")]
     pub worker_pull_secrets: Vec<String>,
-    /// Another service account that gates may name for their workers; may be repeated
+    /// Further service account that a NodeGate may set for its workers; may be repeated
     #[arg(long = "worker-allow-service-account", value_name = "NAME")]
     pub allow_service_accounts: Vec<String>,
-    /// A path of the nodes that gates may mount into init containers, with all that is below it; may be repeated
+    /// Host path that a NodeGate may mount into init containers, with all paths below it; may be repeated
     ///
-    /// Whoever can write gates can then read and write there, as root if --worker-allow-privileged is given too.
+    /// Users who can write NodeGates can then read and write there, as root if --worker-allow-privileged is set too.
     #[arg(long = "worker-allow-host-path", value_name = "PATH")]
     pub allow_host_paths: Vec<String>,
-    /// Let gates have init containers that are root, privileged, or can become it
+    /// Allow NodeGates with init containers that run as root, are privileged or may escalate privileges
     ///
-    /// Whoever can write gates is then root on every node.
+    /// Users who can write NodeGates can then become root on every node.
     #[arg(long = "worker-allow-privileged")]
     pub allow_privileged: bool,
-    /// Name of the lease [default: kube-node-ready-leader]
+    /// Name of the Lease [default: kube-node-ready-leader]
     #[arg(long, value_name = "NAME")]
     pub lease_name: Option<String>,
-    /// How many workers may run at once
+    /// Largest number of worker pods that run at once, 1 to 10000
     #[arg(long, value_name = "N", default_value = "100", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub max_workers: u32,
-    /// Where /metrics is served: a port of every address, one address, or 0 for nowhere [default: :8080]
+    /// Address of /metrics: a port such as :8080, an address such as 127.0.0.1:8080, or 0 to disable [default: :8080]
     #[arg(long, value_name = "ADDRESS")]
     pub metrics_bind_address: Option<Bind>,
-    /// Where /healthz and /readyz are served: a port of every address, one address, or 0 for nowhere [default: :8081]
+    /// Address of /healthz and /readyz: a port such as :8081, an address, or 0 to disable [default: :8081]
     #[arg(long, value_name = "ADDRESS")]
     pub health_probe_bind_address: Option<Bind>,
-    /// Serve the metrics of kube-node-ready too, under its names [default: with --config]
+    /// Also serve metrics under the names of kube-node-ready [default: true with --config, otherwise false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
-    pub metrics_seed_names: Option<bool>,
-    /// Serve metrics that have a series for each node [default: as --metrics-seed-names]
+    pub metrics_compat_names: Option<bool>,
+    /// Also serve metrics that have series for each node [default: the value of --metrics-compat-names]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub metrics_per_node: Option<bool>,
-    /// How logs are written [default: json]
+    /// Format of log lines [default: json]
     #[arg(long, value_enum)]
     pub log_format: Option<LogFormat>,
-    /// What is logged: error, warn, info, debug, or a filter such as `info,nodekeeper_operator=debug` [default: info]
+    /// Log level: error, warn, info, debug, trace, or a filter such as `info,nodekeeper_operator=debug` [default: info]
     #[arg(long, value_name = "LEVEL")]
     pub log_level: Option<String>,
 }
 
-/// What can be done with a configuration file.
 #[derive(Debug, Subcommand)]
 pub enum Config {
-    /// Say what a configuration file of kube-node-ready means here, and all that is wrong with it
+    /// Validate a configuration file of kube-node-ready
     ///
-    /// Needs no cluster. Warnings go to standard error: what does nothing here, what is done otherwise. Exit code 0: a
-    /// controller takes the file; 2: it does not, and each line says where, what and how to mend it.
+    /// Needs no cluster. Prints all errors with file and line, and warnings about fields that have no effect or another
+    /// effect here, to standard error.
+    ///
+    /// Exit code 0: the file is valid. Exit code 1: a file cannot be read. Exit code 2: the file is invalid.
     ///
     /// Examples:
     ///   nodekeeper config check config.yaml
@@ -173,34 +179,33 @@ pub enum Config {
 /// Flags of `nodekeeper config check`.
 #[derive(Debug, clap::Args)]
 pub struct Check {
-    /// The controller's file; `-` is standard input
+    /// Controller configuration file; `-` for standard input
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// The worker's file
+    /// Worker configuration file
     #[arg(long, value_name = "FILE")]
     pub worker_config: Option<PathBuf>,
-    /// Print the node gate that comes of it, and the remediation policy if nodes are replaced, ready for `kubectl apply -f -`
+    /// Print the resulting NodeGate, and the RemediationPolicy if nodes are replaced, for `kubectl apply -f -`
     #[arg(long)]
     pub print: bool,
 }
 
-/// How logs are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// One JSON object a line
+    /// One JSON object per line
     Json,
-    /// For people
+    /// Human-readable text
     Console,
 }
 
-/// The custom resource definitions, by the names that the API server serves them under.
+/// The CustomResourceDefinitions by their plural names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Definition {
-    /// Gates before new nodes
+    /// How new nodes are verified
     Nodegates,
-    /// Wishes to have nodes replaced, and what became of them
+    /// Requests to replace a node, and their progress
     Noderemediations,
-    /// The brakes on every destructive act
+    /// Limits of remediation
     Remediationpolicies,
 }
 
@@ -217,16 +222,16 @@ pub enum Page {
 #[cfg(feature = "sim")]
 #[derive(Debug, clap::Args)]
 pub struct Demo {
-    /// Leave the cluster up until ctrl-c, and print how to reach it with kubectl
+    /// Keep the cluster running until Ctrl-C, and print kubectl commands to try
     #[arg(long)]
     pub keep: bool,
-    /// Where the API server of the demo listens; port 0 is any that is free
+    /// Address that the API server of the demo listens on; port 0 chooses a free port
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
     pub listen: SocketAddr,
-    /// Where to write the kubeconfig [default: a temporary file, removed at the end]
+    /// File to write the kubeconfig to [default: a temporary file, removed at the end]
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// The worker's binary [default: nodekeeper-worker, in the folder of this binary]
+    /// Path of the worker binary [default: nodekeeper-worker in the folder of this binary]
     #[arg(long, value_name = "FILE")]
     pub worker: Option<PathBuf>,
 }

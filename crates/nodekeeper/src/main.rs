@@ -1,4 +1,4 @@
-//! Nodekeeper looks after the nodes of a Kubernetes cluster from birth to burial.
+//! The `nodekeeper` binary: the controller, the demo and command-line tools.
 
 mod args;
 mod commands;
@@ -9,7 +9,7 @@ use args::{Args, Command, Config};
 use clap::Parser as _;
 
 fn main() -> ExitCode {
-    let done = match Args::parse().command {
+    let result = match Args::parse().command {
         Command::Controller(controller) => commands::controller::run(*controller),
         Command::Config(Config::Check(check)) => return commands::config::run(&check),
         Command::Crds { kind } => commands::crds::run(kind),
@@ -17,7 +17,7 @@ fn main() -> ExitCode {
         #[cfg(feature = "sim")]
         Command::Demo(demo) => commands::demo::run(&demo),
     };
-    match done {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");

@@ -45,7 +45,7 @@ fn is_empty(folder: &Path) -> bool {
 }
 
 #[test]
-fn the_demo_tells_its_story_and_ends_well() {
+fn the_demo_runs_both_acts_and_succeeds() {
     need_the_worker();
     let folder = tempfile::tempdir().unwrap();
     let scratch = tempfile::tempdir().unwrap();
@@ -57,27 +57,28 @@ fn the_demo_tells_its_story_and_ends_well() {
     assert_all(
         &told,
         &[
-            "24 machines join, each tainted node-ready/unverified",
-            "its DNS server never answers",
+            "24 machines join, each with the taint node-ready/unverified",
+            "its DNS server does not answer",
             "svc.cluster.local.: Timeout (no answer within 2 s)",
             "TlsError",
             "Refused",
-            "loses power while worker 1 looks",
+            "loses power while worker 1 runs",
             "worker 1: the node was booted again",
-            "somebody repairs the DNS",
-            "20 of 20 healthy nodes open",
-            "boot 2: worker 2 passed; boot before: worker 1 thrown away",
+            "is repaired; the controller is not notified",
+            "20 of 20 healthy nodes verified",
+            "boot 2: worker 2 passed; worker 1 of the boot before was discarded",
             "4 attempts failed: api: TlsError",
             "4 attempts failed: api: Refused",
-            "All of it ended as it should",
-            "Second act: replacing",
-            "is kept for somebody to look at",
+            "every machine ended as expected",
+            "5 checks passed",
+            "Second act: remediation",
+            "gets the annotation nodekeeper.dev/do-not-disrupt",
             "OptedOut",
             "Replaced",
-            "in its place",
+            "as its replacement",
             "the DNS of all machines stops answering",
             "SharedDependencyDown",
-            "One machine was replaced, and none for the outage",
+            "one machine was replaced, none for the outage",
         ],
     );
     assert!(!told.contains('\x1b'), "colours or a cursor that moves, without a terminal");
@@ -237,10 +238,10 @@ fn a_controller_says_what_it_lacks() {
         assert!(!ended.status.success());
         text(&ended.stderr)
     };
-    assert_all(&controller(&[]), &["no cluster to talk to", "set KUBECONFIG", "service account"]);
+    assert_all(&controller(&[]), &["no cluster found", "set KUBECONFIG", "service account"]);
     for level in ["loud", "info,nodekeeper_operator=loud"] {
         let said = controller(&["--log-level", level]);
-        assert_all(&said, &[&format!("--log-level {level}"), "give error, warn, info, debug or trace"]);
+        assert_all(&said, &[&format!("--log-level {level}"), "use error, warn, info, debug or trace"]);
     }
     assert_all(&controller(&["--log-format", "xml"]), &["xml", "json", "console"]);
     let ended = nodekeeper(&["controller"]);
@@ -270,7 +271,7 @@ fn get(address: &str, path: &str) -> String {
 fn f02_a_controller_serves_what_it_counts_and_says_what_it_lacks() {
     let folder = tempfile::tempdir().unwrap();
     let mut controller =
-        command(&["controller", "--worker-image", "example.com/worker:1", "--metrics-seed-names"]);
+        command(&["controller", "--worker-image", "example.com/worker:1", "--metrics-compat-names"]);
     for flag in ["--metrics-bind-address", "--health-probe-bind-address"] {
         controller.args([flag, "127.0.0.1:0"]);
     }
@@ -278,17 +279,17 @@ fn f02_a_controller_serves_what_it_counts_and_says_what_it_lacks() {
     let mut controller = Running(controller.spawn().unwrap());
     let mut logged = BufReader::new(controller.0.stderr.take().unwrap()).lines().map_while(Result::ok);
     let mut served = || {
-        let line = logged.find(|line| line.contains("\"msg\":\"Serving\"")).expect("both are served");
+        let line = logged.find(|line| line.contains("\"msg\":\"listening\"")).expect("both are served");
         let line: serde_json::Value = serde_json::from_str(&line).unwrap();
         assert_eq!(line["level"], "info", "{line}");
-        (line["pages"].as_str().unwrap().to_owned(), line["address"].as_str().unwrap().to_owned())
+        (line["paths"].as_str().unwrap().to_owned(), line["address"].as_str().unwrap().to_owned())
     };
     let mut doors = [served(), served()];
     doors.sort();
     let [(_, probes), (metrics, numbers)] = doors;
     assert_eq!(metrics, "/metrics");
     assert!(get(&probes, "/healthz").starts_with("HTTP/1.1 200"));
-    let lacks = || get(&probes, "/readyz").contains("no answer about the lease");
+    let lacks = || get(&probes, "/readyz").contains("the lease cannot be read or written");
     assert!((0..500).any(|_| lacks() || pause()), "{}", get(&probes, "/readyz"));
     assert!(get(&probes, "/readyz").starts_with("HTTP/1.1 503"));
     assert_all(
@@ -426,7 +427,7 @@ fn a_configuration_file_is_checked_without_a_cluster() {
         ["config", "check", &example("config-full.yaml"), "--worker-config", &example("worker-config.yaml")];
     let checked = nodekeeper(&both);
     assert!(checked.status.success(), "{}", text(&checked.stderr));
-    assert!(text(&checked.stdout).contains("a controller takes it"));
+    assert!(text(&checked.stdout).contains("valid; --print"));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The way to a real API server.
+//! The Kubernetes client of the controller.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,56 +14,54 @@ use tower::{Layer, Service};
 
 use crate::metrics::Metrics;
 
-/// A client that never hides an answer and never waits forever. Each call has its own timeout besides.
+/// Returns a client that does not retry and has timeouts for connecting and reading. Callers set a timeout for each call.
 ///
 /// # Errors
-/// Where the configuration names certificates or tokens that cannot be read.
+/// If the configuration names certificates or tokens that cannot be read.
 pub fn client(config: Config) -> kube::Result<Client> {
-    Client::try_from(cautious(config))
+    Client::try_from(with_timeouts(config))
 }
 
-/// The same, and every answer is counted.
+/// Returns the same client with metrics for every request.
 ///
 /// # Errors
-/// As [`client`].
-pub fn counted_client(config: Config, metrics: Arc<Metrics>) -> kube::Result<Client> {
+/// See [`client`].
+pub fn client_with_metrics(config: Config, metrics: Arc<Metrics>) -> kube::Result<Client> {
     let host = config.cluster_url.authority().map_or_else(String::new, ToString::to_string);
-    let counted = Counted { metrics, host: host.into() };
-    Ok(ClientBuilder::try_from(cautious(config))?.with_layer(&counted).build())
+    let layer = MetricsLayer { metrics, host: host.into() };
+    Ok(ClientBuilder::try_from(with_timeouts(config))?.with_layer(&layer).build())
 }
 
-fn cautious(mut config: Config) -> Config {
-    // One call that is retried inside the client for minutes would hold a node up; the queue retries.
+fn with_timeouts(mut config: Config) -> Config {
+    // A retry inside the client could hold up a node for minutes; the workqueue retries.
     config.default_retry = false;
     config.connect_timeout = Some(Duration::from_secs(5));
-    // A little longer than any watch lasts.
+    // Longer than the timeout of any watch.
     config.read_timeout = Some(Duration::from_mins(5));
     config.reset_reader_on_write = true;
     config
 }
 
-/// Counts what goes through it.
 #[derive(Clone)]
-struct Counted {
+struct MetricsLayer {
     metrics: Arc<Metrics>,
     host: Arc<str>,
 }
 
-impl<S> Layer<S> for Counted {
-    type Service = Counting<S>;
+impl<S> Layer<S> for MetricsLayer {
+    type Service = MetricsService<S>;
 
-    fn layer(&self, inner: S) -> Counting<S> {
-        Counting { inner, counted: self.clone() }
+    fn layer(&self, inner: S) -> MetricsService<S> {
+        MetricsService { inner, layer: self.clone() }
     }
 }
 
-/// A service whose answers are counted.
-struct Counting<S> {
+struct MetricsService<S> {
     inner: S,
-    counted: Counted,
+    layer: MetricsLayer,
 }
 
-impl<S, B> Service<Request<Body>> for Counting<S>
+impl<S, B> Service<Request<Body>> for MetricsService<S>
 where
     S: Service<Request<Body>, Response = Response<B>>,
     S::Future: Send + 'static,
@@ -77,13 +75,13 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let (method, counted) = (request.method().clone(), self.counted.clone());
-        let (started, answer) = (Instant::now(), self.inner.call(request));
+        let (method, layer) = (request.method().clone(), self.layer.clone());
+        let (started, response) = (Instant::now(), self.inner.call(request));
         Box::pin(async move {
-            let answer = answer.await;
-            let code = answer.as_ref().ok().map(|answer| answer.status().as_u16());
-            counted.metrics.request(method.as_str(), &counted.host, code, started.elapsed());
-            answer
+            let response = response.await;
+            let code = response.as_ref().ok().map(|response| response.status().as_u16());
+            layer.metrics.observe_request(method.as_str(), &layer.host, code, started.elapsed());
+            response
         })
     }
 }
@@ -98,16 +96,16 @@ mod tests {
     use crate::metrics::Format;
 
     #[tokio::test]
-    async fn answers_are_counted_by_code_and_no_answer_as_an_error() {
+    async fn requests_are_counted_by_status_code() {
         let metrics = Arc::new(Metrics::default());
-        let counted = Counted { metrics: metrics.clone(), host: "10.0.0.1:443".into() };
+        let layer = MetricsLayer { metrics: metrics.clone(), host: "10.0.0.1:443".into() };
         let server = service_fn(|request: Request<Body>| async move {
             if request.uri().path().ends_with("gone") {
                 return Ok(Response::builder().status(404).body(Body::empty()).unwrap());
             }
             Err(std::io::Error::other("no route"))
         });
-        let client = ClientBuilder::new(counted.layer(server), "default").build();
+        let client = ClientBuilder::new(layer.layer(server), "default").build();
         let nodes: Api<Node> = Api::all(client);
         assert!(nodes.get("gone").await.is_err());
         assert!(nodes.get("other").await.is_err());

@@ -1,4 +1,4 @@
-//! Edge: time enters the controller here and nowhere else.
+//! Edge: the only source of time in the controller.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use tokio::time::Instant;
 
-/// The time of day, which may jump, and the time since the start, which does not.
+/// The wall clock, which may jump, and a monotonic clock, which does not.
 #[derive(Clone)]
 pub struct Clock {
     wall: Arc<dyn Fn() -> Timestamp + Send + Sync>,
@@ -16,37 +16,36 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// The machine's clock.
+    /// Returns the clock of this machine.
     #[must_use]
     pub fn real() -> Self {
         Self::new(Timestamp::now)
     }
 
-    /// Somebody else's idea of the time of day. To be made inside the runtime whose time it follows.
+    /// Returns a clock with another wall clock. To be called inside the tokio runtime whose time it follows.
     pub fn new(wall: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
         Self { wall: Arc::new(wall), start: Instant::now() }
     }
 
-    /// The time of day.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         (self.wall)()
     }
 
-    /// The time of day as Leases and Events carry it.
+    /// Returns the wall-clock time in the precision of Leases and Events.
     #[must_use]
     pub fn micros(&self) -> MicroTime {
         let now = self.now();
         MicroTime(now.round(jiff::Unit::Microsecond).unwrap_or(now))
     }
 
-    /// The time since the clock was made.
+    /// Returns the monotonic time since the clock was created.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         self.start.elapsed()
     }
 
-    /// Waits until so much time has passed since the clock was made.
+    /// Sleeps until [`Clock::elapsed`] is at least `elapsed`.
     pub async fn reach(&self, elapsed: Duration) {
         tokio::time::sleep_until(self.start + elapsed).await;
     }

@@ -19,5 +19,5 @@ mod run;
 pub mod runtime;
 pub mod telemetry;
 
-pub use client::{client, counted_client};
+pub use client::{client, client_with_metrics};
 pub use run::{Settings, run, run_with};

@@ -93,7 +93,7 @@ pub async fn run_with<M>(
     let stop: Stop = stop.boxed().shared();
     let namespace = settings.lease_namespace.as_ref().unwrap_or(&settings.template.namespace);
     let Settings { metrics, health, lease, .. } = &settings;
-    metrics.process_started(clock.now(), lease, settings.timing.lease_duration);
+    metrics.record_start(clock.now(), lease, settings.timing.lease_duration);
     let elector = LeaderElector::new(
         client.clone(),
         namespace,

@@ -1,7 +1,7 @@
-//! Edge: log lines carry the time of day.
+//! Edge: logging to standard error.
 //!
-//! JSON has the keys of the seed (`level`, `timestamp`, `msg`, then the fields), which is also what zap and most
-//! collectors know; the formatter of `tracing-subscriber` has others, and upper-case levels.
+//! JSON lines have the keys of zap and of kube-node-ready: `level`, `timestamp`, `msg`, then the fields. The JSON
+//! formatter of `tracing-subscriber` has other keys, and upper-case levels.
 
 use std::fmt::{self, Write as _};
 
@@ -14,53 +14,51 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// How logs are written.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// One object a line.
+    /// One JSON object per line.
     Json,
-    /// For people.
+    /// Human-readable text.
     Console,
 }
 
-/// Logs to standard error from here on.
+/// Installs the logger of the process.
 ///
 /// # Errors
-/// Where the level is neither one nor a filter.
-pub fn start(format: Format, level: &str) -> Result<(), WrongLevel> {
-    let wrong = || WrongLevel(level.to_owned());
-    // A filter takes any single word for the name of a module, and would log nothing at all.
+/// If the level is neither a level nor a filter.
+pub fn init(format: Format, level: &str) -> Result<(), InvalidLogLevel> {
+    let invalid = || InvalidLogLevel(level.to_owned());
+    // `EnvFilter` takes a single word for the name of a module, and would log nothing.
     if !level.contains(['=', ',']) {
-        level.parse::<LevelFilter>().map_err(|_| wrong())?;
+        level.parse::<LevelFilter>().map_err(|_| invalid())?;
     }
-    let filter = EnvFilter::try_new(level).map_err(|_| wrong())?;
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let filter = EnvFilter::try_new(level).map_err(|_| invalid())?;
+    let logger = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match format {
-        Format::Json => lines.event_format(Lines::new(Timestamp::now)).init(),
-        Format::Console => lines.with_target(false).init(),
+        Format::Json => logger.event_format(JsonLines::new(Timestamp::now)).init(),
+        Format::Console => logger.with_target(false).init(),
     }
     Ok(())
 }
 
-/// A level that is none.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "--log-level {0}: give error, warn, info, debug or trace, or a filter such as info,nodekeeper_operator=debug"
+    "--log-level {0}: use error, warn, info, debug or trace, or a filter such as info,nodekeeper_operator=debug"
 )]
-pub struct WrongLevel(String);
+pub struct InvalidLogLevel(String);
 
-/// One JSON object a line.
-struct Lines {
+struct JsonLines {
     now: fn() -> Timestamp,
 }
 
-impl Lines {
+impl JsonLines {
     fn new(now: fn() -> Timestamp) -> Self {
         Self { now }
     }
 }
 
-impl<S, N> FormatEvent<S, N> for Lines
+impl<S, N> FormatEvent<S, N> for JsonLines
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -82,7 +80,7 @@ where
     }
 }
 
-/// What an event says: its message, and the rest as `,"key":value` each.
+/// The message of an event, and its fields as `,"key":value` each.
 #[derive(Default)]
 struct Fields {
     message: String,
@@ -120,7 +118,7 @@ impl Visit for Fields {
     }
 
     fn record_f64(&mut self, field: &Field, value: f64) {
-        // JSON has no word for what is no number.
+        // JSON cannot represent NaN and infinity.
         let json = if value.is_finite() { value.to_string() } else { quoted(&value.to_string()) };
         self.add(field, &json);
     }
@@ -130,7 +128,6 @@ impl Visit for Fields {
     }
 }
 
-/// As JSON writes it.
 fn quoted(text: &str) -> String {
     serde_json::to_string(text).unwrap_or_else(|_| "\"\"".into())
 }
@@ -146,9 +143,9 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Default)]
-    struct Paper(Arc<Mutex<Vec<u8>>>);
+    struct Buffer(Arc<Mutex<Vec<u8>>>);
 
-    impl io::Write for Paper {
+    impl io::Write for Buffer {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().extend_from_slice(bytes);
             Ok(bytes.len())
@@ -159,7 +156,7 @@ mod tests {
         }
     }
 
-    impl<'a> MakeWriter<'a> for Paper {
+    impl<'a> MakeWriter<'a> for Buffer {
         type Writer = Self;
 
         fn make_writer(&'a self) -> Self {
@@ -167,18 +164,18 @@ mod tests {
         }
     }
 
-    fn logged(say: impl FnOnce()) -> String {
-        let paper = Paper::default();
+    fn logged(log: impl FnOnce()) -> String {
+        let buffer = Buffer::default();
         let now = || "2024-01-23T10:00:00.1234Z".parse().unwrap();
-        let lines =
-            tracing_subscriber::fmt().with_writer(paper.clone()).event_format(Lines::new(now)).finish();
-        tracing::subscriber::with_default(lines, say);
-        let bytes = paper.0.lock().unwrap().clone();
+        let logger =
+            tracing_subscriber::fmt().with_writer(buffer.clone()).event_format(JsonLines::new(now)).finish();
+        tracing::subscriber::with_default(logger, log);
+        let bytes = buffer.0.lock().unwrap().clone();
         String::from_utf8(bytes).unwrap()
     }
 
     #[test]
-    fn lines_have_the_keys_of_the_seed_in_its_order() {
+    fn lines_have_the_documented_keys_in_order() {
         let line = logged(|| tracing::info!(node = "node-1", pod = "verify-node-1", "Creating worker pod"));
         assert_eq!(
             line,
@@ -188,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_said_is_one_line_of_json() {
+    fn every_event_is_one_line_of_json() {
         let nasty = "a \"quote\", a \\ and\na line\u{1b}[31m, größer, 節點";
         let line = logged(|| tracing::warn!(why = nasty, debugged = ?nasty, error = %nasty, "{nasty}"));
         assert_eq!(line.lines().count(), 1, "{line}");
@@ -201,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_stay_numbers_and_no_field_hides_a_key() {
+    fn numbers_stay_numbers_and_fields_do_not_hide_keys() {
         let line = logged(|| {
             tracing::error!(
                 nodes = 3_u64,
@@ -225,10 +222,10 @@ mod tests {
     }
 
     #[test]
-    fn a_level_that_is_none_is_refused() {
+    fn an_invalid_level_is_refused() {
         for level in ["loud", "info,nodekeeper_operator=loud"] {
-            let error = start(Format::Json, level).unwrap_err().to_string();
-            assert!(error.starts_with(&format!("--log-level {level}: give error, warn")), "{error}");
+            let error = init(Format::Json, level).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("--log-level {level}: use error, warn")), "{error}");
         }
     }
 }

@@ -1,37 +1,39 @@
-//! On real sockets: what a client may do to a server is done to it.
+//! The HTTP endpoints on real sockets, with slow and malformed clients.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use nodekeeper_operator::clock::Clock;
-use nodekeeper_operator::http::{Bind, Door, Pages, listen, serve};
+use nodekeeper_operator::http::{AdminState, Bind, Endpoint, listen, serve};
+use nodekeeper_operator::metrics::GATE;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// As the server has them.
-const CONNECTIONS: usize = 64;
-const LASTS: Duration = Duration::from_secs(10);
-const HEAD: Duration = Duration::from_secs(5);
-const LARGEST_HEAD: usize = 8192;
+/// The limits of the server.
+const MAX_CONNECTIONS: usize = 64;
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+const MAX_HEAD_BYTES: usize = 8192;
 
 struct Served {
     address: SocketAddr,
-    pages: Pages,
+    state: AdminState,
     // Ends the server with the test.
     _task: JoinSet<()>,
 }
 
-async fn served(door: Door) -> Served {
+async fn served(endpoint: Endpoint) -> Served {
     let loopback = "127.0.0.1:0".parse().expect("it is an address");
-    let listener = listen("--test", loopback).await.expect("any port will do").expect("it is not off");
+    let listener = listen("--test", loopback).await.expect("any port will do").expect("it is enabled");
     let address = listener.local_addr().expect("it listens");
-    let pages = Pages { metrics: Arc::default(), health: Arc::default(), clock: Clock::real() };
+    let state = AdminState { metrics: Arc::default(), health: Arc::default(), clock: Clock::real() };
     let mut task = JoinSet::new();
-    task.spawn(serve(listener, door, pages.clone()));
-    Served { address, pages, _task: task }
+    task.spawn(serve(listener, endpoint, state.clone()));
+    state.metrics.register_controller(GATE, 32);
+    Served { address, state, _task: task }
 }
 
 impl Served {
@@ -42,7 +44,7 @@ impl Served {
     /// Sends bytes and reads until the server closes.
     async fn send(&self, bytes: &[u8]) -> String {
         let mut stream = self.connect().await;
-        // A server that has seen enough may close before all is sent.
+        // The server may close the connection before everything is sent.
         let _ = stream.write_all(bytes).await;
         read(stream).await
     }
@@ -55,27 +57,27 @@ impl Served {
 async fn read(mut stream: TcpStream) -> String {
     let mut answer = Vec::new();
     let reading = stream.read_to_end(&mut answer);
-    // Longer than a connection may last: a server that never closes is found out, and the test ends.
-    let _ = timeout(LASTS * 2, reading).await.expect("the server never closed");
+    // Longer than the connection timeout of the server.
+    let _ = timeout(CONNECTION_TIMEOUT * 2, reading).await.expect("the server never closed");
     String::from_utf8_lossy(&answer).into_owned()
 }
 
 #[test]
-fn flags_say_where_in_the_usual_ways() {
-    assert_eq!("0".parse(), Ok(Bind::Off));
-    assert_eq!(":8080".parse(), Ok(Bind::Everywhere(8080)));
-    assert_eq!("127.0.0.1:0".parse(), Ok(Bind::At(SocketAddr::from(([127, 0, 0, 1], 0)))));
-    assert!(matches!("[::1]:8080".parse(), Ok(Bind::At(_))));
+fn bind_addresses_are_parsed() {
+    assert_eq!("0".parse(), Ok(Bind::Disabled));
+    assert_eq!(":8080".parse(), Ok(Bind::AllAddresses(8080)));
+    assert_eq!("127.0.0.1:0".parse(), Ok(Bind::Address(SocketAddr::from(([127, 0, 0, 1], 0)))));
+    assert!(matches!("[::1]:8080".parse(), Ok(Bind::Address(_))));
     for wrong in ["", "8080", ":", ":99999", "localhost:8080", "10.0.0.1"] {
         let error = wrong.parse::<Bind>().unwrap_err();
-        assert!(error.contains(":8080") && error.contains("0 for none"), "{wrong}: {error}");
+        assert!(error.contains(":8080") && error.contains("0 to disable"), "{wrong}: {error}");
     }
 }
 
 #[tokio::test]
-async fn f02_what_is_counted_is_what_is_served() {
-    let served = served(Door::Metrics).await;
-    served.pages.metrics.worker_runs("default", Duration::from_secs(1));
+async fn f02_metrics_are_served() {
+    let served = served(Endpoint::Metrics).await;
+    served.state.metrics.observe_worker_start("default", Duration::from_secs(1));
     let answer = served.get("/metrics", "").await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     assert!(answer.contains("content-type: text/plain; version=0.0.4"), "{answer}");
@@ -88,8 +90,8 @@ async fn f02_what_is_counted_is_what_is_served() {
 }
 
 #[tokio::test]
-async fn openmetrics_is_for_those_who_ask() {
-    let served = served(Door::Metrics).await;
+async fn openmetrics_is_served_on_request() {
+    let served = served(Endpoint::Metrics).await;
     let prometheus = "Accept: application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.3,*/*;q=0.1\r\n";
     let answer = served.get("/metrics", prometheus).await;
     assert!(answer.contains("content-type: application/openmetrics-text; version=1.0.0"), "{answer}");
@@ -101,28 +103,28 @@ async fn openmetrics_is_for_those_who_ask() {
 }
 
 #[tokio::test]
-async fn f21_probes_say_what_is_missing() {
-    let served = served(Door::Probes).await;
+async fn f21_probes_say_why_they_fail() {
+    let served = served(Endpoint::Probes).await;
     assert!(served.get("/healthz", "").await.starts_with("HTTP/1.1 200"));
     let answer = served.get("/readyz", "").await;
     assert!(
         answer.starts_with("HTTP/1.1 503") && answer.ends_with("the lease was not read yet\n"),
         "{answer}"
     );
-    served.pages.health.leads();
-    served.pages.health.caches(vec!["nodes"]);
+    served.state.health.leads();
+    served.state.health.caches(vec!["nodes"]);
     assert!(served.get("/readyz?verbose", "").await.ends_with("these caches are not synced: nodes\n"));
-    served.pages.health.caches(Vec::new());
+    served.state.health.caches(Vec::new());
     let answer = served.get("/readyz", "").await;
     assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("leading\n"), "{answer}");
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_refused_in_words() {
-    let probes = served(Door::Probes).await;
+async fn other_paths_and_methods_are_refused() {
+    let probes = served(Endpoint::Probes).await;
     let answer = probes.get("/metrics", "").await;
     assert!(answer.starts_with("HTTP/1.1 404") && answer.contains("/healthz and /readyz"), "{answer}");
-    let served = served(Door::Metrics).await;
+    let served = served(Endpoint::Metrics).await;
     let answer = served.send(b"POST /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 405") && answer.contains("allow: GET, HEAD"), "{answer}");
     let answer = served.send(b"HEAD /metrics HTTP/1.1\r\nHost: a\r\n\r\n").await;
@@ -130,18 +132,18 @@ async fn what_is_not_there_is_refused_in_words() {
 }
 
 #[tokio::test]
-async fn nonsense_and_endless_heads_do_no_harm() {
-    let served = served(Door::Probes).await;
+async fn malformed_and_oversized_requests_are_refused() {
+    let served = served(Endpoint::Probes).await;
     assert!(served.send(b"\x16\x03\x01 what is this\r\n\r\n").await.starts_with("HTTP/1.1 400"));
-    let endless = format!("GET /healthz HTTP/1.1\r\nX: {}\r\n", "a".repeat(4 * LARGEST_HEAD));
+    let endless = format!("GET /healthz HTTP/1.1\r\nX: {}\r\n", "a".repeat(4 * MAX_HEAD_BYTES));
     let answer = served.send(endless.as_bytes()).await;
     assert!(!answer.starts_with("HTTP/1.1 200"), "{answer}");
     assert!(served.get("/healthz", "").await.starts_with("HTTP/1.1 200"));
 }
 
 #[tokio::test]
-async fn one_who_says_nothing_is_let_go() {
-    let served = served(Door::Probes).await;
+async fn a_client_that_sends_half_a_request_is_closed() {
+    let served = served(Endpoint::Probes).await;
     let mut silent = served.connect().await;
     silent.write_all(b"GET /healthz HT").await.unwrap();
     let answer = read(silent).await;
@@ -149,28 +151,28 @@ async fn one_who_says_nothing_is_let_go() {
 }
 
 #[tokio::test]
-async fn many_who_say_nothing_keep_nobody_out() {
-    let served = served(Door::Probes).await;
+async fn idle_connections_do_not_keep_others_out() {
+    let served = served(Endpoint::Probes).await;
     let mut silent = Vec::new();
-    for _ in 0..CONNECTIONS + 20 {
+    for _ in 0..MAX_CONNECTIONS + 20 {
         silent.push(served.connect().await);
     }
-    // The oldest of them was closed by the server at once, without an answer and before its time was over.
+    // The server closed the oldest connection at once, without a response and before its timeout.
     assert!(served.get("/healthz", "").await.starts_with("HTTP/1.1 200"));
     let oldest = silent.remove(0);
-    assert_eq!(timeout(HEAD / 2, read(oldest)).await.expect("the oldest is still open"), "");
+    assert_eq!(timeout(HEAD_TIMEOUT / 2, read(oldest)).await.expect("the oldest is still open"), "");
 }
 
 #[tokio::test]
-async fn an_address_that_is_taken_is_named_with_its_fix() {
-    let served = served(Door::Probes).await;
+async fn an_address_in_use_is_reported_with_a_fix() {
+    let served = served(Endpoint::Probes).await;
     let error =
-        listen("--health-probe-bind-address", Bind::At(served.address)).await.unwrap_err().to_string();
+        listen("--health-probe-bind-address", Bind::Address(served.address)).await.unwrap_err().to_string();
     assert!(
         error.starts_with(&format!("--health-probe-bind-address {}: cannot listen", served.address)),
         "{error}"
     );
-    assert!(error.contains("another port, or 0 for none"), "{error}");
-    assert!(listen("--test", Bind::Off).await.unwrap().is_none());
-    assert!(listen("--test", Bind::Everywhere(0)).await.unwrap().is_some());
+    assert!(error.contains("another port, or 0 to disable"), "{error}");
+    assert!(listen("--test", Bind::Disabled).await.unwrap().is_none());
+    assert!(listen("--test", Bind::AllAddresses(0)).await.unwrap().is_some());
 }

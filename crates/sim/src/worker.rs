@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::header::CONTENT_TYPE;
-use nodekeeper_checks::{Answer, Net, Packets, Place, Server, Trouble, Url};
+use nodekeeper_checks::{Answer, Environment, Net, NetError, Packets, Server, Url};
 use nodekeeper_core::checks::Assignment;
 use nodekeeper_core::report::{MESSAGE_LIMIT, Report};
 use serde_json::Value;
@@ -107,16 +107,16 @@ impl PodNetwork {
         sleep(self.latency).await;
     }
 
-    fn lookup(&self, name: &str) -> Result<Vec<IpAddr>, Trouble> {
-        network::lookup(&self.cluster, name).map(|address| vec![address]).ok_or(Trouble::NxDomain)
+    fn lookup(&self, name: &str) -> Result<Vec<IpAddr>, NetError> {
+        network::lookup(&self.cluster, name).map(|address| vec![address]).ok_or(NetError::NxDomain)
     }
 }
 
 impl Net for PodNetwork {
-    fn place(&self) -> Place {
+    fn environment(&self) -> Environment {
         let address = network::lookup(&self.cluster, "kubernetes.default.svc.cluster.local");
         let api_server = address.map(|address| (address.to_string(), 443));
-        Place {
+        Environment {
             api_server: api_server.ok_or_else(|| "the Service of the API server is missing".to_owned()),
             node: self.node.clone(),
             inside: true,
@@ -127,47 +127,47 @@ impl Net for PodNetwork {
         Duration::from_millis(u64::try_from(self.cluster.clock().now().as_millisecond()).unwrap_or_default())
     }
 
-    async fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, Trouble> {
+    async fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, NetError> {
         self.traverse(Fault::Dns).await;
         self.lookup(name)
     }
 
-    async fn resolve_at(&self, server: Server, name: &str) -> Result<Vec<IpAddr>, Trouble> {
+    async fn resolve_at(&self, server: Server, name: &str) -> Result<Vec<IpAddr>, NetError> {
         if matches!(server, Server::Pod(_)) {
             self.traverse(Fault::Pods).await;
         }
         self.resolve(name).await
     }
 
-    async fn connect(&self, _: &str, _: u16) -> Result<(), Trouble> {
+    async fn connect(&self, _: &str, _: u16) -> Result<(), NetError> {
         self.traverse(Fault::Services).await;
         Ok(())
     }
 
-    async fn connect_pod(&self, _: SocketAddr) -> Result<(), Trouble> {
+    async fn connect_pod(&self, _: SocketAddr) -> Result<(), NetError> {
         self.traverse(Fault::Pods).await;
         Ok(())
     }
 
-    async fn api(&self, path: &str, body: Option<&Value>) -> Result<Answer, Trouble> {
+    async fn api(&self, path: &str, body: Option<&Value>) -> Result<Answer, NetError> {
         self.traverse(Fault::Services).await;
         let method = if body.is_some() { "POST" } else { "GET" };
         let request =
             http::Request::builder().method(method).uri(path).header(CONTENT_TYPE, "application/json");
         let body = body.map(|b| Bytes::from(b.to_string())).unwrap_or_default();
-        let request = request.body(body).map_err(|e| Trouble::BadAnswer(e.to_string()))?;
+        let request = request.body(body).map_err(|e| NetError::BadAnswer(e.to_string()))?;
         let (status, body) = match server::answer(&self.cluster, &self.user, &request, None) {
             api::Answer::Document(status, body) => (status, server::bytes_of(&body).into()),
             api::Answer::Plain(status, _) => (status, Vec::new()),
             api::Answer::Events(..) => {
-                return Err(Trouble::BadAnswer("an unexpected watch".into()));
+                return Err(NetError::BadAnswer("an unexpected watch".into()));
             }
         };
         let date = self.cluster.clock().now().strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
         Ok(Answer { status: status.as_u16(), date: Some(date), body })
     }
 
-    async fn bulk(&self, packets: Packets, _: usize) -> Result<(), Trouble> {
+    async fn bulk(&self, packets: Packets, _: usize) -> Result<(), NetError> {
         if packets == Packets::Full {
             self.traverse(Fault::LargePackets).await;
         }
@@ -176,11 +176,11 @@ impl Net for PodNetwork {
     }
 
     /// Only Services have addresses, and none serves HTTP.
-    async fn get(&self, url: &Url, _: Option<&str>) -> Result<u16, Trouble> {
+    async fn get(&self, url: &Url, _: Option<&str>) -> Result<u16, NetError> {
         if url.host.parse::<IpAddr>().is_err() {
             self.resolve(&url.host).await?;
         }
         self.traverse(Fault::Services).await;
-        Err(Trouble::Refused)
+        Err(NetError::Refused)
     }
 }

@@ -59,7 +59,7 @@ impl Simulated {
 /// Runs the real checks in a simulated network that depends on the node's [`WorkerBehaviour`].
 struct ScriptedWorkers(WorkerBehaviours);
 
-impl Runner for ScriptedWorkers {
+impl ContainerRuntime for ScriptedWorkers {
     fn has_image(&self, container: &Value) -> bool {
         Workers.has_image(container)
     }

@@ -285,7 +285,7 @@ fn f17_the_controller_is_restricted_and_probed() -> Result<()> {
 #[test]
 fn allowed_gate_features_become_flags() -> Result<()> {
     let worker = json!({"pullSecrets": ["s"], "allowed": {"serviceAccounts": ["a"], "hostPaths": ["/p"], "privileged": true}});
-    let metrics = json!({"enabled": false, "perNode": false, "seedNames": true});
+    let metrics = json!({"enabled": false, "perNode": false, "compatNames": true});
     let Some(objects) = rendered(&json!({"worker": worker, "metrics": metrics}))? else { return Ok(()) };
     let arguments = words(&container(&objects)?["args"]);
     for flag in [
@@ -295,7 +295,7 @@ fn allowed_gate_features_become_flags() -> Result<()> {
         "--worker-allow-privileged",
         "--metrics-bind-address=0",
         "--metrics-per-node=false",
-        "--metrics-seed-names=true",
+        "--metrics-compat-names=true",
     ] {
         assert!(arguments.contains(flag), "no {flag} in {arguments}");
     }
@@ -306,15 +306,15 @@ fn allowed_gate_features_become_flags() -> Result<()> {
 fn compat_metric_names_follow_their_value() -> Result<()> {
     for config in [json!({}), json!({"worker": {}})] {
         for (value, wanted) in [
-            (json!(true), Some("--metrics-seed-names=true")),
-            (json!(false), Some("--metrics-seed-names=false")),
+            (json!(true), Some("--metrics-compat-names=true")),
+            (json!(false), Some("--metrics-compat-names=false")),
             (Value::Null, None),
         ] {
-            let values = json!({"config": config, "metrics": {"seedNames": value}});
+            let values = json!({"config": config, "metrics": {"compatNames": value}});
             let Some(objects) = rendered(&values)? else { return Ok(()) };
             let arguments = container(&objects)?["args"].as_array().context("no arguments")?;
             let mut arguments = arguments.iter().filter_map(Value::as_str);
-            assert_eq!(arguments.find(|flag| flag.contains("seed-names")), wanted, "{values}");
+            assert_eq!(arguments.find(|flag| flag.contains("compat-names")), wanted, "{values}");
         }
     }
     Ok(())

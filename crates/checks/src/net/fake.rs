@@ -6,17 +6,17 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::{Answer, Net, Packets, Place, Server, Trouble};
+use super::{Answer, Environment, Net, NetError, Packets, Server};
 use crate::url::Url;
 
 /// What comes back; nothing ever, where there is none.
-pub(crate) type Reply<T> = Option<Result<T, Trouble>>;
+pub(crate) type Reply<T> = Option<Result<T, NetError>>;
 type Boxed<'a, I, O> = Box<dyn Fn(I) -> O + Send + Sync + 'a>;
 type OnApi<'a> = Box<dyn Fn(&str, Option<&Value>) -> (u16, Value) + Send + Sync + 'a>;
 
 /// Names, connections and large answers take a second, requests to the API server half of one.
 pub(crate) struct Fake<'a> {
-    pub(crate) place: Place,
+    pub(crate) environment: Environment,
     pub(crate) date: Option<String>,
     pub(crate) clock: Duration,
     resolve: Boxed<'a, String, Reply<Vec<IpAddr>>>,
@@ -32,7 +32,11 @@ impl<'a> Fake<'a> {
     /// All is well: every name has an address, a Service two ready endpoints on other nodes.
     pub(crate) fn new() -> Self {
         Self {
-            place: Place { api_server: Ok(("10.96.0.1".into(), 443)), node: "here".into(), inside: true },
+            environment: Environment {
+                api_server: Ok(("10.96.0.1".into(), 443)),
+                node: "here".into(),
+                inside: true,
+            },
             date: None,
             clock: Duration::ZERO,
             resolve: Box::new(|_| Some(Ok(vec![Ipv4Addr::LOCALHOST.into()]))),
@@ -46,8 +50,9 @@ impl<'a> Fake<'a> {
     }
 
     pub(crate) fn outside() -> Self {
-        let place = Place { api_server: Err("no cluster here".into()), node: String::new(), inside: false };
-        Self { place, ..Self::new() }
+        let environment =
+            Environment { api_server: Err("no cluster here".into()), node: String::new(), inside: false };
+        Self { environment, ..Self::new() }
     }
 
     pub(crate) fn on_resolve(self, does: impl Fn(String) -> Reply<Vec<IpAddr>> + Send + Sync + 'a) -> Self {
@@ -93,7 +98,7 @@ pub(crate) fn answer(endpoints: &[(&str, &str, &str)]) -> Value {
         "items": [{"endpoints": endpoints.iter().map(endpoint).collect::<Vec<_>>(), "ports": ports}]})
 }
 
-async fn after_a_second<T>(reply: Reply<T>) -> Result<T, Trouble> {
+async fn after_a_second<T>(reply: Reply<T>) -> Result<T, NetError> {
     sleep(Duration::from_secs(1)).await;
     match reply {
         Some(reply) => reply,
@@ -102,41 +107,41 @@ async fn after_a_second<T>(reply: Reply<T>) -> Result<T, Trouble> {
 }
 
 impl Net for Fake<'_> {
-    fn place(&self) -> Place {
-        self.place.clone()
+    fn environment(&self) -> Environment {
+        self.environment.clone()
     }
 
     fn clock(&self) -> Duration {
         self.clock
     }
 
-    async fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, Trouble> {
+    async fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, NetError> {
         after_a_second((self.resolve)(name.to_owned())).await
     }
 
-    async fn resolve_at(&self, server: Server, _: &str) -> Result<Vec<IpAddr>, Trouble> {
+    async fn resolve_at(&self, server: Server, _: &str) -> Result<Vec<IpAddr>, NetError> {
         after_a_second((self.resolve_at)(server)).await
     }
 
-    async fn connect(&self, host: &str, port: u16) -> Result<(), Trouble> {
+    async fn connect(&self, host: &str, port: u16) -> Result<(), NetError> {
         after_a_second((self.connect)((host.to_owned(), port))).await
     }
 
-    async fn connect_pod(&self, pod: SocketAddr) -> Result<(), Trouble> {
+    async fn connect_pod(&self, pod: SocketAddr) -> Result<(), NetError> {
         after_a_second((self.pods)(pod)).await
     }
 
-    async fn api(&self, path: &str, body: Option<&Value>) -> Result<Answer, Trouble> {
+    async fn api(&self, path: &str, body: Option<&Value>) -> Result<Answer, NetError> {
         sleep(Duration::from_millis(500)).await;
         let (status, body) = (self.api)(path, body);
         Ok(Answer { status, date: self.date.clone(), body: body.to_string().into_bytes() })
     }
 
-    async fn bulk(&self, packets: Packets, _: usize) -> Result<(), Trouble> {
+    async fn bulk(&self, packets: Packets, _: usize) -> Result<(), NetError> {
         after_a_second((self.bulk)(packets)).await
     }
 
-    async fn get(&self, url: &Url, _: Option<&str>) -> Result<u16, Trouble> {
+    async fn get(&self, url: &Url, _: Option<&str>) -> Result<u16, NetError> {
         after_a_second((self.get)(url.clone())).await
     }
 }

@@ -17,7 +17,7 @@ use super::access::Access;
 use super::http::{self, Connection, WHO, broken};
 use super::tls;
 use crate::api::WHO_AM_I;
-use crate::net::{Answer, Packets, Trouble};
+use crate::net::{Answer, NetError, Packets};
 use crate::plan::join;
 
 /// More than a page of the largest `EndpointSlices`; past it something else is answering.
@@ -68,11 +68,11 @@ impl Client {
         path: &str,
         body: Option<&Value>,
         addresses: impl FnOnce() -> F,
-    ) -> Result<Answer, Trouble>
+    ) -> Result<Answer, NetError>
     where
-        F: Future<Output = Result<Vec<IpAddr>, Trouble>>,
+        F: Future<Output = Result<Vec<IpAddr>, NetError>>,
     {
-        let request = self.request(path, body).map_err(|e| Trouble::NoClient(e.to_string()))?;
+        let request = self.request(path, body).map_err(|e| NetError::NoClient(e.to_string()))?;
         let mut connection = match self.free_connection() {
             Some(connection) => connection,
             None => self.open(&addresses().await?, Packets::Full).await?,
@@ -89,13 +89,13 @@ impl Client {
         addresses: &[IpAddr],
         packets: Packets,
         bytes: usize,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), NetError> {
         let padding = json!({"nodekeeper.dev/padding": "x".repeat(bytes)});
         let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview",
             "metadata": {"annotations": padding}});
         let mut connection = self.open(addresses, packets).await?;
         for (path, body) in [(WHO_AM_I, Some(&review)), (LARGE, None)] {
-            let request = self.request(path, body).map_err(|e| Trouble::NoClient(e.to_string()))?;
+            let request = self.request(path, body).map_err(|e| NetError::NoClient(e.to_string()))?;
             let response = connection.send_request(request).await.map_err(|e| broken(&e))?;
             read(response).await?;
             connection.ready().await.map_err(|e| broken(&e))?;
@@ -124,16 +124,16 @@ impl Client {
         Some(idle.swap_remove(ready))
     }
 
-    async fn open(&self, addresses: &[IpAddr], packets: Packets) -> Result<Connection, Trouble> {
+    async fn open(&self, addresses: &[IpAddr], packets: Packets) -> Result<Connection, NetError> {
         let stream = super::dial(addresses, self.port, packets).await?;
         http::over_tls(stream, &self.tls, self.name.clone()).await
     }
 }
 
-async fn read(response: Response<Incoming>) -> Result<Answer, Trouble> {
+async fn read(response: Response<Incoming>) -> Result<Answer, NetError> {
     let status = response.status().as_u16();
     let date = response.headers().get(DATE).and_then(|date| date.to_str().ok()).map(str::to_owned);
     let body = Limited::new(response.into_body(), LARGEST_ANSWER).collect().await;
-    let body = body.map_err(|e| Trouble::BadAnswer(format!("the answer broke off: {e}")))?.to_bytes();
+    let body = body.map_err(|e| NetError::BadAnswer(format!("the answer broke off: {e}")))?.to_bytes();
     Ok(Answer { status, date, body: body.into() })
 }

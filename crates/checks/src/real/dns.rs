@@ -6,12 +6,12 @@ use std::time::Duration;
 use futures::future::join;
 use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig};
 use hickory_resolver::lookup_ip::LookupIp;
-use hickory_resolver::net::{DnsError, NetError};
+use hickory_resolver::net::{DnsError, NetError as HickoryError};
 use hickory_resolver::proto::op::ResponseCode;
 use hickory_resolver::proto::rr::RecordType;
 
 use super::udp::Sockets;
-use crate::net::Trouble;
+use crate::net::NetError;
 
 /// A lost packet is asked for again after this long, and so often for each name of a search list; then the next of
 /// the list is asked for.
@@ -25,8 +25,8 @@ pub(super) struct Resolver {
 }
 
 impl Resolver {
-    pub(super) fn new(servers: &[SocketAddr]) -> Result<Self, Trouble> {
-        let no_servers = |error: NetError| Trouble::NoServers(error.to_string());
+    pub(super) fn new(servers: &[SocketAddr]) -> Result<Self, NetError> {
+        let no_servers = |error: HickoryError| NetError::NoServers(error.to_string());
         let sockets = Sockets::default();
         let mut builder = if servers.is_empty() {
             hickory_resolver::Resolver::builder(sockets.clone()).map_err(no_servers)?
@@ -47,7 +47,7 @@ impl Resolver {
 
     /// Asks for A and AAAA at once, as every program in a pod does, and waits for both answers: where those of one kind
     /// are lost it does not end, and whoever waits has patience of its own. An address of either kind is enough.
-    pub(super) async fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, Trouble> {
+    pub(super) async fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, NetError> {
         match join(self.ask(name, RecordType::A), self.ask(name, RecordType::AAAA)).await {
             (Ok(four), Ok(six)) => Ok([four, six].concat()),
             (Ok(found), Err(_)) | (Err(_), Ok(found)) => Ok(found),
@@ -55,16 +55,16 @@ impl Resolver {
         }
     }
 
-    async fn ask(&self, name: &str, kind: RecordType) -> Result<Vec<IpAddr>, Trouble> {
+    async fn ask(&self, name: &str, kind: RecordType) -> Result<Vec<IpAddr>, NetError> {
         loop {
             match self.resolver.lookup(name, kind).await {
                 Ok(found) => return Ok(LookupIp::from(found).iter().collect()),
-                Err(NetError::Timeout) => {}
+                Err(HickoryError::Timeout) => {}
                 // So the resolver calls it if no server could be sent to or one said that nobody listens.
-                Err(error @ NetError::NoConnections) => {
-                    return Err(self.sockets.last().unwrap_or_else(|| trouble(&error)));
+                Err(error @ HickoryError::NoConnections) => {
+                    return Err(self.sockets.last().unwrap_or_else(|| net_error(&error)));
                 }
-                Err(error) => return Err(trouble(&error)),
+                Err(error) => return Err(net_error(&error)),
             }
         }
     }
@@ -78,25 +78,25 @@ fn both_ways(server: SocketAddr) -> NameServerConfig {
     NameServerConfig::new(server.ip(), true, ways)
 }
 
-fn trouble(error: &NetError) -> Trouble {
+fn net_error(error: &HickoryError) -> NetError {
     match error {
-        NetError::Dns(DnsError::ResponseCode(code)) => of_code(*code),
-        NetError::Dns(DnsError::NoRecordsFound(none)) => match none.response_code {
-            ResponseCode::NoError => Trouble::NoAddress,
+        HickoryError::Dns(DnsError::ResponseCode(code)) => of_code(*code),
+        HickoryError::Dns(DnsError::NoRecordsFound(none)) => match none.response_code {
+            ResponseCode::NoError => NetError::NoAddress,
             code => of_code(code),
         },
-        NetError::Timeout => Trouble::Timeout,
-        NetError::Io(error) => super::trouble(error),
-        NetError::NoConnections => Trouble::NoServers(error.to_string()),
-        other => Trouble::BadAnswer(other.to_string()),
+        HickoryError::Timeout => NetError::Timeout,
+        HickoryError::Io(error) => super::net_error(error),
+        HickoryError::NoConnections => NetError::NoServers(error.to_string()),
+        other => NetError::BadAnswer(other.to_string()),
     }
 }
 
-fn of_code(code: ResponseCode) -> Trouble {
+fn of_code(code: ResponseCode) -> NetError {
     match code {
-        ResponseCode::NXDomain => Trouble::NxDomain,
-        ResponseCode::ServFail => Trouble::ServFail,
-        ResponseCode::Refused => Trouble::Declined,
-        other => Trouble::BadAnswer(format!("the DNS server answers {other}")),
+        ResponseCode::NXDomain => NetError::NxDomain,
+        ResponseCode::ServFail => NetError::ServFail,
+        ResponseCode::Refused => NetError::Declined,
+        other => NetError::BadAnswer(format!("the DNS server answers {other}")),
     }
 }

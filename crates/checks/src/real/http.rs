@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::net::Trouble;
+use crate::net::NetError;
 use crate::url::Url;
 
 pub(super) const WHO: &str = concat!("nodekeeper-worker/", env!("CARGO_PKG_VERSION"));
@@ -24,13 +24,13 @@ pub(super) async fn over_tls(
     stream: TcpStream,
     tls: &TlsConnector,
     name: ServerName<'static>,
-) -> Result<Connection, Trouble> {
+) -> Result<Connection, NetError> {
     speak(tls.connect(name, stream).await.map_err(|e| not_trusted(&e))?).await
 }
 
 pub(super) async fn speak(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-) -> Result<Connection, Trouble> {
+) -> Result<Connection, NetError> {
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|e| broken(&e))?;
     // Its errors reach whoever waits for an answer on it.
     tokio::spawn(connection);
@@ -38,32 +38,32 @@ pub(super) async fn speak(
 }
 
 /// The status that is answered; what comes after it is not waited for.
-pub(super) async fn get(mut connection: Connection, url: &Url) -> Result<u16, Trouble> {
+pub(super) async fn get(mut connection: Connection, url: &Url) -> Result<u16, NetError> {
     let request = Request::builder()
         .uri(&url.path)
         .header(HOST, url.authority())
         .header(ACCEPT, "*/*")
         .header(USER_AGENT, WHO)
         .body(Full::default());
-    let request = request.map_err(|e| Trouble::NoClient(e.to_string()))?;
+    let request = request.map_err(|e| NetError::NoClient(e.to_string()))?;
     let response = connection.send_request(request).await.map_err(|e| broken(&e))?;
     Ok(response.status().as_u16())
 }
 
-fn not_trusted(error: &io::Error) -> Trouble {
+fn not_trusted(error: &io::Error) -> NetError {
     match error.kind() {
-        io::ErrorKind::InvalidData => Trouble::Tls(error.to_string()),
+        io::ErrorKind::InvalidData => NetError::Tls(error.to_string()),
         io::ErrorKind::UnexpectedEof => {
-            Trouble::Tls("the other side hung up during the TLS handshake".into())
+            NetError::Tls("the other side hung up during the TLS handshake".into())
         }
-        _ => super::trouble(error),
+        _ => super::net_error(error),
     }
 }
 
-pub(super) fn broken(error: &hyper::Error) -> Trouble {
+pub(super) fn broken(error: &hyper::Error) -> NetError {
     if error.is_parse() {
-        Trouble::BadAnswer(format!("that does not speak HTTP: {error}"))
+        NetError::BadAnswer(format!("that does not speak HTTP: {error}"))
     } else {
-        Trouble::Unreachable(format!("the connection broke: {error}"))
+        NetError::Unreachable(format!("the connection broke: {error}"))
     }
 }

@@ -19,7 +19,7 @@ use socket2::SockRef;
 use tokio::net::{TcpSocket, TcpStream};
 
 use self::access::Access;
-use crate::net::{Answer, Net, Packets, Place, Server, Trouble};
+use crate::net::{Answer, Environment, Net, NetError, Packets, Server};
 use crate::url::Url;
 
 /// Segments of this size are small enough for every path; so RFC 9293 has it where nobody says anything.
@@ -61,9 +61,9 @@ impl Credentials {
 
 /// The network as it is. What cannot be set up is told by the checks that need it, so that the others still run.
 pub struct Real {
-    resolver: Result<dns::Resolver, Trouble>,
-    client: Result<api::Client, Trouble>,
-    place: Place,
+    resolver: Result<dns::Resolver, NetError>,
+    client: Result<api::Client, NetError>,
+    environment: Environment,
     authority: Option<Vec<u8>>,
     trusted_file: Option<PathBuf>,
     pods_at: Option<SocketAddr>,
@@ -74,7 +74,7 @@ impl Real {
     #[must_use]
     pub fn new(options: &Options) -> Self {
         let access = Access::find(options);
-        let place = Place {
+        let environment = Environment {
             api_server: access.as_ref().map(|it| (it.host.clone(), it.port)).map_err(Clone::clone),
             node: options.node.clone(),
             inside: options.api_server.is_some() || !options.dns_servers.is_empty(),
@@ -82,14 +82,14 @@ impl Real {
         Self {
             resolver: dns::Resolver::new(&options.dns_servers),
             authority: access.as_ref().ok().and_then(|it| it.authority.clone().ok()),
-            client: access.and_then(api::Client::new).map_err(Trouble::NoClient),
-            place,
+            client: access.and_then(api::Client::new).map_err(NetError::NoClient),
+            environment,
             trusted_file: options.trusted_file.clone(),
             pods_at: options.pods_at,
         }
     }
 
-    async fn addresses(&self, host: &str) -> Result<Vec<IpAddr>, Trouble> {
+    async fn addresses(&self, host: &str) -> Result<Vec<IpAddr>, NetError> {
         match host.parse() {
             Ok(address) => Ok(vec![address]),
             Err(_) => self.resolve(host).await,
@@ -98,30 +98,30 @@ impl Real {
 
     /// Trusts the cluster's authority, those of the machine and those in a file. Read when they are needed: most
     /// workers have no URL to get.
-    fn trusting(&self, ca_file: Option<&str>) -> Result<tokio_rustls::TlsConnector, Trouble> {
+    fn trusting(&self, ca_file: Option<&str>) -> Result<tokio_rustls::TlsConnector, NetError> {
         let named = ca_file.map(|file| tls::read(file.as_ref(), "the authorities", "caFile")).transpose();
-        let named = named.map_err(Trouble::NoClient)?;
+        let named = named.map_err(NetError::NoClient)?;
         let trusted = self.trusted_file.as_ref().and_then(|file| std::fs::read(file).ok());
         let all: Vec<&[u8]> =
             [&self.authority, &trusted, &named].into_iter().flatten().map(Vec::as_slice).collect();
-        tls::connector(&all, None).map_err(Trouble::NoClient)
+        tls::connector(&all, None).map_err(NetError::NoClient)
     }
 }
 
 impl Net for Real {
-    fn place(&self) -> Place {
-        self.place.clone()
+    fn environment(&self) -> Environment {
+        self.environment.clone()
     }
 
     fn clock(&self) -> Duration {
         SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
     }
 
-    async fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, Trouble> {
+    async fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, NetError> {
         self.resolver.as_ref().map_err(Clone::clone)?.resolve(name).await
     }
 
-    async fn resolve_at(&self, server: Server, name: &str) -> Result<Vec<IpAddr>, Trouble> {
+    async fn resolve_at(&self, server: Server, name: &str) -> Result<Vec<IpAddr>, NetError> {
         let server = match server {
             Server::At(server) => server,
             Server::Pod(pod) => self.pods_at.unwrap_or(pod),
@@ -129,35 +129,35 @@ impl Net for Real {
         dns::Resolver::new(&[server])?.resolve(name).await
     }
 
-    async fn connect(&self, host: &str, port: u16) -> Result<(), Trouble> {
+    async fn connect(&self, host: &str, port: u16) -> Result<(), NetError> {
         let addresses = self.addresses(host).await?;
         dial(&addresses, port, Packets::Full).await.map(drop)
     }
 
-    async fn connect_pod(&self, pod: SocketAddr) -> Result<(), Trouble> {
+    async fn connect_pod(&self, pod: SocketAddr) -> Result<(), NetError> {
         let pod = self.pods_at.unwrap_or(pod);
         dial(&[pod.ip()], pod.port(), Packets::Full).await.map(drop)
     }
 
-    async fn api(&self, path: &str, body: Option<&Value>) -> Result<Answer, Trouble> {
+    async fn api(&self, path: &str, body: Option<&Value>) -> Result<Answer, NetError> {
         let client = self.client.as_ref().map_err(Clone::clone)?;
         client.send(path, body, || async { self.addresses(client.host()).await }).await
     }
 
-    async fn bulk(&self, packets: Packets, bytes: usize) -> Result<(), Trouble> {
+    async fn bulk(&self, packets: Packets, bytes: usize) -> Result<(), NetError> {
         let client = self.client.as_ref().map_err(Clone::clone)?;
         let addresses = self.addresses(client.host()).await?;
         client.bulk(&addresses, packets, bytes).await
     }
 
-    async fn get(&self, url: &Url, ca_file: Option<&str>) -> Result<u16, Trouble> {
+    async fn get(&self, url: &Url, ca_file: Option<&str>) -> Result<u16, NetError> {
         let tls = if url.tls { Some(self.trusting(ca_file)?) } else { None };
         let addresses = self.addresses(&url.host).await?;
         let stream = dial(&addresses, url.port, Packets::Full).await?;
         let connection = match tls {
             Some(tls) => {
                 let name = ServerName::try_from(url.host.clone());
-                let name = name.map_err(|e| Trouble::Tls(format!("{:?}: {e}", url.host)))?;
+                let name = name.map_err(|e| NetError::Tls(format!("{:?}: {e}", url.host)))?;
                 http::over_tls(stream, &tls, name).await?
             }
             None => http::speak(stream).await?,
@@ -167,12 +167,12 @@ impl Net for Real {
 }
 
 /// Connects to the first address that takes it.
-async fn dial(addresses: &[IpAddr], port: u16, packets: Packets) -> Result<TcpStream, Trouble> {
-    let mut last = Trouble::NoAddress;
+async fn dial(addresses: &[IpAddr], port: u16, packets: Packets) -> Result<TcpStream, NetError> {
+    let mut last = NetError::NoAddress;
     for address in addresses {
         match open(SocketAddr::new(*address, port), packets).await {
             Ok(stream) => return Ok(stream),
-            Err(error) => last = trouble(&error),
+            Err(error) => last = net_error(&error),
         }
     }
     Err(last)
@@ -189,10 +189,10 @@ async fn open(address: SocketAddr, packets: Packets) -> io::Result<TcpStream> {
     socket.connect(address).await
 }
 
-fn trouble(error: &io::Error) -> Trouble {
+fn net_error(error: &io::Error) -> NetError {
     match error.kind() {
-        io::ErrorKind::ConnectionRefused => Trouble::Refused,
-        io::ErrorKind::TimedOut => Trouble::Timeout,
-        _ => Trouble::Unreachable(error.to_string()),
+        io::ErrorKind::ConnectionRefused => NetError::Refused,
+        io::ErrorKind::TimedOut => NetError::Timeout,
+        _ => NetError::Unreachable(error.to_string()),
     }
 }

@@ -13,7 +13,7 @@ use hickory_resolver::net::runtime::{DnsUdpSocket, RuntimeProvider, TokioRuntime
 use tokio::io::{Interest, ReadBuf};
 use tokio::net::UdpSocket;
 
-use crate::net::Trouble;
+use crate::net::NetError;
 
 type Made<T> = Pin<Box<dyn Send + Future<Output = io::Result<T>>>>;
 
@@ -21,17 +21,17 @@ type Made<T> = Pin<Box<dyn Send + Future<Output = io::Result<T>>>>;
 #[derive(Clone, Default)]
 pub(super) struct Sockets {
     tokio: TokioRuntimeProvider,
-    last: Arc<Mutex<Option<Trouble>>>,
+    last: Arc<Mutex<Option<NetError>>>,
 }
 
 impl Sockets {
-    pub(super) fn last(&self) -> Option<Trouble> {
+    pub(super) fn last(&self) -> Option<NetError> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn note<T>(&self, result: io::Result<T>) -> io::Result<T> {
         if let Err(error) = &result {
-            *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(super::trouble(error));
+            *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(super::net_error(error));
         }
         result
     }

@@ -9,7 +9,7 @@ use std::net::Ipv4Addr;
 fn good() -> Fake<'static> {
     Fake::new().on_resolve(|name| match name.as_str() {
         "none." => Some(Ok(vec![])),
-        "missing." => Some(Err(Trouble::NxDomain)),
+        "missing." => Some(Err(NetError::NxDomain)),
         name => (!name.starts_with("slow")).then(|| Ok(vec![Ipv4Addr::LOCALHOST.into()])),
     })
 }
@@ -68,7 +68,7 @@ async fn names_without_addresses_fail() {
 async fn a_refused_connection_fails() {
     let tcp = Some(Tcp { targets: vec!["[fd00::1]:81".into(), "a.test:80".into()] });
     let assignment = Assignment { checks: Checks { tcp, ..Checks::default() }, ..Assignment::default() };
-    let net = good().on_connect(|(_, port)| Some(if port == 81 { Err(Trouble::Refused) } else { Ok(()) }));
+    let net = good().on_connect(|(_, port)| Some(if port == 81 { Err(NetError::Refused) } else { Ok(()) }));
     let report = run(&net, &assignment).await;
     assert_eq!(
         told(&report),
@@ -90,7 +90,7 @@ async fn outside_a_cluster_what_needs_one_is_skipped() {
 async fn a_laptop_that_knows_a_cluster_does_not_look_for_its_pods() {
     use Outcome::{Passed, Skipped};
     let mut net = Fake::new();
-    net.place.inside = false;
+    net.environment.inside = false;
     let report = run(&net, &Assignment::default()).await;
     let outcomes: Vec<_> = report.checks.iter().map(|c| c.outcome).collect();
     assert_eq!(outcomes, [Skipped, Passed, Passed, Passed, Passed, Skipped, Passed]);

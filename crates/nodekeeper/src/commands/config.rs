@@ -1,4 +1,4 @@
-//! `nodekeeper config check`: what a configuration file means, without a cluster.
+//! `nodekeeper config check`: validates a configuration file without a cluster.
 
 use std::io::{Read as _, Write as _};
 use std::path::Path;
@@ -10,24 +10,24 @@ use nodekeeper_operator::config::{File, Loaded, Problem, load};
 
 use crate::args::Check;
 
-/// Why there is no configuration.
+/// Why a configuration file cannot be used.
 #[derive(Debug)]
-pub enum Unusable {
-    /// A file could not be read.
-    Unread(anyhow::Error),
-    /// Lines that say where, what and how to mend it.
-    Wrong(Vec<String>),
+pub enum ConfigError {
+    /// A file cannot be read.
+    Unreadable(anyhow::Error),
+    /// One line per error, with file and line number.
+    Invalid(Vec<String>),
 }
 
-/// Says what is wrong, what should be known, and what comes of it.
-pub fn run(told: &Check) -> ExitCode {
-    let loaded = match read(&told.file, told.worker_config.as_deref()) {
+/// Prints errors, warnings and, on request, the resulting objects.
+pub fn run(flags: &Check) -> ExitCode {
+    let loaded = match read(&flags.file, flags.worker_config.as_deref()) {
         Ok(loaded) => loaded,
-        Err(Unusable::Unread(error)) => {
+        Err(ConfigError::Unreadable(error)) => {
             eprintln!("error: {error:#}");
             return ExitCode::FAILURE;
         }
-        Err(Unusable::Wrong(lines)) => {
+        Err(ConfigError::Invalid(lines)) => {
             for line in lines {
                 eprintln!("{line}");
             }
@@ -40,7 +40,7 @@ pub fn run(told: &Check) -> ExitCode {
     for hint in &loaded.hints {
         eprintln!("hint: {hint}");
     }
-    match say(told, &loaded) {
+    match print(flags, &loaded) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -49,9 +49,9 @@ pub fn run(told: &Check) -> ExitCode {
     }
 }
 
-fn say(told: &Check, loaded: &Loaded) -> Result<()> {
+fn print(flags: &Check, loaded: &Loaded) -> Result<()> {
     let mut out = std::io::stdout();
-    if told.print {
+    if flags.print {
         let gate = NodeGate::new("config", loaded.gate.clone());
         write!(out, "{}", serde_saphyr::to_string(&gate)?)?;
         if let Some(policy) = &loaded.policy {
@@ -59,16 +59,16 @@ fn say(told: &Check, loaded: &Loaded) -> Result<()> {
             write!(out, "---\n{}", serde_saphyr::to_string(&policy)?)?;
         }
     } else {
-        writeln!(out, "{}: a controller takes it; --print shows what comes of it", told.file.display())?;
+        writeln!(out, "{}: valid; --print shows the resulting objects", flags.file.display())?;
     }
     Ok(())
 }
 
-/// Reads the files, `-` being standard input.
-pub fn read(config: &Path, worker: Option<&Path>) -> Result<Loaded, Unusable> {
-    let text = text_of(config).map_err(Unusable::Unread)?;
-    let of_worker = worker.map(text_of).transpose().map_err(Unusable::Unread)?;
-    load(&text, of_worker.as_deref()).map_err(|problems| {
+/// Reads and validates the files; `-` is standard input.
+pub fn read(config: &Path, worker: Option<&Path>) -> Result<Loaded, ConfigError> {
+    let text = read_text(config).map_err(ConfigError::Unreadable)?;
+    let worker_text = worker.map(read_text).transpose().map_err(ConfigError::Unreadable)?;
+    load(&text, worker_text.as_deref()).map_err(|problems| {
         let line = |problem: &Problem| {
             let file = match problem.file {
                 File::Config => config,
@@ -76,11 +76,11 @@ pub fn read(config: &Path, worker: Option<&Path>) -> Result<Loaded, Unusable> {
             };
             format!("{}:{}: {problem}", file.display(), problem.line)
         };
-        Unusable::Wrong(problems.iter().map(line).collect())
+        ConfigError::Invalid(problems.iter().map(line).collect())
     })
 }
 
-fn text_of(path: &Path) -> Result<String> {
+fn read_text(path: &Path) -> Result<String> {
     if path == Path::new("-") {
         let mut text = String::new();
         std::io::stdin().read_to_string(&mut text).context("cannot read standard input")?;

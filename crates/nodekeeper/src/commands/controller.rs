@@ -1,4 +1,4 @@
-//! Edge: `nodekeeper controller` joins the machine to the controller: signals, clock, environment, logs.
+//! Edge: `nodekeeper controller` sets up signals, clock, logging and HTTP, and runs the controller.
 
 use std::sync::Arc;
 
@@ -8,33 +8,33 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use nodekeeper_core::worker::{Allowed, Template};
 use nodekeeper_operator::clock::Clock;
 use nodekeeper_operator::config::{self, Loaded};
-use nodekeeper_operator::http::{Bind, Door, Pages, listen, serve};
+use nodekeeper_operator::http::{AdminState, Bind, Endpoint, listen, serve};
 use nodekeeper_operator::metrics::{Build, Metrics, Options};
-use nodekeeper_operator::{Settings, counted_client, run as run_controller, telemetry};
+use nodekeeper_operator::{Settings, client_with_metrics, run as run_controller, telemetry};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
 
-use super::config::{Unusable, read};
+use super::config::{ConfigError, read};
 use crate::args::{COMMIT, Controller, DATE, LogFormat};
 
-/// Runs until it is told to stop.
-pub fn run(told: Controller) -> Result<()> {
-    let file = match &told.config {
+/// Runs the controller until SIGTERM or Ctrl-C.
+pub fn run(flags: Controller) -> Result<()> {
+    let file = match &flags.config {
         None => None,
-        Some(config) => Some(match read(config, told.worker_config.as_deref()) {
+        Some(config) => Some(match read(config, flags.worker_config.as_deref()) {
             Ok(loaded) => loaded,
-            Err(Unusable::Unread(error)) => return Err(error),
-            Err(Unusable::Wrong(lines)) => bail!("--config is not taken:\n{}", lines.join("\n")),
+            Err(ConfigError::Unreadable(error)) => return Err(error),
+            Err(ConfigError::Invalid(lines)) => bail!("invalid --config:\n{}", lines.join("\n")),
         }),
     };
-    let settled = settle(told, file)?;
-    telemetry::start(settled.log_format, &settled.log_level)?;
+    let resolved = resolve(flags, file)?;
+    telemetry::init(resolved.log_format, &resolved.log_level)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(control(settled))
+    runtime.block_on(control(resolved))
 }
 
-/// Flags and environment, then the file, then what the documentation says.
-struct Settled {
+/// The effective configuration: flags and environment first, then the file, then defaults.
+struct Resolved {
     settings: Settings,
     kubeconfig: Option<String>,
     log_level: String,
@@ -44,80 +44,80 @@ struct Settled {
     warnings: Vec<String>,
 }
 
-fn settle(told: Controller, file: Option<Loaded>) -> Result<Settled> {
+fn resolve(flags: Controller, file: Option<Loaded>) -> Result<Resolved> {
     let has_file = file.is_some();
     let file = file.unwrap_or_default();
     let template = Template {
-        namespace: told.namespace.or(file.namespace).unwrap_or_else(|| "nodekeeper-system".into()),
-        image: told.worker_image,
-        service_account: told
+        namespace: flags.namespace.or(file.namespace).unwrap_or_else(|| "nodekeeper-system".into()),
+        image: flags.worker_image,
+        service_account: flags
             .worker_service_account
             .or(file.service_account)
             .unwrap_or_else(|| "nodekeeper-worker".into()),
-        priority_class: told.worker_priority_class,
-        pull_secrets: told.worker_pull_secrets,
+        priority_class: flags.worker_priority_class,
+        pull_secrets: flags.worker_pull_secrets,
         allowed: Allowed {
-            service_accounts: told.allow_service_accounts,
-            host_paths: told.allow_host_paths,
-            privileged: told.allow_privileged,
+            service_accounts: flags.allow_service_accounts,
+            host_paths: flags.allow_host_paths,
+            privileged: flags.allow_privileged,
         },
     };
     let seed = fastrand::u64(..);
-    let name = told.identity.unwrap_or_else(host_name);
+    let name = flags.identity.unwrap_or_else(host_name);
     let defaults = Settings::new(template, format!("{name}_{seed:016x}"), seed);
-    let seed_names = told.metrics_seed_names.unwrap_or(has_file);
+    let compat_names = flags.metrics_compat_names.unwrap_or(has_file);
     let settings = Settings {
-        lease: told.lease_name.or(file.lease_name).unwrap_or(defaults.lease),
+        lease: flags.lease_name.or(file.lease_name).unwrap_or(defaults.lease),
         lease_namespace: file.lease_namespace,
-        most_workers: told.max_workers.try_into()?,
-        metrics: Arc::new(metrics(seed_names, told.metrics_per_node.unwrap_or(seed_names))),
+        most_workers: flags.max_workers.try_into()?,
+        metrics: Arc::new(metrics(compat_names, flags.metrics_per_node.unwrap_or(compat_names))),
         gate: has_file.then_some(file.gate),
         policy: file.policy,
         resync: file.sweep,
         ..defaults
     };
-    let told_format = told.log_format.map(|format| match format {
+    let flag_format = flags.log_format.map(|format| match format {
         LogFormat::Json => telemetry::Format::Json,
         LogFormat::Console => telemetry::Format::Console,
     });
-    let of_file = file.log_format.map(|format| match format {
+    let file_format = file.log_format.map(|format| match format {
         config::LogFormat::Json => telemetry::Format::Json,
         config::LogFormat::Console => telemetry::Format::Console,
     });
-    Ok(Settled {
+    Ok(Resolved {
         settings,
         kubeconfig: file.kubeconfig,
-        log_level: told.log_level.or(file.log_level).unwrap_or_else(|| "info".into()),
-        log_format: told_format.or(of_file).unwrap_or(telemetry::Format::Json),
-        metrics: address(told.metrics_bind_address, file.metrics.as_deref(), ":8080")?,
-        probes: address(told.health_probe_bind_address, file.health.as_deref(), ":8081")?,
+        log_level: flags.log_level.or(file.log_level).unwrap_or_else(|| "info".into()),
+        log_format: flag_format.or(file_format).unwrap_or(telemetry::Format::Json),
+        metrics: address(flags.metrics_bind_address, file.metrics.as_deref(), ":8080")?,
+        probes: address(flags.health_probe_bind_address, file.health.as_deref(), ":8081")?,
         warnings: file.warnings,
     })
 }
 
-/// What was typed, what the file says, or what the documentation says.
-fn address(told: Option<Bind>, file: Option<&str>, usual: &str) -> Result<Bind> {
-    match told {
-        Some(told) => Ok(told),
-        None => file.unwrap_or(usual).parse().map_err(anyhow::Error::msg),
+/// The flag wins over the file, the file over the default.
+fn address(flag: Option<Bind>, file: Option<&str>, default: &str) -> Result<Bind> {
+    match flag {
+        Some(bind) => Ok(bind),
+        None => file.unwrap_or(default).parse().map_err(anyhow::Error::msg),
     }
 }
 
-async fn control(settled: Settled) -> Result<()> {
-    for warning in &settled.warnings {
-        warn!(warning, "configuration file");
+async fn control(resolved: Resolved) -> Result<()> {
+    for warning in &resolved.warnings {
+        warn!(warning, "configuration file has a problem");
     }
-    let Settings { template, lease, .. } = &settled.settings;
+    let Settings { template, lease, .. } = &resolved.settings;
     let Template { namespace, image, service_account, .. } = template;
     info!(namespace, worker_image = image, worker_service_account = service_account, lease, "starting");
-    let metrics = settled.settings.metrics.clone();
-    let client = counted_client(cluster(settled.kubeconfig).await?, metrics.clone())
-        .context("cannot make a client for the cluster")?;
-    let pages = Pages { metrics, health: settled.settings.health.clone(), clock: Clock::real() };
-    let probes = listen("--health-probe-bind-address", settled.probes).await?;
-    let numbers = listen("--metrics-bind-address", settled.metrics).await?;
-    for (door, listener) in [(Door::Probes, probes), (Door::Metrics, numbers)] {
-        listener.map(|listener| tokio::spawn(serve(listener, door, pages.clone())));
+    let metrics = resolved.settings.metrics.clone();
+    let client = client_with_metrics(cluster_config(resolved.kubeconfig).await?, metrics.clone())
+        .context("cannot create a client for the cluster")?;
+    let state = AdminState { metrics, health: resolved.settings.health.clone(), clock: Clock::real() };
+    let probes = listen("--health-probe-bind-address", resolved.probes).await?;
+    let metrics = listen("--metrics-bind-address", resolved.metrics).await?;
+    for (endpoint, listener) in [(Endpoint::Probes, probes), (Endpoint::Metrics, metrics)] {
+        listener.map(|listener| tokio::spawn(serve(listener, endpoint, state.clone())));
     }
     let mut terminate = signal(SignalKind::terminate())?;
     let stop = async move {
@@ -127,20 +127,21 @@ async fn control(settled: Settled) -> Result<()> {
             _ = tokio::signal::ctrl_c() => {}
         }
     };
-    run_controller(client, settled.settings, pages.clock, stop).await;
+    run_controller(client, resolved.settings, state.clock, stop).await;
     Ok(())
 }
 
-/// How the cluster is reached: as the environment says, else as the file does, else from inside a pod.
-async fn cluster(kubeconfig: Option<String>) -> Result<Config> {
+/// Finds the API server: `KUBECONFIG`, then the configuration file, then the service account of the pod.
+async fn cluster_config(kubeconfig: Option<String>) -> Result<Config> {
     match kubeconfig.filter(|_| std::env::var_os("KUBECONFIG").is_none()) {
         None => Config::infer()
             .await
-            .context("no cluster to talk to: set KUBECONFIG, or run in a pod with a service account"),
+            .context("no cluster found: set KUBECONFIG, or run in a pod with a service account"),
         Some(path) => {
-            let wrong = || format!("`kubernetes.kubeconfigPath` of the configuration file is {path}");
-            let read = Kubeconfig::read_from(&path).with_context(wrong)?;
-            Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.with_context(wrong)
+            let context =
+                || format!("cannot use `kubernetes.kubeconfigPath` of the configuration file: {path}");
+            let read = Kubeconfig::read_from(&path).with_context(context)?;
+            Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.with_context(context)
         }
     }
 }
@@ -150,8 +151,8 @@ fn host_name() -> String {
     read.map_or_else(|_| "nodekeeper".into(), |name| name.trim().to_owned())
 }
 
-fn metrics(seed_names: bool, per_node: bool) -> Metrics {
-    let metrics = Metrics::new(Options { seed_names, per_node });
-    metrics.build(Build { version: env!("CARGO_PKG_VERSION"), revision: COMMIT, date: DATE });
+fn metrics(compat_names: bool, per_node: bool) -> Metrics {
+    let metrics = Metrics::new(Options { compat_names, per_node });
+    metrics.set_build_info(Build { version: env!("CARGO_PKG_VERSION"), revision: COMMIT, date: DATE });
     metrics
 }

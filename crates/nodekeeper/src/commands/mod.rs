@@ -1,4 +1,4 @@
-//! One file a subcommand. None of them decides anything.
+//! The subcommands, one file each.
 
 pub mod config;
 pub mod controller;

@@ -1,4 +1,4 @@
-//! `nodekeeper reference`: the pages of the documentation that `make generate` writes.
+//! `nodekeeper reference`: prints the pages that `make generate` writes.
 
 use std::io::Write;
 
@@ -8,7 +8,6 @@ use nodekeeper_operator::metrics::Metrics;
 
 use crate::args::{Args, Page};
 
-/// Prints one of them.
 pub fn run(page: Page) -> Result<()> {
     match page {
         Page::Cli => commands(),
@@ -16,13 +15,12 @@ pub fn run(page: Page) -> Result<()> {
     }
 }
 
-/// The help of every command.
 fn commands() -> Result<()> {
     let mut out = std::io::stdout();
     writeln!(out, "<!-- Written by `make generate` from crates/nodekeeper/src/args.rs: do not edit. -->\n")?;
     writeln!(
         out,
-        "# The command line\n\nEvery error names what is wrong and what to do; the exit code is then 1, or 2 for words that are not understood."
+        "# The command line\n\nExit code 1 means an error, 2 an invalid command line or configuration file. Every error says what is wrong and how to fix it."
     )?;
     let mut all = Args::command();
     all.build();
@@ -35,7 +33,7 @@ fn commands() -> Result<()> {
     Ok(())
 }
 
-/// A command, or those below it.
+/// Prints the help of a command, or of its subcommands.
 fn section(out: &mut impl Write, command: &mut clap::Command, name: &str) -> Result<()> {
     if !command.has_subcommands() {
         writeln!(out, "\n## `{name}`\n\n```text\n{}\n```", unstyled(command))?;
@@ -47,7 +45,7 @@ fn section(out: &mut impl Write, command: &mut clap::Command, name: &str) -> Res
     Ok(())
 }
 
-/// Without what the environment of whoever generates it happens to hold, and without blanks at line ends.
+/// Returns the help without values of environment variables and without trailing blanks.
 fn unstyled(command: &mut clap::Command) -> String {
     let command = std::mem::take(command).mut_args(|argument| argument.hide_env_values(true));
     let help = command.term_width(100).render_long_help().to_string();

@@ -88,7 +88,8 @@ impl Shared {
 /// Makes the controllers of one term.
 pub fn build(shared: &Arc<Shared>) -> Vec<Arc<dyn Controller>> {
     shared.caches.forget_unwatched_workers();
-    let fleet: Arc<Mutex<FleetIndex>> = shared.metrics.fleet();
+    let fleet: Arc<Mutex<FleetIndex>> = Arc::default();
+    shared.metrics.set_fleet(fleet.clone());
     let term =
         Arc::new(TermState { fleet, limiter: Mutex::new(WorkerLimiter::new(shared.settings.most_workers)) });
     vec![

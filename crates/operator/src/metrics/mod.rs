@@ -1,15 +1,13 @@
-//! What can be counted about the controller. Its methods say what happened; which numbers change is decided here.
-//!
-//! Three sets: our own, whose series are bounded by gates and checks; the usual ones of controllers; and those of
-//! kube-node-ready, which are served where somebody asks for them. `docs/metrics.md` is written from the same entries.
+//! The metrics of the controller: of Nodekeeper itself, of controller-runtime and client-go, and, on request, of
+//! kube-node-ready. `docs/metrics.md` is generated from the same definitions.
 
-mod book;
+mod compat;
 mod gate;
 mod nodes;
 mod process;
 mod reference;
+mod registry;
 mod runtime;
-mod seed;
 mod series;
 #[cfg(test)]
 mod tests;
@@ -23,72 +21,66 @@ use jiff::Timestamp;
 use nodekeeper_core::fleet::FleetIndex;
 use nodekeeper_core::report::{CheckResult, Outcome as CheckOutcome, Verdict};
 
-use crate::runtime::reconciler::Action;
+use crate::runtime::reconciler::{Action, ReconcileError};
 use crate::runtime::workqueue::QueueStats;
-use book::Book;
+use compat::{Compat, CompatNodes};
 use gate::Gates;
-use nodes::Board;
-pub use nodes::seed_word as state_word;
-use runtime::{CONTROLLER as GATE, Runtime};
-use seed::{ByNode, Seed};
+use nodes::NodeCollector;
+pub use nodes::compat_state;
+use registry::Registry;
+pub use runtime::ReconcileResult;
+use runtime::Runtime;
 use series::Series;
 pub use text::Format;
 
-/// What is served.
+/// The name of the gate controller. The metrics of kube-node-ready, which has one controller, are those of this one.
+pub const GATE: &str = "gate";
+
+/// Which optional metrics are served.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// The names of kube-node-ready too.
-    pub seed_names: bool,
-    /// Also what has a series for each node.
+    /// Serve metrics under the names of kube-node-ready.
+    pub compat_names: bool,
+    /// Serve metrics that have series for each node.
     pub per_node: bool,
 }
 
-/// What was built, as `build_info` says it.
+/// The labels of `nodekeeper_build_info` and `kube_node_ready_build_info`.
 #[derive(Clone, Copy, Debug)]
 pub struct Build<'a> {
-    /// Of the release.
     pub version: &'a str,
-    /// The commit.
     pub revision: &'a str,
-    /// The day.
     pub date: &'a str,
 }
 
 /// A worker that ended.
 #[derive(Clone, Copy, Debug)]
-pub struct Ended<'a> {
-    /// Whose it was.
+pub struct FinishedWorker<'a> {
     pub node: &'a str,
-    /// For which gate.
     pub gate: &'a str,
-    /// What it is worth.
     pub verdict: Verdict,
-    /// From when its pod was first seen to its end.
-    pub took: Duration,
-    /// What it reported; nothing if it said nothing.
+    /// The time from when its pod was first seen to its end.
+    pub duration: Duration,
+    /// Empty if there is no report.
     pub checks: &'a [CheckResult],
 }
 
-/// What could not be done, in the words of the seed.
+/// The error types of `kube_node_ready_controller_reconciliation_errors_total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
-    /// A node could not be read.
+pub enum NodeError {
     ReadNode,
-    /// A worker could not be made.
-    StartWorker,
-    /// A node could not be written.
-    WriteNode,
-    /// A node used its attempts up.
-    GaveUp,
+    CreateWorker,
+    PatchNode,
+    AttemptsExhausted,
 }
 
-/// All numbers of one process.
+/// All metrics of one process.
 pub struct Metrics {
-    book: Book,
-    board: Board,
+    registry: Registry,
+    nodes: NodeCollector,
     gates: Gates,
     runtime: Runtime,
-    seed: Seed,
+    compat: Compat,
 }
 
 impl Default for Metrics {
@@ -98,140 +90,145 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Nothing has happened yet.
     #[must_use]
     pub fn new(options: Options) -> Self {
-        let mut book = Book::new(options);
-        let gates = Gates::new(&mut book);
-        let runtime = Runtime::new(&mut book);
-        let seed = Seed::new(&mut book);
-        let board = Board::new(&mut book);
-        process::Process::enter(&mut book);
+        let mut registry = Registry::new(options);
+        let gates = Gates::new(&mut registry);
+        let runtime = Runtime::new(&mut registry);
+        let compat = Compat::new(&mut registry);
+        let nodes = NodeCollector::new(&mut registry);
+        process::Process::register(&mut registry);
         for status in ["running", "succeeded", "failed"] {
-            seed.worker_pods.start(&[status]);
+            compat.worker_pods.init(&[status]);
         }
-        Self { book, board, gates, runtime, seed }
+        Self { registry, nodes, gates, runtime, compat }
     }
 
-    /// All of it, as a scrape wants it.
+    /// Returns the response to a scrape.
     ///
     /// # Errors
-    /// None that is known: a `String` takes everything.
+    /// Never in practice: writing to a `String` cannot fail.
     pub fn render(&self, format: Format) -> Result<String, fmt::Error> {
-        text::render(&self.book.registry, format)
+        text::render(&self.registry.prometheus, format)
     }
 
-    /// The page of the documentation.
+    /// Returns the content of `docs/metrics.md`.
     #[must_use]
     pub fn reference() -> String {
-        reference::page(&Self::new(Options { seed_names: true, per_node: true }).book.entries)
+        reference::page(&Self::new(Options { compat_names: true, per_node: true }).registry.entries)
     }
 
-    /// What this is.
-    pub fn build(&self, build: Build<'_>) {
+    pub fn set_build_info(&self, build: Build<'_>) {
         self.gates.build.set(&[build.version, build.revision], 1.0);
-        self.seed.build.set(&[build.version, build.revision, build.date], 1.0);
+        self.compat.build.set(&[build.version, build.revision, build.date], 1.0);
     }
 
-    /// Whether `/readyz` would say yes.
-    pub fn healthy(&self, ready: bool) {
-        self.seed.healthy.set(&[], flag(ready));
+    /// Records whether `/readyz` answers 200.
+    pub fn set_ready(&self, ready: bool) {
+        self.compat.healthy.set(&[], flag(ready));
     }
 
-    /// A controller starts, and stands for a lease.
-    pub fn process_started(&self, now: Timestamp, lease: &str, lasts: Duration) {
-        #[expect(clippy::cast_precision_loss, reason = "seconds since 1970 are exact in a f64")]
-        self.seed.started.set(&[], now.as_second() as f64);
-        self.seed.lease.set(&[], lasts.as_secs_f64());
+    /// Records the start of the process and the lease that it campaigns for.
+    pub fn record_start(&self, now: Timestamp, lease: &str, lease_duration: Duration) {
+        #[expect(clippy::cast_precision_loss, reason = "a f64 holds Unix seconds exactly")]
+        self.compat.started.set(&[], now.as_second() as f64);
+        self.compat.lease.set(&[], lease_duration.as_secs_f64());
         self.runtime.leading.set(&[lease], 0.0);
-        self.runtime.slow_path.start(&[lease]);
+        self.runtime.slow_path.init(&[lease]);
     }
 
-    /// We have the lease.
-    pub fn leadership_began(&self, lease: &str) {
+    /// Serves all series of a controller from the start.
+    pub fn register_controller(&self, controller: &'static str, max_concurrent_reconciles: usize) {
+        self.runtime.register_controller(controller);
+        self.runtime.concurrency.set(&[controller], number(max_concurrent_reconciles));
+    }
+
+    pub fn start_leading(&self, lease: &str) {
         self.runtime.leading.set(&[lease], 1.0);
-        self.seed.leading.set(&[], 1.0);
-        self.seed.transitions.inc(&[]);
-        self.board.lead();
+        self.gates.leader_ready.set(&[], 0.0);
+        self.compat.leading.set(&[], 1.0);
+        self.compat.transitions.inc(&[]);
+        self.nodes.start_leading();
     }
 
-    /// We have it no longer: what nodes are like is somebody else's to say.
-    pub fn leadership_ended(&self, lease: &str) {
-        if !self.board.step_down() {
+    /// Records the time from acquiring the lease to the first reconcile of this term.
+    pub fn leader_ready(&self, after: Duration) {
+        self.gates.leader_ready.set(&[], after.as_secs_f64());
+    }
+
+    /// Removes what only the leader serves. Does nothing if this replica does not lead.
+    pub fn stop_leading(&self, lease: &str) {
+        if !self.nodes.stop_leading() {
             return;
         }
         self.runtime.leading.set(&[lease], 0.0);
-        self.seed.leading.set(&[], 0.0);
-        self.seed.transitions.inc(&[]);
-        self.seed.by_node.each(Series::clear, Series::clear);
+        self.gates.leader_ready.set(&[], 0.0);
+        self.compat.leading.set(&[], 0.0);
+        self.compat.transitions.inc(&[]);
+        self.compat.nodes.for_each(Series::clear, Series::clear);
         self.gates.policy.clear();
         self.gates.autoscaler.clear();
-        self.workers_active(0);
+        self.set_active_workers(0);
+        self.runtime.reset_queues();
+        self.compat.depth.reset();
     }
 
-    /// A renewal had to read the lease first.
-    pub fn lease_read_again(&self, lease: &str) {
+    /// Records that a renewal had to read the Lease first.
+    pub fn inc_lease_slow_path(&self, lease: &str) {
         self.runtime.slow_path.inc(&[lease]);
     }
 
-    /// An answer from the API server, or none.
-    pub fn request(&self, method: &str, host: &str, code: Option<u16>, took: Duration) {
+    /// Records a request to the API server; `code` is absent if there was no response.
+    pub fn observe_request(&self, method: &str, host: &str, code: Option<u16>, duration: Duration) {
         let code = code.map_or_else(|| "<error>".to_owned(), |code| code.to_string());
         self.runtime.requests.inc(&[&code, method, host]);
-        self.runtime.request_time.took(&[method, host], took);
+        self.runtime.request_time.observe(&[method, host], duration);
     }
 
-    pub fn controller_started(&self, controller: &'static str, concurrency: usize) {
-        self.runtime.concurrency.set(&[controller], number(concurrency));
-    }
-
-    pub fn leader_ready(&self, _took: Duration) {}
-
-    pub fn queue_stats(&self, controller: &'static str, stats: &QueueStats) {
-        let (runtime, labels) = (&self.runtime, &[controller, controller]);
-        runtime.depth.set(labels, number(stats.depth));
+    pub fn set_queue_stats(&self, controller: &'static str, stats: &QueueStats) {
+        let (runtime, queue) = (&self.runtime, &[controller, controller]);
+        runtime.depth.set(queue, number(stats.depth));
+        runtime.unfinished.set(queue, stats.unfinished.as_secs_f64());
+        runtime.longest.set(queue, stats.longest.as_secs_f64());
+        runtime.adds.add(queue, stats.adds);
+        runtime.retries.add(queue, stats.retries);
         if controller == GATE {
-            self.seed.depth.set(&[], number(stats.depth));
-        }
-        runtime.unfinished.set(labels, stats.unfinished.as_secs_f64());
-        runtime.longest.set(labels, stats.longest.as_secs_f64());
-        runtime.adds.add(labels, stats.adds);
-        runtime.retries.add(labels, stats.retries);
-    }
-
-    pub fn key_taken(&self, controller: &'static str, waited: Duration) {
-        self.runtime.waited.took(&[controller, controller], waited);
-        if controller == GATE {
-            self.seed.latency.took(&[], waited);
+            self.compat.depth.set(&[], number(stats.depth));
         }
     }
 
-    pub fn active_workers(&self, controller: &'static str, count: usize) {
+    /// Records the time from when a key was due until its reconcile started.
+    pub fn observe_queue_time(&self, controller: &'static str, duration: Duration) {
+        self.runtime.queue_time.observe(&[controller, controller], duration);
+        if controller == GATE {
+            self.compat.latency.observe(&[], duration);
+        }
+    }
+
+    pub fn set_active_reconciles(&self, controller: &'static str, count: usize) {
         self.runtime.active.set(&[controller], number(count));
     }
 
-    pub fn reconciled(&self, controller: &'static str, key: &str, action: Option<Action>, took: Duration) {
-        let result = match action {
-            Some(Action::AwaitChange) => "success",
-            Some(Action::RequeueAfter(_)) => "requeue_after",
-            None => "error",
-        };
-        self.runtime.reconciles.inc(&[controller, result]);
-        self.runtime.time.took(&[controller], took);
-        self.runtime.worked.took(&[controller, controller], took);
-        if action.is_none() {
+    pub fn observe_reconcile(&self, controller: &'static str, result: ReconcileResult, duration: Duration) {
+        self.runtime.reconciles.inc(&[controller, result.as_str()]);
+        self.runtime.time.observe(&[controller], duration);
+        self.runtime.work_time.observe(&[controller, controller], duration);
+        if result == ReconcileResult::Error {
             self.runtime.errors.inc(&[controller]);
-            self.seed.errors.inc(&[]);
+            if controller == GATE {
+                self.compat.errors.inc(&[]);
+            }
         }
-        if controller != GATE {
+    }
+
+    /// Records a reconcile of a node under the names of kube-node-ready, beside [`Self::observe_reconcile`].
+    pub fn observe_node_reconcile(&self, node: &str, result: ReconcileResult, duration: Duration) {
+        self.with_node(node, |compat| compat.reconcile_time.observe(&[node], duration));
+        if result == ReconcileResult::Error {
+            self.compat.reconciliations.inc(&["error"]);
             return;
         }
-        self.of(key, |series| series.reconcile_time.took(&[key], took));
-        if action.is_none() {
-            self.seed.reconciliations.inc(&["error"]);
-            return;
-        }
-        self.seed.reconciliations.inc(&[match self.board.seed_state(key) {
+        self.compat.reconciliations.inc(&[match self.nodes.compat_state(node) {
             Some("verified") => "already_verified",
             Some("no_taint") => "no_taint",
             Some("pending" | "in_progress") => "worker_running",
@@ -241,179 +238,187 @@ impl Metrics {
         }]);
     }
 
-    /// Something could not be done about a node.
-    pub fn failed(&self, node: &str, what: Failure) {
-        let word = match what {
-            Failure::ReadNode => "node_fetch_error",
-            Failure::StartWorker => "worker_job_creation_error",
-            Failure::WriteNode => "node_update_error",
-            Failure::GaveUp => "max_retries_exceeded",
+    pub fn inc_node_errors(&self, node: &str, error: NodeError) {
+        let error = match error {
+            NodeError::ReadNode => "node_fetch_error",
+            NodeError::CreateWorker => "worker_job_creation_error",
+            NodeError::PatchNode => "node_update_error",
+            NodeError::AttemptsExhausted => "max_retries_exceeded",
         };
-        self.of(node, |series| series.errors.inc(&[node, word]));
+        self.with_node(node, |compat| compat.errors.inc(&[node, error]));
     }
 
-    /// Where the nodes stand; to be filled by the leader.
-    #[must_use]
-    pub fn fleet(&self) -> Arc<Mutex<FleetIndex>> {
-        self.board.fleet()
+    /// Sets the index that the metrics about nodes are read from at each scrape. The caller keeps it up to date.
+    pub fn set_fleet(&self, fleet: Arc<Mutex<FleetIndex>>) {
+        self.nodes.set_fleet(fleet);
     }
 
-    /// A node is gone, and all series with its name.
-    pub fn forget_node(&self, node: &str) {
-        self.seed.by_node.each(|series| series.remove_all_of(node), |series| series.remove_all_of(node));
+    /// Removes all series of a node.
+    pub fn remove_node(&self, node: &str) {
+        self.compat.nodes.for_each(
+            |series| series.remove_by_first_label(node),
+            |series| series.remove_by_first_label(node),
+        );
     }
 
-    /// A gate is there, with its enforcement in one word.
-    pub fn gate_is(&self, gate: &str, enforcement: &str) {
-        for word in ["Enforce", "DryRun", "Paused"].into_iter().filter(|word| *word != enforcement) {
-            self.gates.policy.remove(&["NodeGate", gate, word]);
+    pub fn set_gate(&self, gate: &str, enforcement: &str) {
+        for other in ["Enforce", "DryRun", "Paused"].into_iter().filter(|other| *other != enforcement) {
+            self.gates.policy.remove(&["NodeGate", gate, other]);
         }
         self.gates.policy.set(&["NodeGate", gate, enforcement], 1.0);
-        self.board.gate_is(gate);
+        self.nodes.add_gate(gate);
         for result in ["passed", "failed", "inconclusive"] {
-            self.gates.verifications.start(&[gate, result]);
+            self.gates.verifications.init(&[gate, result]);
         }
     }
 
-    /// A gate is gone.
-    pub fn forget_gate(&self, gate: &str) {
+    /// Removes all series of a gate.
+    pub fn remove_gate(&self, gate: &str) {
         let Gates { policy, verifications, retries, gated, start_time, .. } = &self.gates;
-        for word in ["Enforce", "DryRun", "Paused"] {
-            policy.remove(&["NodeGate", gate, word]);
+        for enforcement in ["Enforce", "DryRun", "Paused"] {
+            policy.remove(&["NodeGate", gate, enforcement]);
         }
-        verifications.remove_all_of(gate);
-        retries.remove_all_of(gate);
-        gated.remove_all_of(gate);
-        start_time.remove_all_of(gate);
-        self.board.forget_gate(gate);
+        verifications.remove_by_first_label(gate);
+        retries.remove_by_first_label(gate);
+        gated.remove_by_first_label(gate);
+        start_time.remove_by_first_label(gate);
+        self.nodes.remove_gate(gate);
     }
 
-    /// Whether an autoscaler knows the taint for one that goes away.
-    pub fn autoscaler(&self, name: &str, compatible: bool) {
+    /// Records whether an autoscaler treats the gate's taint as a startup taint.
+    pub fn set_autoscaler_compatible(&self, name: &str, compatible: bool) {
         self.gates.autoscaler.set(&[name], flag(compatible));
     }
 
-    /// So many workers take a slot.
-    pub fn workers_active(&self, count: usize) {
+    /// Sets the number of worker pods that count against the limit.
+    pub fn set_active_workers(&self, count: usize) {
         self.gates.active.set(&[], number(count));
-        self.seed.worker_pods.set(&["running"], number(count));
+        self.compat.worker_pods.set(&["running"], number(count));
     }
 
-    /// A worker was made; `after` is what the one before it said, in one word.
-    pub fn worker_created(&self, node: &str, gate: &str, after: Option<&str>) {
-        self.seed.reconciliations.inc(&["worker_created"]);
-        self.of(node, |series| series.created.inc(&[node]));
-        if let Some(reason) = after {
+    /// Records the creation of a worker pod; `previous` is the verdict of the node's worker before it.
+    pub fn inc_workers_created(&self, node: &str, gate: &str, previous: Option<&str>) {
+        self.compat.reconciliations.inc(&["worker_created"]);
+        self.with_node(node, |compat| compat.created.inc(&[node]));
+        if let Some(reason) = previous {
             self.gates.retries.inc(&[gate, reason]);
-            self.seed.retries.inc(&[]);
-            self.seed.reconciliations.inc(&["retry"]);
+            self.compat.retries.inc(&[]);
+            self.compat.reconciliations.inc(&["retry"]);
         }
     }
 
-    /// A worker could not be made: in one word, why.
-    pub fn worker_not_created(&self, node: &str, why: &str) {
-        self.of(node, |series| series.creation_errors.inc(&[node, why]));
-        self.failed(node, Failure::StartWorker);
+    pub fn inc_worker_create_errors(&self, node: &str, error_type: &str) {
+        self.with_node(node, |compat| compat.creation_errors.inc(&[node, error_type]));
+        self.inc_node_errors(node, NodeError::CreateWorker);
     }
 
-    /// A worker runs, so long after it was made.
-    pub fn worker_runs(&self, gate: &str, after: Duration) {
-        self.gates.start_time.took(&[gate], after);
+    /// Records the time from the creation of a worker pod until its container runs.
+    pub fn observe_worker_start(&self, gate: &str, duration: Duration) {
+        self.gates.start_time.observe(&[gate], duration);
     }
 
-    /// A worker ended, and its end is recorded. Once for each worker.
-    pub fn worker_ended(&self, ended: &Ended<'_>) {
-        let Ended { node, gate, verdict, took, checks } = *ended;
-        let (word, status, seed_result) = match verdict {
+    /// Records a worker whose end is in the node's record. To be called once for each worker.
+    pub fn observe_worker(&self, worker: &FinishedWorker<'_>) {
+        let FinishedWorker { node, gate, verdict, duration, checks } = *worker;
+        let (result, status, compat_result) = match verdict {
             Verdict::Passed => ("passed", Some("success"), "worker_succeeded"),
             Verdict::Failed => ("failed", Some("failed"), "worker_failed"),
             Verdict::Inconclusive => ("inconclusive", None, "worker_failed"),
         };
-        self.gates.verifications.inc(&[gate, word]);
-        self.seed.reconciliations.inc(&[seed_result]);
+        self.gates.verifications.inc(&[gate, result]);
+        self.compat.reconciliations.inc(&[compat_result]);
         let pods = if verdict == Verdict::Passed { "succeeded" } else { "failed" };
-        self.seed.worker_pods.move_by(&[pods], 1.0);
+        self.compat.worker_pods.add(&[pods], 1.0);
         if let Some(status) = status {
-            self.seed.verifications.inc(&[status]);
-            self.board.took(node, took);
+            self.compat.verifications.inc(&[status]);
         }
-        self.of(node, |series| {
-            status.inspect(|status| series.attempts.inc(&[node, status]));
+        self.with_node(node, |compat| {
+            status.inspect(|status| compat.attempts.inc(&[node, status]));
             match verdict {
-                Verdict::Passed => series.succeeded.inc(&[node]),
-                Verdict::Failed | Verdict::Inconclusive => series.failed.inc(&[node, word]),
+                Verdict::Passed => compat.succeeded.inc(&[node]),
+                Verdict::Failed | Verdict::Inconclusive => compat.failed.inc(&[node, result]),
             }
-            series.worker_time.took(&[node, word], took);
+            compat.worker_time.observe(&[node, result], duration);
         });
         for check in checks.iter().filter(|check| check.outcome != CheckOutcome::Skipped) {
-            self.checked(check);
+            self.observe_check(check);
         }
     }
 
-    fn checked(&self, check: &CheckResult) {
+    fn observe_check(&self, check: &CheckResult) {
         self.gates.check_runs.inc(&[&check.name]);
-        self.gates.check_time.took(&[&check.name], Duration::from_millis(check.ms));
+        self.gates.check_time.observe(&[&check.name], Duration::from_millis(check.ms));
         if check.outcome == CheckOutcome::Failed {
             self.gates.check_failures.inc(&[&check.name, &check.reason]);
         }
     }
 
-    /// The series of a node that is there: a late word about one that is gone must not bring them back.
-    fn of(&self, node: &str, tell: impl FnOnce(&ByNode)) {
-        if self.board.knows(node) {
-            tell(&self.seed.by_node);
+    /// Updates the series of a node that exists: a late update must not bring back those of a deleted node.
+    fn with_node(&self, node: &str, update: impl FnOnce(&CompatNodes)) {
+        if self.nodes.has_node(node) {
+            update(&self.compat.nodes);
         }
     }
 
-    /// The write that lets a node in was made, or was refused.
-    pub fn taint_removed(&self, node: &str, done: bool, took: Duration) {
-        self.gates.taints.inc(&["remove", if done { "success" } else { "error" }]);
-        let status = if done { "success" } else { "failed" };
-        self.of(node, |series| {
-            series.taint_removals.inc(&[node, status]);
-            series.label_adds.inc(&[node, status]);
-            series.update_time.took(&[node, "untaint"], took);
+    /// Records the patch that removes the gate's taints from a node.
+    pub fn observe_taint_removal(&self, node: &str, success: bool, duration: Duration) {
+        self.gates.taints.inc(&["remove", if success { "success" } else { "error" }]);
+        let status = if success { "success" } else { "failed" };
+        self.with_node(node, |compat| {
+            compat.taint_removals.inc(&[node, status]);
+            compat.label_adds.inc(&[node, status]);
+            compat.update_time.observe(&[node, "untaint"], duration);
         });
-        if !done {
-            self.failed(node, Failure::WriteNode);
+        if !success {
+            self.inc_node_errors(node, NodeError::PatchNode);
         }
     }
 
-    /// A taint was put back on a node, or could not be.
-    pub fn taint_added(&self, done: bool) {
-        self.gates.taints.inc(&["add", if done { "success" } else { "error" }]);
+    /// Records the patch that adds the gate's taints to a node again.
+    pub fn inc_taint_additions(&self, success: bool) {
+        self.gates.taints.inc(&["add", if success { "success" } else { "error" }]);
     }
 
-    /// A node was let in after so long before its gate.
-    pub fn opened(&self, gate: &str, after: Duration) {
-        self.gates.gated.took(&[gate, "passed"], after);
+    /// Records the time from a Node's creation until its taints were removed.
+    pub fn observe_node_verified(&self, gate: &str, duration: Duration) {
+        self.gates.gated.observe(&[gate, "passed"], duration);
     }
 
-    /// A node used its attempts up after so long before its gate.
-    pub fn gave_up(&self, node: &str, gate: &str, after: Duration) {
-        self.gates.gated.took(&[gate, "failed"], after);
-        self.failed(node, Failure::GaveUp);
+    /// Records the time from a Node's creation until its attempts were used up.
+    pub fn observe_node_failed(&self, node: &str, gate: &str, duration: Duration) {
+        self.gates.gated.observe(&[gate, "failed"], duration);
+        self.inc_node_errors(node, NodeError::AttemptsExhausted);
     }
 
-    /// A remediation that was approved came to an end.
-    pub fn remediated(&self, provider: &str, action: &str, result: &str) {
+    /// Records the end of an approved remediation.
+    pub fn inc_remediations(&self, provider: &str, action: &str, result: &str) {
         self.gates.remediations.inc(&[provider, action, result]);
     }
 
-    /// A remediation began to be held.
-    pub fn remediation_blocked(&self, gate: &str, reason: &str) {
+    /// Records that a remediation became blocked.
+    pub fn inc_remediations_blocked(&self, gate: &str, reason: &str) {
         self.gates.blocked.inc(&[gate, reason]);
+    }
+}
+
+impl From<&Result<Action, ReconcileError>> for ReconcileResult {
+    fn from(result: &Result<Action, ReconcileError>) -> Self {
+        match result {
+            Ok(Action::AwaitChange) => Self::Success,
+            Ok(Action::RequeueAfter(_)) => Self::RequeueAfter,
+            Err(_) => Self::Error,
+        }
     }
 }
 
 impl fmt::Debug for Metrics {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "Metrics({} entries)", self.book.entries.len())
+        write!(out, "Metrics({} entries)", self.registry.entries.len())
     }
 }
 
-fn flag(is: bool) -> f64 {
-    is.into()
+fn flag(value: bool) -> f64 {
+    value.into()
 }
 
 fn number(count: usize) -> f64 {

@@ -1,11 +1,8 @@
-//! What is counted from the nodes themselves at each scrape, so that it cannot drift: one small entry for each node.
-//!
-//! Only the leader knows the nodes, so only it serves these. A node's series go with its entry.
+//! Metrics computed from the `FleetIndex` at each scrape. Only the leader serves them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use nodekeeper_core::fleet::{FleetIndex, NodeStatus};
 use nodekeeper_core::gate::State;
@@ -13,57 +10,60 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 
-use super::book::Stability::{Alpha, Stable};
-use super::book::{Book, Entry, Set, entry};
+use super::registry::Stability::{Alpha, Stable};
+use super::registry::{Entry, Registry, Set, entry};
 
 const NODES: Entry = entry(
-    Set::Ours,
+    Set::Nodekeeper,
     Stable,
     "nodekeeper_nodes",
     &["gate", "state"],
-    "Nodes by gate and state: waiting, gated, verifying, verified, failed, inconclusive, stuck (no worker could tell until the deadline), unserved (tainted, and no gate serves it), terminating, excluded (never gated)",
+    "Nodes by gate and state: waiting, gated, verifying, verified, failed, inconclusive, stuck (no conclusive worker before the deadline), unserved (tainted, and no gate selects it), leaving (being deleted), excluded (never gated)",
 );
 const OLDEST: Entry = entry(
-    Set::Ours,
+    Set::Nodekeeper,
     Stable,
     "nodekeeper_node_oldest_gated_timestamp_seconds",
     &["gate"],
-    "When the node that has been before this gate for the longest time came; absent while there is none",
+    "Creation time of the oldest node that is not verified yet, as Unix time in seconds; absent if there is none",
 );
 const INFO: Entry = entry(
     Set::PerNode,
     Alpha,
     "nodekeeper_node_info",
     &["node", "gate", "state"],
-    "Always 1: one series for each node that a gate serves",
+    "One series for each node that a gate selects; always 1",
 );
 
-/// Every word for a state that a node before a gate can be in.
-const WORDS: [&str; 8] =
+/// The values of `state` that are served for every gate, with nodes or without.
+const STATES: [&str; 8] =
     ["waiting", "gated", "verifying", "verified", "failed", "inconclusive", "stuck", "leaving"];
 
-/// The four numbers of the seed, and which states they count.
-const TOTALS: [(Entry, &[&str]); 4] = [
-    (seed("kube_node_ready_controller_nodes_unverified", "Nodes that wait for a worker"), &["unverified"]),
-    (seed("kube_node_ready_controller_nodes_verifying", "Nodes with a worker"), &["pending", "in_progress"]),
-    (seed("kube_node_ready_controller_nodes_verified", "Nodes that were let in"), &["verified"]),
-    (seed("kube_node_ready_controller_nodes_failed", "Nodes whose attempts are used up"), &["failed"]),
+/// The totals of kube-node-ready, each with the states that it counts.
+const COMPAT_TOTALS: [(Entry, &[&str]); 4] = [
+    (compat("kube_node_ready_controller_nodes_unverified", "Nodes that wait for a worker"), &["unverified"]),
+    (
+        compat("kube_node_ready_controller_nodes_verifying", "Nodes with a worker"),
+        &["pending", "in_progress"],
+    ),
+    (compat("kube_node_ready_controller_nodes_verified", "Nodes that are verified"), &["verified"]),
+    (compat("kube_node_ready_controller_nodes_failed", "Nodes whose attempts are used up"), &["failed"]),
 ];
 
 const STATUS: Entry = by_node(
     "kube_node_ready_verification_status",
     &["node", "status"],
-    "Always 1: the one state a node is in: unverified, pending, in_progress, verified or failed",
+    "The state of a node: unverified, pending, in_progress, verified, failed; always 1",
 );
 const DURATION: Entry = by_node(
     "kube_node_ready_verification_duration_seconds",
     &["node"],
-    "How long the worker took that gave this node its last verdict",
+    "Duration of the worker that gave this node its last verdict, in seconds",
 );
 const RETRIES: Entry = by_node(
     "kube_node_ready_retry_attempts_total",
     &["node"],
-    "Attempts after the first in this node's round, as its record says",
+    "Attempts after the first, from the node's record",
 );
 const RETRY_COUNT: Entry = by_node(
     "kube_node_ready_controller_node_retry_count",
@@ -71,128 +71,118 @@ const RETRY_COUNT: Entry = by_node(
     "The same number as kube_node_ready_retry_attempts_total",
 );
 const VERIFIED: Entry =
-    by_node("kube_node_ready_node_status", &["node"], "1 if the node was let in, otherwise 0");
+    by_node("kube_node_ready_node_status", &["node"], "1 if the node is verified, otherwise 0");
 const ACTIVE: Entry = by_node(
     "kube_node_ready_controller_worker_pods_active",
     &["node"],
     "1 while the node has a worker, otherwise 0",
 );
 
-const fn seed(name: &'static str, help: &'static str) -> Entry {
-    entry(Set::Seed, Stable, name, &[], help)
+const fn compat(name: &'static str, help: &'static str) -> Entry {
+    entry(Set::Compat, Stable, name, &[], help)
 }
 
 const fn by_node(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Entry {
-    entry(Set::SeedPerNode, Stable, name, labels, help)
+    entry(Set::CompatPerNode, Stable, name, labels, help)
 }
 
-/// All nodes, as the leader sees them.
+/// Reads the fleet index of the leader at each scrape.
 #[derive(Clone, Debug)]
-pub struct Board {
-    /// Filled by whoever looks at nodes.
-    fleet: Arc<Mutex<FleetIndex>>,
-    state: Arc<Mutex<Leading>>,
-    seed: bool,
+pub struct NodeCollector {
+    state: Arc<Mutex<CollectorState>>,
+    compat: bool,
     per_node: bool,
 }
 
 #[derive(Debug, Default)]
-struct Leading {
-    is: bool,
-    /// Gates that there are, with nodes or without.
+struct CollectorState {
+    leading: bool,
+    fleet: Arc<Mutex<FleetIndex>>,
     gates: BTreeSet<Box<str>>,
 }
 
-impl Board {
-    /// Enters what it serves. It is empty until we lead.
-    pub fn new(book: &mut Book) -> Self {
+impl NodeCollector {
+    pub fn new(registry: &mut Registry) -> Self {
         for gauge in [NODES, OLDEST, INFO, STATUS, DURATION, RETRY_COUNT, VERIFIED, ACTIVE] {
-            book.note(gauge, MetricType::Gauge);
+            registry.document(gauge, MetricType::Gauge);
         }
-        for (gauge, _) in TOTALS {
-            book.note(gauge, MetricType::Gauge);
+        for (gauge, _) in COMPAT_TOTALS {
+            registry.document(gauge, MetricType::Gauge);
         }
-        book.note(RETRIES, MetricType::Counter);
-        let (seed, per_node) = (book.wanted(Set::Seed), book.wanted(Set::PerNode));
-        let board = Self { fleet: Arc::default(), state: Arc::default(), seed, per_node };
-        book.registry.register_collector(Box::new(board.clone()));
-        board
+        registry.document(RETRIES, MetricType::Counter);
+        let (compat, per_node) = (registry.is_served(Set::Compat), registry.is_served(Set::PerNode));
+        let collector = Self { state: Arc::default(), compat, per_node };
+        registry.prometheus.register_collector(Box::new(collector.clone()));
+        collector
     }
 
-    fn state(&self) -> MutexGuard<'_, Leading> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, CollectorState> {
+        locked(&self.state)
     }
 
-    fn nodes(&self) -> MutexGuard<'_, FleetIndex> {
-        self.fleet.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn set_fleet(&self, fleet: Arc<Mutex<FleetIndex>>) {
+        self.state().fleet = fleet;
     }
 
-    /// Where the nodes stand; to be filled by the leader.
-    pub fn fleet(&self) -> Arc<Mutex<FleetIndex>> {
-        self.fleet.clone()
+    pub fn start_leading(&self) {
+        self.state().leading = true;
     }
 
-    /// From here on it is ours to say.
-    pub fn lead(&self) {
-        *self.nodes() = FleetIndex::default();
-        *self.state() = Leading { is: true, ..Leading::default() };
+    /// Returns whether this replica was leading.
+    pub fn stop_leading(&self) -> bool {
+        let mut state = self.state();
+        state.gates.clear();
+        std::mem::take(&mut state.leading)
     }
 
-    /// From here on it is somebody else's to say. Says whether it was ours.
-    pub fn step_down(&self) -> bool {
-        *self.nodes() = FleetIndex::default();
-        std::mem::take(&mut *self.state()).is
+    /// Returns whether this replica leads and the node is in the fleet index.
+    pub fn has_node(&self, node: &str) -> bool {
+        let state = self.state();
+        state.leading && locked(&state.fleet).get(node).is_some()
     }
 
-    /// A worker gave this node its verdict.
-    pub fn took(&self, node: &str, time: Duration) {
-        if let Ok(milliseconds) = u32::try_from(time.as_millis()) {
-            self.nodes().set_worker_ms(node, milliseconds);
-        }
+    /// Returns the state of a node in the words of kube-node-ready, if the node is in the fleet index.
+    pub fn compat_state(&self, node: &str) -> Option<&'static str> {
+        let state = self.state();
+        let fleet = locked(&state.fleet);
+        fleet.get(node).map(|status| compat_state(status.state))
     }
 
-    /// Whether it is before us, and ours to tell about.
-    pub fn knows(&self, node: &str) -> bool {
-        self.state().is && self.nodes().get(node).is_some()
-    }
-
-    /// What the seed would call the state of a node; none if it is not known.
-    pub fn seed_state(&self, node: &str) -> Option<&'static str> {
-        self.nodes().get(node).map(|status| seed_word(status.state))
-    }
-
-    /// There is such a gate.
-    pub fn gate_is(&self, gate: &str) {
+    pub fn add_gate(&self, gate: &str) {
         self.state().gates.insert(gate.into());
     }
 
-    /// The gate is gone. Nodes that were before it are looked at again.
-    pub fn forget_gate(&self, gate: &str) {
+    pub fn remove_gate(&self, gate: &str) {
         self.state().gates.remove(gate);
     }
 }
 
-impl Collector for Board {
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Collector for NodeCollector {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         let state = self.state();
-        if !state.is {
+        if !state.leading {
             return Ok(());
         }
-        let nodes = &*self.nodes();
+        let nodes = &*locked(&state.fleet);
         encode_totals(nodes, &state.gates, &mut encoder)?;
-        if self.seed {
-            for (entry, states) in TOTALS {
-                let count = nodes.nodes().filter(|(_, seen)| states.contains(&seed_word(seen.state))).count();
+        if self.compat {
+            for (entry, states) in COMPAT_TOTALS {
+                let count =
+                    nodes.nodes().filter(|(_, seen)| states.contains(&compat_state(seen.state))).count();
                 gauges(&mut encoder, &entry, [(Vec::new(), number(count))])?;
             }
         }
         if self.per_node {
             let rows = gated(nodes).map(|(name, seen)| {
-                (vec![("node", name), ("gate", gate_of(seen)), ("state", word(seen.state))], 1.0)
+                (vec![("node", name), ("gate", gate_of(seen)), ("state", state_name(seen.state))], 1.0)
             });
             gauges(&mut encoder, &INFO, rows)?;
         }
-        if self.seed && self.per_node { encode_seed(nodes, &mut encoder) } else { Ok(()) }
+        if self.compat && self.per_node { encode_compat(nodes, &mut encoder) } else { Ok(()) }
     }
 }
 
@@ -200,7 +190,7 @@ fn gated(nodes: &FleetIndex) -> impl Iterator<Item = (&str, &NodeStatus)> {
     nodes.nodes().filter(|(_, seen)| seen.state != State::Ungated)
 }
 
-/// A node that no gate serves stands at a taint, which is no gate.
+/// For an unserved node `at` is the key of a taint, not a gate.
 fn gate_of(status: &NodeStatus) -> &str {
     if status.state == State::Unserved { "" } else { &status.at }
 }
@@ -210,13 +200,13 @@ fn encode_totals(
     gates: &BTreeSet<Box<str>>,
     encoder: &mut DescriptorEncoder,
 ) -> fmt::Result {
-    // A gate that holds nobody says so: an alert on a series that goes away does not end.
+    // A gate without nodes is served as 0: an alert on a series that disappears does not resolve.
     let gates = gates.iter();
     let mut counts: BTreeMap<(&str, &str), usize> =
-        gates.flat_map(|gate| WORDS.map(|word| ((&**gate, word), 0))).collect();
+        gates.flat_map(|gate| STATES.map(|state| ((&**gate, state), 0))).collect();
     let mut oldest: BTreeMap<&str, i64> = BTreeMap::new();
     for (_, seen) in nodes.nodes() {
-        *counts.entry((gate_of(seen), word(seen.state))).or_default() += 1;
+        *counts.entry((gate_of(seen), state_name(seen.state))).or_default() += 1;
         if !matches!(seen.state, State::Ungated | State::Verified | State::Terminating) {
             oldest
                 .entry(gate_of(seen))
@@ -233,13 +223,12 @@ fn encode_totals(
     gauges(encoder, &OLDEST, rows)
 }
 
-fn encode_seed(nodes: &FleetIndex, encoder: &mut DescriptorEncoder) -> fmt::Result {
+fn encode_compat(nodes: &FleetIndex, encoder: &mut DescriptorEncoder) -> fmt::Result {
     let rows =
-        gated(nodes).map(|(name, seen)| (vec![("node", name), ("status", seed_word(seen.state))], 1.0));
+        gated(nodes).map(|(name, seen)| (vec![("node", name), ("status", compat_state(seen.state))], 1.0));
     gauges(encoder, &STATUS, rows)?;
-    let rows = gated(nodes).filter_map(|(name, seen)| {
-        seen.worker_ms.map(|took| (vec![("node", name)], f64::from(took) / 1000.0))
-    });
+    let rows = gated(nodes)
+        .filter_map(|(name, seen)| seen.worker_ms.map(|ms| (vec![("node", name)], f64::from(ms) / 1000.0)));
     gauges(encoder, &DURATION, rows)?;
     let rows =
         |of: fn(&NodeStatus) -> f64| gated(nodes).map(move |(name, seen)| (vec![("node", name)], of(seen)));
@@ -275,7 +264,7 @@ fn number(count: usize) -> f64 {
     f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
-fn word(state: State) -> &'static str {
+fn state_name(state: State) -> &'static str {
     match state {
         State::Ungated => "excluded",
         State::Unserved => "unserved",
@@ -290,9 +279,9 @@ fn word(state: State) -> &'static str {
     }
 }
 
-/// The seed knows fewer states; what it does not know is not verified yet.
+/// Returns a state in the words of kube-node-ready, which has fewer states; the others are `unverified` there.
 #[must_use]
-pub fn seed_word(state: State) -> &'static str {
+pub fn compat_state(state: State) -> &'static str {
     match state {
         State::Ungated => "no_taint",
         State::Verified => "verified",

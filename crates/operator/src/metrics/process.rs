@@ -1,4 +1,4 @@
-//! What the kernel says about this process: the usual `process_*` set. Linux only; elsewhere it is absent.
+//! The `process_*` metrics, read from `/proc` at each scrape. They are absent where there is no `/proc`.
 
 use std::fmt;
 use std::fs;
@@ -7,36 +7,35 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 
-use super::book::Stability::Stable;
-use super::book::{Book, Entry, Set, entry};
+use super::registry::Stability::Stable;
+use super::registry::{Entry, Registry, Set, entry};
 
-/// In which the kernel counts time for user space, on every architecture that we build for.
-const TICKS_A_SECOND: f64 = 100.0;
+/// `USER_HZ` of Linux on every supported architecture.
+const TICKS_PER_SECOND: f64 = 100.0;
 
-const fn of(name: &'static str, help: &'static str) -> Entry {
-    entry(Set::Usual, Stable, name, &[], help)
+const fn process(name: &'static str, help: &'static str) -> Entry {
+    entry(Set::Common, Stable, name, &[], help)
 }
 
-const CPU: Entry = of("process_cpu_seconds_total", "User and system CPU time spent, in seconds");
-const RESIDENT: Entry = of("process_resident_memory_bytes", "Resident memory in bytes");
-const VIRTUAL: Entry = of("process_virtual_memory_bytes", "Virtual memory in bytes");
-const START: Entry = of("process_start_time_seconds", "When the process started, in seconds since 1970");
-const OPEN: Entry = of("process_open_fds", "Open file descriptors");
-const MOST: Entry = of("process_max_fds", "Most file descriptors that may be open");
-const THREADS: Entry = of("process_threads", "Threads");
+const CPU: Entry = process("process_cpu_seconds_total", "User and system CPU time spent, in seconds");
+const RESIDENT: Entry = process("process_resident_memory_bytes", "Resident memory in bytes");
+const VIRTUAL: Entry = process("process_virtual_memory_bytes", "Virtual memory in bytes");
+const START: Entry =
+    process("process_start_time_seconds", "Start time of the process as Unix time in seconds");
+const OPEN: Entry = process("process_open_fds", "Number of open file descriptors");
+const MAX_FDS: Entry = process("process_max_fds", "Largest number of open file descriptors");
+const THREADS: Entry = process("process_threads", "Number of threads");
 
-/// Asks at each scrape.
 #[derive(Debug)]
 pub struct Process;
 
 impl Process {
-    /// Enters what it serves.
-    pub fn enter(book: &mut Book) {
-        book.note(CPU, MetricType::Counter);
-        for gauge in [RESIDENT, VIRTUAL, START, OPEN, MOST, THREADS] {
-            book.note(gauge, MetricType::Gauge);
+    pub fn register(registry: &mut Registry) {
+        registry.document(CPU, MetricType::Counter);
+        for gauge in [RESIDENT, VIRTUAL, START, OPEN, MAX_FDS, THREADS] {
+            registry.document(gauge, MetricType::Gauge);
         }
-        book.registry.register_collector(Box::new(Self));
+        registry.prometheus.register_collector(Box::new(Self));
     }
 }
 
@@ -50,29 +49,29 @@ impl Collector for Process {
                 .encode_counter::<NoLabelSet, _, f64>(&seconds, None)?;
         }
         let open = fs::read_dir("/proc/self/fd").ok().and_then(|entries| {
-            // One of them is the folder that is being read.
+            // One of them is the directory that is being read.
             u32::try_from(entries.count()).ok().map(|count| f64::from(count.saturating_sub(1)))
         });
         let gauges = [
             (RESIDENT, kilobytes(&status, "VmRSS:")),
             (VIRTUAL, kilobytes(&status, "VmSize:")),
             (THREADS, number(&status, "Threads:")),
-            (START, stat.as_ref().and_then(Stat::started)),
+            (START, stat.as_ref().and_then(Stat::start_time)),
             (OPEN, open),
-            (MOST, most_files()),
+            (MAX_FDS, max_open_files()),
         ];
-        for (entry, level) in gauges {
-            if let Some(level) = level {
+        for (entry, value) in gauges {
+            if let Some(value) = value {
                 encoder
                     .encode_descriptor(entry.name, entry.help, None, MetricType::Gauge)?
-                    .encode_gauge(&level)?;
+                    .encode_gauge(&value)?;
             }
         }
         Ok(())
     }
 }
 
-/// The fields of `/proc/self/stat` after the name of the program, which may hold anything.
+/// The fields of `/proc/self/stat` after the program name, which may contain any character.
 struct Stat(String);
 
 impl Stat {
@@ -81,18 +80,18 @@ impl Stat {
         Some(Self(all.rsplit_once(") ")?.1.to_owned()))
     }
 
-    /// By its number in proc(5).
+    /// Returns a field by its number in proc(5).
     fn field(&self, number: usize) -> Option<f64> {
         self.0.split_whitespace().nth(number - 3)?.parse().ok()
     }
 
     fn cpu_seconds(&self) -> Option<f64> {
-        Some((self.field(14)? + self.field(15)?) / TICKS_A_SECOND)
+        Some((self.field(14)? + self.field(15)?) / TICKS_PER_SECOND)
     }
 
-    fn started(&self) -> Option<f64> {
+    fn start_time(&self) -> Option<f64> {
         let system = fs::read_to_string("/proc/stat").ok()?;
-        Some(number(&system, "btime")? + self.field(22)? / TICKS_A_SECOND)
+        Some(number(&system, "btime")? + self.field(22)? / TICKS_PER_SECOND)
     }
 }
 
@@ -105,6 +104,6 @@ fn kilobytes(status: &str, key: &str) -> Option<f64> {
     number(status, key).map(|kilobytes| kilobytes * 1024.0)
 }
 
-fn most_files() -> Option<f64> {
+fn max_open_files() -> Option<f64> {
     number(&fs::read_to_string("/proc/self/limits").ok()?, "Max open files")
 }

@@ -1,7 +1,7 @@
-//! A number for each combination of label values: in order, and never too many of them.
+//! The series of one metric by label values, ordered and bounded in number.
 //!
-//! Our own, and not the families of `prometheus-client`: those have no bound, keep every label as a string of its own,
-//! and cannot drop all that belongs to one node.
+//! The families of `prometheus-client` have no bound, store every label as a string of its own, and cannot drop all
+//! series of one node.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,51 +12,46 @@ use std::time::Duration;
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 
-/// More would be a fault of ours, or a worker that lies about the names of its checks.
-const MOST: usize = 400;
-/// What takes the place of label values past that.
+/// Largest number of series of a metric that is not per node. A worker can report any name for a check.
+const MAX_SERIES: usize = 400;
+/// Replaces the label values of series past [`MAX_SERIES`].
 const OTHER: &str = "other";
-/// Between label values in a key. No value holds it.
-const BETWEEN: char = '\u{1f}';
+/// Separates label values in a key. [`key_of`] keeps it out of the values.
+const SEPARATOR: char = '\u{1f}';
 
-/// What a series holds.
 pub trait Value: Clone + fmt::Debug + Send + 'static {
-    /// What it is.
     const KIND: MetricType;
-    /// Writes it after its name and labels.
+    /// Writes the value after its name and labels.
     fn write(&self, encoder: MetricEncoder) -> fmt::Result;
 }
 
-/// Goes up only.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Count(pub u64);
+pub struct Counter(pub u64);
 
-/// Goes up and down.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Level(pub f64);
+pub struct Gauge(pub f64);
 
-/// How long things took.
+/// Observed durations in seconds.
 #[derive(Clone, Debug)]
-pub struct Times {
+pub struct Histogram {
     bounds: &'static [f64],
     counts: Box<[u64]>,
     sum: f64,
 }
 
-impl Times {
-    /// None yet.
+impl Histogram {
     pub fn new(bounds: &'static [f64]) -> Self {
         Self { bounds, counts: vec![0; bounds.len() + 1].into(), sum: 0.0 }
     }
 
     fn add(&mut self, seconds: f64) {
-        let place = self.bounds.partition_point(|bound| *bound < seconds);
-        self.counts[place] += 1;
+        let bucket = self.bounds.partition_point(|bound| *bound < seconds);
+        self.counts[bucket] += 1;
         self.sum += seconds;
     }
 }
 
-impl Value for Count {
+impl Value for Counter {
     const KIND: MetricType = MetricType::Counter;
 
     fn write(&self, mut encoder: MetricEncoder) -> fmt::Result {
@@ -64,7 +59,7 @@ impl Value for Count {
     }
 }
 
-impl Value for Level {
+impl Value for Gauge {
     const KIND: MetricType = MetricType::Gauge;
 
     fn write(&self, mut encoder: MetricEncoder) -> fmt::Result {
@@ -72,7 +67,7 @@ impl Value for Level {
     }
 }
 
-impl Value for Times {
+impl Value for Histogram {
     const KIND: MetricType = MetricType::Histogram;
 
     fn write(&self, mut encoder: MetricEncoder) -> fmt::Result {
@@ -82,29 +77,29 @@ impl Value for Times {
     }
 }
 
-/// All series of one metric. Copies share them.
+/// All series of one metric. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Series<V>(Arc<Inner<V>>);
 
 #[derive(Debug)]
 struct Inner<V> {
     labels: &'static [&'static str],
-    blank: V,
-    most: usize,
+    initial: V,
+    max: usize,
     cells: Mutex<BTreeMap<Box<str>, V>>,
 }
 
 impl<V: Value> Series<V> {
-    /// None yet. A series by node has no bound but the nodes; one that nobody asked for holds nothing at all.
-    pub fn new(labels: &'static [&'static str], blank: V, wanted: bool) -> Self {
-        let most = match (wanted, labels.first()) {
+    /// Metrics per node (first label `node`) are not bounded. A metric that is not served stores nothing.
+    pub fn new(labels: &'static [&'static str], initial: V, served: bool) -> Self {
+        let max = match (served, labels.first()) {
             (false, _) => 0,
             (true, Some(&"node")) => usize::MAX,
-            (true, _) => MOST,
+            (true, _) => MAX_SERIES,
         };
-        let series = Self(Arc::new(Inner { labels, blank, most, cells: Mutex::default() }));
+        let series = Self(Arc::new(Inner { labels, initial, max, cells: Mutex::default() }));
         if labels.is_empty() {
-            series.start(&[]);
+            series.init(&[]);
         }
         series
     }
@@ -113,42 +108,41 @@ impl<V: Value> Series<V> {
         self.0.cells.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the series with these label values.
-    fn change(&self, values: &[&str], change: impl FnOnce(&mut V)) {
+    fn update(&self, values: &[&str], update: impl FnOnce(&mut V)) {
         let inner = &self.0;
         debug_assert_eq!(values.len(), inner.labels.len(), "{:?}", inner.labels);
-        if inner.most == 0 {
+        if inner.max == 0 {
             return;
         }
         let mut cells = self.cells();
         let mut key = key_of(values);
-        if cells.len() + 1 >= inner.most && !cells.contains_key(key.as_str()) {
+        if cells.len() + 1 >= inner.max && !cells.contains_key(key.as_str()) {
             key = key_of(&vec![OTHER; values.len()]);
         }
-        change(cells.entry(key.into()).or_insert_with(|| inner.blank.clone()));
+        update(cells.entry(key.into()).or_insert_with(|| inner.initial.clone()));
     }
 
-    /// Shows a series before anything has happened: what is missing cannot be told from what never happens.
-    pub fn start(&self, values: &[&str]) {
-        self.change(values, |_| ());
+    /// Serves the series with these label values before its first update.
+    pub fn init(&self, values: &[&str]) {
+        self.update(values, |_| ());
     }
 
-    /// Drops the series with these label values.
+    /// Removes the series with these label values.
     pub fn remove(&self, values: &[&str]) {
         self.cells().remove(key_of(values).as_str());
     }
 
-    /// Drops all series whose first label value is this.
-    pub fn remove_all_of(&self, first: &str) {
-        if self.0.most == 0 {
+    /// Removes all series with this value of the first label.
+    pub fn remove_by_first_label(&self, first: &str) {
+        if self.0.max == 0 {
             return;
         }
         let mut cells = self.cells();
         let start = key_of(&[first]);
         let inside = |key: &str| {
-            key.strip_prefix(&start).is_some_and(|rest| rest.is_empty() || rest.starts_with(BETWEEN))
+            key.strip_prefix(&start).is_some_and(|rest| rest.is_empty() || rest.starts_with(SEPARATOR))
         };
-        // They stand together: nothing in a key sorts below what stands between its values.
+        // They are contiguous: no character of a value sorts below the separator.
         let from = cells.range::<str, _>((Bound::Included(start.as_str()), Bound::Unbounded));
         let keys: Vec<_> = from.map(|(key, _)| key.clone()).take_while(|key| inside(key)).collect();
         for key in keys {
@@ -156,40 +150,39 @@ impl<V: Value> Series<V> {
         }
     }
 
-    /// Drops all.
     pub fn clear(&self) {
         self.cells().clear();
     }
 }
 
-impl Series<Count> {
-    /// One more.
+impl Series<Counter> {
     pub fn inc(&self, values: &[&str]) {
         self.add(values, 1);
     }
 
-    /// So many more.
-    pub fn add(&self, values: &[&str], more: u64) {
-        self.change(values, |count| count.0 += more);
+    pub fn add(&self, values: &[&str], by: u64) {
+        self.update(values, |count| count.0 += by);
     }
 }
 
-impl Series<Level> {
-    /// Is so much now.
-    pub fn set(&self, values: &[&str], level: f64) {
-        self.change(values, |value| value.0 = level);
+impl Series<Gauge> {
+    pub fn set(&self, values: &[&str], value: f64) {
+        self.update(values, |gauge| gauge.0 = value);
     }
 
-    /// Is so much more now.
-    pub fn move_by(&self, values: &[&str], by: f64) {
-        self.change(values, |value| value.0 += by);
+    pub fn add(&self, values: &[&str], by: f64) {
+        self.update(values, |gauge| gauge.0 += by);
+    }
+
+    /// Sets every series to 0.
+    pub fn reset(&self) {
+        self.cells().values_mut().for_each(|gauge| gauge.0 = 0.0);
     }
 }
 
-impl Series<Times> {
-    /// Took so long.
-    pub fn took(&self, values: &[&str], time: Duration) {
-        self.change(values, |times| times.add(time.as_secs_f64()));
+impl Series<Histogram> {
+    pub fn observe(&self, values: &[&str], duration: Duration) {
+        self.update(values, |histogram| histogram.add(duration.as_secs_f64()));
     }
 }
 
@@ -200,7 +193,7 @@ impl<V: Value + Sync> EncodeMetric for Series<V> {
             if self.0.labels.is_empty() {
                 return value.write(encoder);
             }
-            let labels: Vec<(&str, &str)> = self.0.labels.iter().copied().zip(key.split(BETWEEN)).collect();
+            let labels: Vec<(&str, &str)> = self.0.labels.iter().copied().zip(key.split(SEPARATOR)).collect();
             value.write(encoder.encode_family(&labels)?)?;
         }
         Ok(())
@@ -215,12 +208,12 @@ impl<V: Value + Sync> EncodeMetric for Series<V> {
     }
 }
 
-/// Control characters are in no name of ours; a forged report may hold them.
+/// Replaces control characters, which a forged report may contain.
 fn key_of(values: &[&str]) -> String {
     let mut key = String::with_capacity(values.iter().map(|value| value.len() + 1).sum());
     for (index, value) in values.iter().enumerate() {
         if index > 0 {
-            key.push(BETWEEN);
+            key.push(SEPARATOR);
         }
         key.extend(value.chars().take(253).map(|c| if c.is_control() { '?' } else { c }));
     }

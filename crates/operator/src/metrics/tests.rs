@@ -1,4 +1,5 @@
 use std::collections::BTreeSet;
+use std::ops::Deref;
 
 use nodekeeper_core::fleet::NodeStatus;
 use nodekeeper_core::gate::State;
@@ -6,9 +7,9 @@ use nodekeeper_core::report::reason;
 
 use super::*;
 
-const ALL: Options = Options { seed_names: true, per_node: true };
+const ALL: Options = Options { compat_names: true, per_node: true };
 
-/// Every name that is served, with its type. Somebody's dashboard asks for each.
+/// Every served metric with its type. Dashboards depend on each.
 const NAMES: &[&str] = &[
     "controller_runtime_active_workers gauge",
     "controller_runtime_max_concurrent_reconciles gauge",
@@ -58,6 +59,7 @@ const NAMES: &[&str] = &[
     "nodekeeper_check_duration_seconds histogram",
     "nodekeeper_check_failures_total counter",
     "nodekeeper_check_runs_total counter",
+    "nodekeeper_leader_ready_seconds gauge",
     "nodekeeper_node_gated_duration_seconds histogram",
     "nodekeeper_node_info gauge",
     "nodekeeper_node_oldest_gated_timestamp_seconds gauge",
@@ -88,61 +90,78 @@ const NAMES: &[&str] = &[
     "workqueue_work_duration_seconds histogram",
 ];
 
-/// Where a node stands, as the leader finds it.
-fn node_is(metrics: &Metrics, node: &str, gate: &str, state: State, created_at: Timestamp, attempts: u32) {
-    let fleet = metrics.fleet();
-    let mut fleet = fleet.lock().unwrap();
+/// The metrics of a leader, with the fleet index that they read.
+struct Leader {
+    metrics: Metrics,
+    fleet: Arc<Mutex<FleetIndex>>,
+}
+
+impl Deref for Leader {
+    type Target = Metrics;
+
+    fn deref(&self) -> &Metrics {
+        &self.metrics
+    }
+}
+
+fn set_node(leader: &Leader, node: &str, gate: &str, state: State, created_at: Timestamp, attempts: u32) {
+    let mut fleet = leader.fleet.lock().unwrap();
     let (at, created_at, retries) = (fleet.name(gate), created_at.as_second(), attempts.saturating_sub(1));
     let status =
         NodeStatus { at, state, cause: None, retainted: false, created_at, retries, worker_ms: None };
     fleet.set(&node.into(), Some(status));
 }
 
-fn forget(metrics: &Metrics, node: &str) {
-    metrics.fleet().lock().unwrap().set(&node.into(), None);
-    metrics.forget_node(node);
+fn remove_node(leader: &Leader, node: &str) {
+    leader.fleet.lock().unwrap().set(&node.into(), None);
+    leader.remove_node(node);
 }
 
-/// Everything happens once to a node, so that no metric stays silent.
-fn everything(metrics: &Metrics, node: &str) {
-    metrics.remediated("karpenter", "replace", "succeeded");
-    metrics.remediation_blocked("default", "BudgetSpent");
+/// Updates every metric at least once.
+fn everything(metrics: &Leader, node: &str) {
+    metrics.inc_remediations("karpenter", "replace", "succeeded");
+    metrics.inc_remediations_blocked("default", "BudgetSpent");
     let second = Duration::from_secs(1);
-    metrics.build(Build { version: "1", revision: "abc", date: "today" });
-    metrics.request("GET", "api", Some(200), second);
-    metrics.gate_is("default", "Enforce");
-    metrics.autoscaler("karpenter", true);
-    node_is(metrics, node, "default", State::InProgress, Timestamp::UNIX_EPOCH, 3);
-    metrics.worker_created(node, "default", Some("failed"));
-    metrics.worker_not_created(node, "Refused");
-    metrics.worker_runs("default", second);
+    metrics.set_build_info(Build { version: "1", revision: "abc", date: "today" });
+    metrics.observe_request("GET", "api", Some(200), second);
+    metrics.set_gate("default", "Enforce");
+    metrics.set_autoscaler_compatible("karpenter", true);
+    set_node(metrics, node, "default", State::InProgress, Timestamp::UNIX_EPOCH, 3);
+    metrics.fleet.lock().unwrap().set_worker_ms(node, 1000);
+    metrics.inc_workers_created(node, "default", Some("failed"));
+    metrics.inc_worker_create_errors(node, "Refused");
+    metrics.observe_worker_start("default", second);
     let dns =
         CheckResult { ms: 20, ..CheckResult::new("dns", "a.", CheckOutcome::Failed, reason::TIMEOUT, "") };
     let api = CheckResult { ms: 10, ..CheckResult::new("api", "", CheckOutcome::Passed, "", "") };
     let checks = &[dns, api];
     for verdict in [Verdict::Passed, Verdict::Failed, Verdict::Inconclusive] {
-        metrics.worker_ended(&Ended { node, gate: "default", verdict, took: second, checks });
+        metrics.observe_worker(&FinishedWorker { node, gate: "default", verdict, duration: second, checks });
     }
-    metrics.taint_removed(node, true, second);
-    metrics.opened("default", second);
-    metrics.gave_up(node, "default", second);
-    metrics.key_taken("gate", second);
-    metrics.reconciled("gate", node, None, second);
+    metrics.observe_taint_removal(node, true, second);
+    metrics.observe_node_verified("default", second);
+    metrics.observe_node_failed(node, "default", second);
+    metrics.leader_ready(second);
+    metrics.observe_queue_time(GATE, second);
+    metrics.observe_reconcile(GATE, ReconcileResult::Error, second);
+    metrics.observe_node_reconcile(node, ReconcileResult::Error, second);
 }
 
-fn leading(options: Options) -> Metrics {
+fn leading(options: Options) -> Leader {
     let metrics = Metrics::new(options);
-    metrics.process_started(Timestamp::UNIX_EPOCH, "lease", Duration::from_secs(15));
-    metrics.controller_started("gate", 32);
-    metrics.leadership_began("lease");
-    metrics
+    let fleet: Arc<Mutex<FleetIndex>> = Arc::default();
+    metrics.record_start(Timestamp::UNIX_EPOCH, "lease", Duration::from_secs(15));
+    metrics.register_controller(GATE, 32);
+    metrics.set_fleet(fleet.clone());
+    metrics.start_leading("lease");
+    Leader { metrics, fleet }
 }
 
 fn text(metrics: &Metrics) -> String {
     metrics.render(Format::Prometheus).unwrap()
 }
 
-/// Lines that are numbers.
+/// Returns the lines that hold values.
 fn series(metrics: &Metrics) -> Vec<String> {
     text(metrics).lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
 }
@@ -165,27 +184,27 @@ fn assert_has(metrics: &Metrics, lines: &[&str]) {
 }
 
 #[test]
-fn every_name_is_served_with_its_type_and_documented() {
+fn every_metric_is_served_and_documented() {
     let metrics = leading(ALL);
     everything(&metrics, "node-1");
     let text = text(&metrics);
     assert_eq!(types(&text), NAMES);
     let mut entered: Vec<String> =
-        metrics.book.entries.iter().map(|(entry, kind)| format!("{} {kind}", entry.name)).collect();
+        metrics.registry.entries.iter().map(|(entry, kind)| format!("{} {kind}", entry.name)).collect();
     entered.sort();
-    assert_eq!(entered, NAMES, "what is documented is not what is served");
+    assert_eq!(entered, NAMES, "documented and served metrics differ");
     let page = Metrics::reference();
     for name in NAMES.iter().filter_map(|name| name.split(' ').next()) {
-        assert!(page.contains(&format!("| `{name}` |")), "{name} is not on the page");
+        assert!(page.contains(&format!("| `{name}` |")), "{name} is not documented");
     }
 }
 
 #[test]
-fn labels_are_those_that_are_documented() {
+fn served_labels_match_the_documented_ones() {
     let metrics = leading(ALL);
     everything(&metrics, "node-1");
     let served = series(&metrics);
-    for (entry, kind) in &metrics.book.entries {
+    for (entry, kind) in &metrics.registry.entries {
         let suffix = if *kind == "histogram" { "_count" } else { "" };
         let start = format!("{}{suffix}", entry.name);
         let line = served
@@ -200,8 +219,9 @@ fn labels_are_those_that_are_documented() {
 }
 
 #[test]
-fn what_is_known_beforehand_starts_at_zero() {
+fn known_series_start_at_zero() {
     let metrics = Metrics::new(ALL);
+    metrics.register_controller(GATE, 32);
     assert_has(
         &metrics,
         &[
@@ -218,18 +238,19 @@ fn what_is_known_beforehand_starts_at_zero() {
 }
 
 #[test]
-fn the_story_of_the_seeds_readme_is_told_in_its_words() {
+fn compat_metrics_have_the_documented_values() {
     let metrics = leading(ALL);
-    node_is(&metrics, "node-1", "config", State::Verified, Timestamp::UNIX_EPOCH, 1);
-    node_is(&metrics, "node-2", "config", State::InProgress, Timestamp::UNIX_EPOCH, 3);
-    node_is(&metrics, "node-2", "config", State::Failed, Timestamp::UNIX_EPOCH, 4);
-    let took = Duration::from_millis(45_250);
-    let ended = |node, verdict| Ended { node, gate: "config", verdict, took, checks: &[] };
-    metrics.worker_ended(&ended("node-1", Verdict::Passed));
-    metrics.worker_ended(&ended("node-2", Verdict::Failed));
-    metrics.worker_ended(&ended("node-2", Verdict::Inconclusive));
-    metrics.workers_active(2);
-    metrics.healthy(true);
+    set_node(&metrics, "node-1", "config", State::Verified, Timestamp::UNIX_EPOCH, 1);
+    set_node(&metrics, "node-2", "config", State::InProgress, Timestamp::UNIX_EPOCH, 3);
+    set_node(&metrics, "node-2", "config", State::Failed, Timestamp::UNIX_EPOCH, 4);
+    let duration = Duration::from_millis(45_250);
+    let ended = |node, verdict| FinishedWorker { node, gate: "config", verdict, duration, checks: &[] };
+    metrics.fleet.lock().unwrap().set_worker_ms("node-1", 45_250);
+    metrics.observe_worker(&ended("node-1", Verdict::Passed));
+    metrics.observe_worker(&ended("node-2", Verdict::Failed));
+    metrics.observe_worker(&ended("node-2", Verdict::Inconclusive));
+    metrics.set_active_workers(2);
+    metrics.set_ready(true);
     assert_has(
         &metrics,
         &[
@@ -248,11 +269,11 @@ fn the_story_of_the_seeds_readme_is_told_in_its_words() {
         ],
     );
     let of_node_2 = |line: &&String| line.starts_with("kube_node_ready_verification_status{node=\"node-2\"");
-    assert_eq!(series(&metrics).iter().filter(of_node_2).count(), 1, "one state a node");
+    assert_eq!(series(&metrics).iter().filter(of_node_2).count(), 1, "one state per node");
 }
 
 #[test]
-fn f20_series_of_a_node_go_with_it_and_with_our_term() {
+fn f20_node_series_are_removed_with_the_node_and_the_term() {
     let metrics = leading(ALL);
     for node in ["node-1", "node-10", "node-1-b", "node-1.c"] {
         everything(&metrics, node);
@@ -263,71 +284,71 @@ fn f20_series_of_a_node_go_with_it_and_with_our_term() {
     };
     let whole = of("node-1");
     assert!(whole > 15, "{whole}");
-    forget(&metrics, "node-1");
+    remove_node(&metrics, "node-1");
     assert_eq!([of("node-1"), of("node-10"), of("node-1-b"), of("node-1.c")], [0, whole, whole, whole]);
-    // What was under way when the node went must not bring a series back.
-    metrics.reconciled("gate", "node-1", Some(Action::AwaitChange), Duration::ZERO);
-    metrics.taint_removed("node-1", false, Duration::ZERO);
-    metrics.worker_created("node-1", "default", None);
+    // A reconcile that ends after the node was deleted must not bring a series back.
+    metrics.observe_node_reconcile("node-1", ReconcileResult::Success, Duration::ZERO);
+    metrics.observe_taint_removal("node-1", false, Duration::ZERO);
+    metrics.inc_workers_created("node-1", "default", None);
     assert_eq!(of("node-1"), 0);
-    metrics.leadership_ended("lease");
+    metrics.stop_leading("lease");
     let left: Vec<String> = series(&metrics).into_iter().filter(|line| line.contains("node=\"")).collect();
     assert!(left.is_empty(), "{left:?}");
-    assert!(!text(&metrics).contains("nodekeeper_nodes{"), "only a leader says what nodes are like");
+    assert!(!text(&metrics).contains("nodekeeper_nodes{"), "only the leader serves node metrics");
     assert!(!text(&metrics).contains("kube_node_ready_controller_nodes_verified "));
-    node_is(&metrics, "node-1", "default", State::Verified, Timestamp::UNIX_EPOCH, 1);
-    assert_eq!(of("node-1"), 0, "a late word of an earlier term");
+    set_node(&metrics, "node-1", "default", State::Verified, Timestamp::UNIX_EPOCH, 1);
+    assert_eq!(of("node-1"), 0, "an update after the term ended");
     assert_has(&metrics, &["leader_election_master_status{name=\"lease\"} 0.0"]);
 }
 
 #[test]
-fn f20_a_thousand_nodes_that_come_and_go_leave_nothing_behind() {
+fn f20_deleted_nodes_leave_no_series_behind() {
     for options in [Options::default(), ALL] {
         let metrics = leading(options);
         everything(&metrics, "node-0");
-        forget(&metrics, "node-0");
+        remove_node(&metrics, "node-0");
         let before = series(&metrics).len();
         for index in 1..=1000 {
             let node = format!("ip-10-0-{}-{}.eu-west-1.compute.internal", index / 250, index % 250);
             everything(&metrics, &node);
-            forget(&metrics, &node);
+            remove_node(&metrics, &node);
         }
         assert_eq!(series(&metrics).len(), before, "{options:?}");
     }
 }
 
 #[test]
-fn without_per_node_no_name_of_a_node_is_served() {
-    for seed_names in [false, true] {
-        let metrics = leading(Options { seed_names, per_node: false });
+fn without_per_node_no_node_name_is_served() {
+    for compat_names in [false, true] {
+        let metrics = leading(Options { compat_names, per_node: false });
         everything(&metrics, "node-0");
         let before = series(&metrics).len();
         for index in 1..=1000 {
             everything(&metrics, &format!("node-{index}"));
         }
-        assert_eq!(series(&metrics).len(), before, "seed_names: {seed_names}");
+        assert_eq!(series(&metrics).len(), before, "compat_names: {compat_names}");
         assert!(!text(&metrics).contains("node-1"), "{}", text(&metrics));
-        assert_eq!(text(&metrics).contains("kube_node_ready_"), seed_names);
+        assert_eq!(text(&metrics).contains("kube_node_ready_"), compat_names);
         assert_has(&metrics, &["nodekeeper_nodes{gate=\"default\",state=\"verifying\"} 1001.0"]);
     }
 }
 
 #[test]
-fn a_worker_that_lies_about_its_checks_makes_no_more_series_than_fit() {
+fn forged_check_names_cannot_exceed_the_series_limit() {
     let metrics = leading(Options::default());
-    let lie = |index: u32| {
+    let forge = |index: u32| {
         let name = format!("check-{index}\n\"\u{1f}");
         let check = CheckResult::new(&name, "", CheckOutcome::Failed, "Why", "");
         let verdict = Verdict::Failed;
-        metrics.worker_ended(&Ended {
+        metrics.observe_worker(&FinishedWorker {
             node: "n",
             gate: "g",
             verdict,
-            took: Duration::ZERO,
+            duration: Duration::ZERO,
             checks: &[check],
         });
     };
-    (0..2000).for_each(lie);
+    (0..2000).for_each(forge);
     let runs: Vec<String> =
         series(&metrics).into_iter().filter(|line| line.starts_with("nodekeeper_check_runs_total")).collect();
     assert!(runs.len() <= 400, "{}", runs.len());
@@ -336,14 +357,14 @@ fn a_worker_that_lies_about_its_checks_makes_no_more_series_than_fit() {
 }
 
 #[test]
-fn nodes_are_counted_where_they_are_and_the_oldest_is_told() {
+fn nodes_are_counted_by_gate_and_state() {
     let metrics = leading(Options::default());
     let at = |second| Timestamp::from_second(second).unwrap();
-    metrics.gate_is("gpu", "Enforce");
-    node_is(&metrics, "a", "gpu", State::Waiting, at(500), 0);
-    node_is(&metrics, "b", "gpu", State::Pending, at(300), 0);
-    node_is(&metrics, "c", "gpu", State::Verified, at(100), 1);
-    node_is(&metrics, "d", "", State::Ungated, at(50), 0);
+    metrics.set_gate("gpu", "Enforce");
+    set_node(&metrics, "a", "gpu", State::Waiting, at(500), 0);
+    set_node(&metrics, "b", "gpu", State::Pending, at(300), 0);
+    set_node(&metrics, "c", "gpu", State::Verified, at(100), 1);
+    set_node(&metrics, "d", "", State::Ungated, at(50), 0);
     assert_has(
         &metrics,
         &[
@@ -354,7 +375,7 @@ fn nodes_are_counted_where_they_are_and_the_oldest_is_told() {
             "nodekeeper_node_oldest_gated_timestamp_seconds{gate=\"gpu\"} 300.0",
         ],
     );
-    node_is(&metrics, "b", "gpu", State::Verified, at(300), 1);
+    set_node(&metrics, "b", "gpu", State::Verified, at(300), 1);
     assert_has(
         &metrics,
         &[
@@ -366,10 +387,10 @@ fn nodes_are_counted_where_they_are_and_the_oldest_is_told() {
 }
 
 #[test]
-fn a_gate_has_one_enforcement_and_goes_with_its_series() {
+fn a_gate_has_one_enforcement_and_its_series_are_removed() {
     let metrics = leading(Options::default());
-    metrics.gate_is("gpu", "DryRun");
-    metrics.gate_is("gpu", "Enforce");
+    metrics.set_gate("gpu", "DryRun");
+    metrics.set_gate("gpu", "Enforce");
     assert_has(
         &metrics,
         &[
@@ -378,12 +399,12 @@ fn a_gate_has_one_enforcement_and_goes_with_its_series() {
         ],
     );
     assert!(!text(&metrics).contains("DryRun"));
-    metrics.forget_gate("gpu");
+    metrics.remove_gate("gpu");
     assert!(!text(&metrics).contains("gpu"), "{}", text(&metrics));
 }
 
 #[test]
-fn openmetrics_names_families_without_total_and_ends() {
+fn openmetrics_families_have_no_total_suffix() {
     let metrics = leading(ALL);
     everything(&metrics, "node-1");
     let open = metrics.render(Format::OpenMetrics).unwrap();
@@ -396,10 +417,10 @@ fn openmetrics_names_families_without_total_and_ends() {
 }
 
 #[test]
-fn times_fall_into_their_buckets() {
+fn durations_are_counted_in_their_buckets() {
     let metrics = leading(Options::default());
     for seconds in [5, 6, 10_000] {
-        metrics.opened("g", Duration::from_secs(seconds));
+        metrics.observe_node_verified("g", Duration::from_secs(seconds));
     }
     let bucket = |le: &str, count: u32| {
         format!(
@@ -411,4 +432,52 @@ fn times_fall_into_their_buckets() {
         &metrics,
         &["nodekeeper_node_gated_duration_seconds_sum{gate=\"g\",result=\"passed\"} 10011.0"],
     );
+}
+
+#[test]
+fn each_controller_has_its_own_series() {
+    let metrics = leading(ALL);
+    metrics.register_controller("remediation", 4);
+    let second = Duration::from_secs(1);
+    let numbers = |depth| QueueStats { depth, adds: 2, retries: 1, unfinished: second, longest: second };
+    metrics.set_queue_stats(GATE, &numbers(3));
+    metrics.set_queue_stats("remediation", &numbers(7));
+    metrics.set_active_reconciles("remediation", 2);
+    metrics.observe_queue_time("remediation", second);
+    metrics.observe_reconcile("remediation", ReconcileResult::RequeueAfter, second);
+    assert_has(
+        &metrics,
+        &[
+            "controller_runtime_max_concurrent_reconciles{controller=\"gate\"} 32.0",
+            "controller_runtime_max_concurrent_reconciles{controller=\"remediation\"} 4.0",
+            "controller_runtime_active_workers{controller=\"gate\"} 0.0",
+            "controller_runtime_active_workers{controller=\"remediation\"} 2.0",
+            "controller_runtime_reconcile_total{controller=\"remediation\",result=\"requeue_after\"} 1",
+            "controller_runtime_reconcile_total{controller=\"gate\",result=\"requeue_after\"} 0",
+            "workqueue_depth{name=\"gate\",controller=\"gate\"} 3.0",
+            "workqueue_depth{name=\"remediation\",controller=\"remediation\"} 7.0",
+            "workqueue_queue_duration_seconds_count{name=\"remediation\",controller=\"remediation\"} 1",
+            "workqueue_queue_duration_seconds_count{name=\"gate\",controller=\"gate\"} 0",
+            "kube_node_ready_controller_reconcile_queue_depth 3.0",
+            "kube_node_ready_controller_reconcile_queue_latency_seconds_count 0",
+        ],
+    );
+    metrics.stop_leading("lease");
+    assert_has(
+        &metrics,
+        &[
+            "workqueue_depth{name=\"remediation\",controller=\"remediation\"} 0.0",
+            "workqueue_adds_total{name=\"remediation\",controller=\"remediation\"} 2",
+            "controller_runtime_active_workers{controller=\"remediation\"} 0.0",
+        ],
+    );
+}
+
+#[test]
+fn the_time_to_the_first_reconcile_is_that_of_this_term() {
+    let metrics = leading(Options::default());
+    metrics.leader_ready(Duration::from_millis(1500));
+    assert_has(&metrics, &["nodekeeper_leader_ready_seconds 1.5"]);
+    metrics.stop_leading("lease");
+    assert_has(&metrics, &["nodekeeper_leader_ready_seconds 0.0"]);
 }

@@ -1,11 +1,10 @@
-//! How numbers are written down: as `OpenMetrics`, or as the older text that everything else reads.
+//! The text formats: `OpenMetrics`, and the Prometheus text format.
 
 use std::fmt;
 
 use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 
-/// A way to write them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Prometheus text 0.0.4.
@@ -15,9 +14,9 @@ pub enum Format {
 }
 
 impl Format {
-    /// What a client accepts, in its own words. Without a word about `OpenMetrics` it gets the older text.
+    /// Chooses the format from an `Accept` header; without `OpenMetrics` in it, Prometheus text.
     #[must_use]
-    pub fn accepted(accept: &str) -> Self {
+    pub fn from_accept(accept: &str) -> Self {
         let refused = |part: &str| part.split(';').any(|word| matches!(word.trim(), "q=0" | "q=0.0"));
         let open = |part: &&str| part.trim_start().starts_with("application/openmetrics-text");
         match accept.split(',').find(open) {
@@ -26,7 +25,7 @@ impl Format {
         }
     }
 
-    /// As the header of an answer says it.
+    /// Returns the value of the `Content-Type` header.
     #[must_use]
     pub fn content_type(self) -> &'static str {
         match self {
@@ -36,7 +35,6 @@ impl Format {
     }
 }
 
-/// Writes all of them.
 pub fn render(registry: &Registry, format: Format) -> Result<String, fmt::Error> {
     let mut open = String::new();
     text::encode_registry(&mut open, registry)?;
@@ -45,12 +43,12 @@ pub fn render(registry: &Registry, format: Format) -> Result<String, fmt::Error>
             text::encode_eof(&mut open)?;
             Ok(open)
         }
-        Format::Prometheus => Ok(older(&open)),
+        Format::Prometheus => Ok(to_prometheus(&open)),
     }
 }
 
-/// In the older text, help and type of a counter bear its whole name, with `_total`.
-fn older(open: &str) -> String {
+/// In Prometheus text, HELP and TYPE of a counter carry its full name, with `_total`.
+fn to_prometheus(open: &str) -> String {
     let mut out = String::with_capacity(open.len());
     let mut help: Option<(&str, &str)> = None;
     for line in open.lines() {

@@ -187,7 +187,7 @@ impl LeaderElector {
         let ours = self.state().write_deadline().is_some();
         let known = self.known().clone();
         if ours && known.is_none() {
-            self.metrics.lease_read_again(&self.name);
+            self.metrics.inc_lease_slow_path(&self.name);
         }
         let lease = match known {
             Some(lease) => Some(lease),

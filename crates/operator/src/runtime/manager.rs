@@ -387,18 +387,18 @@ impl<B: Fn() -> Vec<Arc<dyn Controller>>> Leading<B> {
             if stopped {
                 break;
             }
-            self.metrics.leadership_ended(self.elector.name());
+            self.metrics.stop_leading(self.elector.name());
             self.health.follows();
         }
         self.health.stopping();
         self.elector.release().await;
-        self.metrics.leadership_ended(self.elector.name());
+        self.metrics.stop_leading(self.elector.name());
         info!("stopped");
     }
 
     /// Runs the controllers of one term until the process is asked to stop.
     async fn lead(&self) {
-        self.metrics.leadership_began(self.elector.name());
+        self.metrics.start_leading(self.elector.name());
         self.health.leads();
         self.kinds.iter().for_each(|kind| kind.state.set_current(false));
         let term = Arc::new(Term {

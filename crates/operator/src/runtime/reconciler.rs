@@ -174,7 +174,7 @@ impl<R: Reconciler> QueuedController<R> {
         term.first_reconcile(R::NAME);
         let result = self.reconciler.reconcile(&key).await;
         let took = term.clock.elapsed().saturating_sub(started);
-        term.metrics.reconciled(R::NAME, &key.to_string(), result.as_ref().ok().copied(), took);
+        term.metrics.observe_reconcile(R::NAME, (&result).into(), took);
         let result = result.map_err(|error| {
             warn!(controller = R::NAME, key = %key, %error, "reconcile failed; retrying with backoff");
         });
@@ -190,7 +190,7 @@ impl<R: Reconciler> QueuedController<R> {
         let (mut started, mut stopping) = (false, false);
         let mut resync_at = self.options.resync.map(|period| clock.elapsed() + period);
         let mut stats_at = Duration::ZERO;
-        metrics.controller_started(R::NAME, most);
+        metrics.register_controller(R::NAME, most);
         while !(stopping && running.is_empty()) {
             // The lease is renewed in the same task, however busy this queue is.
             tokio::task::yield_now().await;
@@ -213,13 +213,13 @@ impl<R: Reconciler> QueuedController<R> {
                 let due = queue.next_due();
                 let Some(key) = queue.take(now) else { break };
                 drop(queue);
-                metrics.key_taken(R::NAME, now.saturating_sub(due.unwrap_or(now)));
+                metrics.observe_queue_time(R::NAME, now.saturating_sub(due.unwrap_or(now)));
                 running.push(self.reconcile(key, term));
             }
-            metrics.active_workers(R::NAME, running.len());
+            metrics.set_active_reconciles(R::NAME, running.len());
             if stats_at <= now {
                 stats_at = now + STATS_PERIOD;
-                metrics.queue_stats(R::NAME, &self.queue().stats(now));
+                metrics.set_queue_stats(R::NAME, &self.queue().stats(now));
             }
             let due = self.queue().next_due().filter(|_| ready && running.len() < most);
             let wakeup = self.reconciler.next_wakeup().filter(|_| ready);

@@ -1,27 +1,19 @@
-//! Text with colours that knows how wide it is.
+//! A line of styled text.
 
 use std::fmt::Write as _;
 
-/// A colour, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Paint {
-    /// As everything else.
+pub enum Style {
     Plain,
-    /// Of no importance now.
     Dim,
-    /// A heading.
     Bold,
-    /// As it should be.
     Green,
-    /// Not as it should be.
     Red,
-    /// Not yet, or nobody knows.
     Yellow,
-    /// In the making.
     Cyan,
 }
 
-impl Paint {
+impl Style {
     fn code(self) -> &'static str {
         match self {
             Self::Plain => "",
@@ -35,48 +27,53 @@ impl Paint {
     }
 }
 
-/// One line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Line(Vec<(Paint, String)>);
+pub struct Line(Vec<(Style, String)>);
 
 impl Line {
-    /// A line without colours.
     pub fn new(text: impl Into<String>) -> Self {
-        Self::default().and(Paint::Plain, text)
+        Self::default().with(Style::Plain, text)
     }
 
-    /// With something more at its end.
+    /// Appends text.
     #[must_use]
-    pub fn and(mut self, paint: Paint, text: impl Into<String>) -> Self {
-        self.0.push((paint, text.into()));
+    pub fn with(mut self, style: Style, text: impl Into<String>) -> Self {
+        self.0.push((style, text.into()));
         self
     }
 
-    /// How wide it is. Nothing that is shown here has characters of double width.
+    /// Appends another line.
+    #[must_use]
+    pub fn join(mut self, other: Self) -> Self {
+        self.0.extend(other.0);
+        self
+    }
+
+    /// Returns the number of characters, none of which has double width.
     pub fn width(&self) -> usize {
         self.0.iter().map(|(_, text)| text.chars().count()).sum()
     }
 
-    /// At most so many characters; what is cut off leaves a mark.
-    pub fn show(&self, width: usize, colours: bool) -> String {
+    /// Returns at most `width` characters; a cut line ends with `…`.
+    pub fn render(&self, width: usize, colours: bool) -> String {
         let mut left = width;
         let cut = self.width() > width;
-        let mut shown = String::new();
-        for (paint, text) in &self.0 {
+        let mut out = String::new();
+        for (style, text) in &self.0 {
             let room = if cut { left.saturating_sub(1) } else { left };
-            // What workers found came over the network: nothing in it may move the cursor.
+            // Messages of workers come over the network: control characters must not reach the terminal.
             let part: String =
                 text.chars().take(room).map(|c| if c.is_control() { ' ' } else { c }).collect();
             left -= part.chars().count();
-            let is_painted = colours && *paint != Paint::Plain && !part.is_empty();
-            let (on, off) = if is_painted { (paint.code(), "\x1b[0m") } else { ("", "") };
+            let is_styled = colours && *style != Style::Plain && !part.is_empty();
+            let (on, off) = if is_styled { (style.code(), "\x1b[0m") } else { ("", "") };
             // Writing to a string cannot fail.
-            let _ = write!(shown, "{on}{part}{off}");
+            let _ = write!(out, "{on}{part}{off}");
         }
         if cut && width > 0 {
-            shown.push('…');
+            out.push('…');
         }
-        shown.trim_end().to_owned()
+        out.trim_end().to_owned()
     }
 }
 
@@ -85,18 +82,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_too_long_is_cut_and_colours_end() {
-        let line = Line::new("ab").and(Paint::Red, "cdef").and(Paint::Green, "gh");
+    fn long_lines_are_cut_and_colours_end() {
+        let line = Line::new("ab").with(Style::Red, "cdef").with(Style::Green, "gh");
         assert_eq!(line.width(), 8);
-        assert_eq!(line.show(80, false), "abcdefgh");
-        assert_eq!(line.show(8, true), "ab\x1b[31mcdef\x1b[0m\x1b[32mgh\x1b[0m");
-        assert_eq!(line.show(5, true), "ab\x1b[31mcd\x1b[0m…");
-        assert_eq!(line.show(5, false).chars().count(), 5);
-        assert_eq!((line.show(1, false), line.show(0, false)), ("…".into(), String::new()));
+        assert_eq!(line.render(80, false), "abcdefgh");
+        assert_eq!(line.render(8, true), "ab\x1b[31mcdef\x1b[0m\x1b[32mgh\x1b[0m");
+        assert_eq!(line.render(5, true), "ab\x1b[31mcd\x1b[0m…");
+        assert_eq!(line.render(5, false).chars().count(), 5);
+        assert_eq!((line.render(1, false), line.render(0, false)), ("…".into(), String::new()));
     }
 
     #[test]
-    fn nothing_moves_the_cursor() {
-        assert_eq!(Line::new("a\x1b[2Jb\nc").show(80, true), "a [2Jb c");
+    fn control_characters_are_replaced() {
+        assert_eq!(Line::new("a\x1b[2Jb\nc").render(80, true), "a [2Jb c");
     }
 }

@@ -1,22 +1,22 @@
-//! Edge: `nodekeeper demo` joins the machine to the show: signals, a temporary folder, the real clock.
+//! Edge: `nodekeeper demo` sets up signals, a temporary folder and the real clock, and runs the demo.
 //!
 //! ```text
-//!  cast ──► show ──► stage (cluster, kubelets, real workers, real controller)
-//!            │  ◄── eye (what is committed, and what it means) ◄──┘
-//!            ├──► screen ◄── frame ◄── line
-//!            ├──► ending (was all as it should be?)
-//!            └──► second (one is replaced, and an outage replaces nobody)
+//!  machines ──► runner ──► cluster (API server, kubelets, real workers, real controller)
+//!                 │  ◄── observer (state of each machine) ◄──┘
+//!                 ├──► screen ◄── frame ◄── line
+//!                 ├──► verify (first act: did every machine end as expected?)
+//!                 └──► remediation_act (second act: one machine is replaced; an outage replaces none)
 //! ```
 
-mod cast;
-mod ending;
-mod eye;
+mod cluster;
 mod frame;
 mod line;
+mod machines;
+mod observer;
+mod remediation_act;
+mod runner;
 mod screen;
-mod second;
-mod show;
-mod stage;
+mod verify;
 mod writes;
 
 use anyhow::{Context as _, Result, bail};
@@ -24,43 +24,42 @@ use std::path::Path;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::args::Demo;
-use show::Show;
+use runner::Runner;
 
-/// Runs the demo to its end, or until it is told to stop.
+/// Runs the demo to its end, or until a signal.
 pub fn run(demo: &Demo) -> Result<()> {
-    // Outlives the runtime: workers write into it until the last task is gone.
+    // Outlives the runtime: workers write into it until the last task has ended.
     let folder = tempfile::Builder::new()
         .prefix("nodekeeper-demo-")
         .tempdir()
-        .context("cannot make a temporary folder; TMPDIR says where")?;
+        .context("cannot create a temporary folder; set TMPDIR to one that is writable")?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(play(demo, folder.path()))
+    runtime.block_on(run_until_signal(demo, folder.path()))
 }
 
-async fn play(demo: &Demo, folder: &Path) -> Result<()> {
+async fn run_until_signal(demo: &Demo, folder: &Path) -> Result<()> {
     let mut signals = Signals::new()?;
-    let mut show = Show::open(demo, folder).await?;
-    let told = tokio::select! {
-        told = show.tell() => Some(told),
-        () = signals.come() => None,
+    let mut runner = Runner::start(demo, folder).await?;
+    let result = tokio::select! {
+        result = runner.run() => Some(result),
+        () = signals.recv() => None,
     };
-    if told.is_some() && demo.keep {
-        if let Some(Err(error)) = &told {
+    if result.is_some() && demo.keep {
+        if let Some(Err(error)) = &result {
             eprintln!("error: {error:#}");
         }
         tokio::select! {
-            () = show.keep() => {}
-            () = signals.come() => {}
+            () = runner.keep() => {}
+            () = signals.recv() => {}
         }
     }
-    show.close().await;
-    match told {
-        Some(told) => told,
+    runner.stop().await;
+    match result {
+        Some(result) => result,
         None => bail!("stopped before the end"),
     }
 }
 
-/// Whoever asks us to stop.
 struct Signals([Signal; 3]);
 
 impl Signals {
@@ -69,7 +68,7 @@ impl Signals {
         Ok(Self([of(SignalKind::interrupt())?, of(SignalKind::terminate())?, of(SignalKind::hangup())?]))
     }
 
-    async fn come(&mut self) {
+    async fn recv(&mut self) {
         let [interrupt, terminate, hangup] = &mut self.0;
         tokio::select! {
             _ = interrupt.recv() => {}

@@ -1,65 +1,67 @@
-//! Edge: the terminal, or what stands in for one.
+//! Edge: the terminal, or plain output.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _};
 
 use super::line::Line;
 
-/// Where no size can be had.
-const USUAL: (usize, usize) = (100, 30);
-/// A table in less room than this says less than lines do.
-const SMALLEST: (usize, usize) = (60, 22);
+/// Columns and rows if the size is unknown.
+const DEFAULT_SIZE: (usize, usize) = (100, 30);
+/// The smallest terminal that the table is drawn on.
+const MIN_SIZE: (usize, usize) = (60, 22);
 
-const HIDE: &str = "\x1b[?25l\x1b[?7l";
-const SHOW: &str = "\x1b[?7h\x1b[?25h";
+/// Hides the cursor and disables line wrapping.
+const LIVE_ON: &str = "\x1b[?25l\x1b[?7l";
+const LIVE_OFF: &str = "\x1b[?7h\x1b[?25h";
 
-/// Where the demo is shown.
 pub struct Screen {
+    /// Whether the terminal can show the table.
+    can_draw: bool,
     is_live: bool,
     colours: bool,
-    /// How many lines of the last picture are there to be drawn over; none before the first.
+    /// Lines of the last frame, which the next one replaces; none before the first.
     drawn: Option<usize>,
 }
 
 impl Screen {
-    /// Looks at what there is.
     pub fn new() -> Self {
         let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
         let is_terminal = std::io::stdout().is_terminal() && !is_dumb;
         let (width, height) = size();
-        Self {
-            is_live: is_terminal && width >= SMALLEST.0 && height >= SMALLEST.1,
-            colours: is_terminal && !set("NO_COLOR"),
-            drawn: None,
-        }
+        let can_draw = is_terminal && width >= MIN_SIZE.0 && height >= MIN_SIZE.1;
+        Self { can_draw, is_live: can_draw, colours: is_terminal && !set("NO_COLOR"), drawn: None }
     }
 
-    /// Whether pictures are drawn; else there are lines.
+    /// Returns whether the table is drawn; otherwise each change is a line.
     pub fn is_live(&self) -> bool {
         self.is_live
     }
 
-    /// How many lines a picture may have.
+    /// Returns the largest number of lines of a frame.
     pub fn height() -> usize {
         size().1.saturating_sub(1)
     }
 
-    /// From here on there are only lines.
-    pub fn calm_down(&mut self) {
+    /// Draws the table below the lines printed so far, if the terminal can show it.
+    pub fn start_live(&mut self) {
+        self.is_live = self.can_draw;
+    }
+
+    /// Leaves the last frame on the terminal; what follows is printed below it.
+    pub fn stop_live(&mut self) {
         self.is_live = false;
         if self.drawn.take().is_some() {
-            write(SHOW);
+            write(LIVE_OFF);
         }
     }
 
-    /// Draws a picture over the last one.
+    /// Replaces the last frame.
     pub fn draw(&mut self, lines: &[Line]) {
         let (width, height) = size();
         let mut text = String::new();
         match self.drawn {
-            // No cursor that flickers, and no line that breaks when the window gets narrower.
-            None => text.push_str(HIDE),
+            None => text.push_str(LIVE_ON),
             Some(0) => {}
             Some(drawn) => {
                 // Writing to a string cannot fail.
@@ -67,7 +69,7 @@ impl Screen {
             }
         }
         for line in lines {
-            text.push_str(&line.show(width, self.colours));
+            text.push_str(&line.render(width, self.colours));
             text.push_str("\x1b[K\n");
         }
         text.push_str("\x1b[J");
@@ -75,31 +77,31 @@ impl Screen {
         write(&text);
     }
 
-    /// Prints a line, whole: a terminal breaks it where it must.
-    pub fn say(&self, line: &Line) {
-        write(&format!("{}\n", line.show(usize::MAX, self.colours)));
+    /// Prints a line, uncut.
+    pub fn print(&self, line: &Line) {
+        write(&format!("{}\n", line.render(usize::MAX, self.colours)));
     }
 }
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        self.calm_down();
+        self.stop_live();
     }
 }
 
-/// Nobody listening any more (`| head`) is no reason to fail.
+/// Ignores errors: a closed pipe (`| head`) does not stop the demo.
 fn write(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-/// Columns and rows.
+/// Returns columns and rows.
 fn size() -> (usize, usize) {
-    let asked = rustix::termios::tcgetwinsize(std::io::stdout()).ok();
-    let asked = asked.map(|size| (usize::from(size.ws_col), usize::from(size.ws_row)));
-    let told = |name: &str| std::env::var(name).ok()?.parse().ok();
-    // A terminal without a size says 0.
-    asked
-        .filter(|(columns, rows)| *columns > 0 && *rows > 0)
-        .unwrap_or_else(|| (told("COLUMNS").unwrap_or(USUAL.0), told("LINES").unwrap_or(USUAL.1)))
+    let reported = rustix::termios::tcgetwinsize(std::io::stdout()).ok();
+    let reported = reported.map(|size| (usize::from(size.ws_col), usize::from(size.ws_row)));
+    let variable = |name: &str| std::env::var(name).ok()?.parse().ok();
+    // A terminal without a size reports 0.
+    reported.filter(|(columns, rows)| *columns > 0 && *rows > 0).unwrap_or_else(|| {
+        (variable("COLUMNS").unwrap_or(DEFAULT_SIZE.0), variable("LINES").unwrap_or(DEFAULT_SIZE.1))
+    })
 }

@@ -13,8 +13,9 @@ use nodekeeper_core::report::Verdict;
 use nodekeeper_core::worker::{Progress, WorkerView};
 use tracing::{info, warn};
 
+use super::super::lock;
 use crate::apply::WriteError;
-use crate::metrics::{Ended, Failure, Metrics};
+use crate::metrics::{FinishedWorker, Metrics, NodeError};
 
 /// One effect on a node, as its metrics need it.
 pub(super) struct EffectMetrics<'a> {
@@ -47,33 +48,33 @@ impl EffectMetrics<'_> {
         let (node, done) = (&*self.node.name, result.is_ok());
         match (effect, result) {
             (Effect::StartWorker(_), Ok(())) => {
-                metrics.worker_created(node, self.gate, self.previous_result());
+                metrics.inc_workers_created(node, self.gate, self.previous_result());
             }
-            (Effect::StartWorker(_), Err(error)) => metrics.worker_not_created(node, label(error)),
+            (Effect::StartWorker(_), Err(error)) => metrics.inc_worker_create_errors(node, label(error)),
             (Effect::RemoveTaint(record), _) => {
                 // A verified node that passed again had no taint.
                 if self.gated {
-                    metrics.taint_removed(node, done, self.took);
+                    metrics.observe_taint_removal(node, done, self.took);
                 }
                 if done {
                     self.worker_ended(metrics, fleet, record);
                 }
                 // A node that was tainted again was created long ago.
                 if done && self.gated && !self.record_before().retainted {
-                    metrics.opened(self.gate, self.age());
+                    metrics.observe_node_verified(self.gate, self.age());
                 }
             }
             (Effect::PatchRecord(record), Ok(())) => self.worker_ended(metrics, fleet, record),
             (Effect::Retaint(record), Ok(())) => {
                 self.worker_ended(metrics, fleet, record);
-                metrics.taint_added(true);
+                metrics.inc_taint_additions(true);
             }
-            (Effect::Retaint(_), Err(_)) => metrics.taint_added(false),
+            (Effect::Retaint(_), Err(_)) => metrics.inc_taint_additions(false),
             (Effect::PatchRecord(_) | Effect::SetNodeCondition(_), Err(_)) => {
-                metrics.failed(node, Failure::WriteNode);
+                metrics.inc_node_errors(node, NodeError::PatchNode);
             }
             (Effect::EmitEvent(event), _) if event.reason == NODE_VERIFICATION_FAILED => {
-                metrics.gave_up(node, self.gate, self.age());
+                metrics.observe_node_failed(node, self.gate, self.age());
             }
             _ => {}
         }
@@ -96,7 +97,6 @@ impl EffectMetrics<'_> {
 
     /// A record with a higher worker number than the one before records the end of that worker.
     fn worker_ended(&self, metrics: &Metrics, fleet: &Mutex<FleetIndex>, record: &Record) {
-        let _ = fleet;
         let before = self.record_before();
         if record.number <= before.number {
             return;
@@ -115,7 +115,12 @@ impl EffectMetrics<'_> {
             Verdict::Failed => warn!(node, duration, why = record.why, "Worker completed: checks failed"),
             Verdict::Inconclusive => warn!(node, duration, why = record.why, "worker inconclusive"),
         }
-        metrics.worker_ended(&Ended { node, gate: self.gate, verdict, took, checks });
+        if verdict != Verdict::Inconclusive
+            && let Ok(milliseconds) = u32::try_from(took.as_millis())
+        {
+            lock(fleet).set_worker_ms(node, milliseconds);
+        }
+        metrics.observe_worker(&FinishedWorker { node, gate: self.gate, verdict, duration: took, checks });
     }
 }
 

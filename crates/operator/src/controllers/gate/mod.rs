@@ -17,7 +17,7 @@ use tracing::{debug, info};
 
 use super::{Shared, TermState, kinds, lock};
 use crate::apply::WriteError;
-use crate::metrics::Failure;
+use crate::metrics::NodeError;
 use crate::runtime::{Action, Change, ControllerOptions, ReconcileError, Reconciler};
 
 use observe::Evaluation;
@@ -73,7 +73,7 @@ impl GateReconciler {
             }
             Ok(None) => Ok(false),
             Err(error) => {
-                self.shared.metrics.failed(name, Failure::ReadNode);
+                self.shared.metrics.inc_node_errors(name, NodeError::ReadNode);
                 lock(&self.needs_live_read).insert(name.into());
                 Err(ReconcileError(format!("node not read: {error}")))
             }
@@ -105,7 +105,7 @@ impl GateReconciler {
         let changed = lock(&self.term.fleet).set(&name.into(), None);
         lock(&self.emitted).remove(name);
         lock(&self.streaks).remove(name);
-        metrics.forget_node(name);
+        metrics.remove_node(name);
         caches.daemon_pods.want(name, false, clock.elapsed());
         self.counts_changed(changed);
     }
@@ -183,7 +183,7 @@ impl GateReconciler {
         let gates = self.shared.caches.gates.lock();
         if let Some(gate) = gates.iter().find(|gate| gate.uid == after.identity.gate_uid) {
             let took = self.shared.clock.elapsed().saturating_sub(after.first_seen);
-            self.shared.metrics.worker_runs(&gate.name, took);
+            self.shared.metrics.observe_worker_start(&gate.name, took);
         }
     }
 }
@@ -235,6 +235,30 @@ impl Reconciler for GateReconciler {
     }
 
     async fn reconcile(&self, name: &Arc<str>) -> Result<Action, ReconcileError> {
+        let started = self.shared.clock.elapsed();
+        let result = self.reconcile_node(name).await;
+        let took = self.shared.clock.elapsed().saturating_sub(started);
+        self.shared.metrics.observe_node_reconcile(name, (&result).into(), took);
+        result
+    }
+
+    /// The nodes for which there are slots now.
+    fn due_keys(&self) -> Vec<Arc<str>> {
+        let workers = self.shared.caches.workers.lock();
+        let (mut limiter, now) = (lock(&self.term.limiter), self.shared.clock.elapsed());
+        self.shared.metrics.set_active_workers(limiter.taken(workers.iter(), now));
+        limiter.admit(workers.iter(), now).into_iter().map(Into::into).collect()
+    }
+
+    fn next_wakeup(&self) -> Option<Duration> {
+        let workers = self.shared.caches.workers.lock();
+        lock(&self.term.limiter).next_wakeup(workers.iter(), self.shared.clock.elapsed())
+    }
+}
+
+impl GateReconciler {
+    /// Reads what the watches do not show, decides once and applies the effects.
+    async fn reconcile_node(&self, name: &Arc<str>) -> Result<Action, ReconcileError> {
         let needs_live_read = lock(&self.needs_live_read).remove(name);
         if needs_live_read && !self.read_node(name).await? {
             self.forget(name);
@@ -255,19 +279,6 @@ impl Reconciler for GateReconciler {
             Ok(()) => self.again(name),
             Err(error) => self.recover(&evaluation.node, error).await,
         }
-    }
-
-    /// The nodes for which there are slots now.
-    fn due_keys(&self) -> Vec<Arc<str>> {
-        let workers = self.shared.caches.workers.lock();
-        let (mut limiter, now) = (lock(&self.term.limiter), self.shared.clock.elapsed());
-        self.shared.metrics.workers_active(limiter.taken(workers.iter(), now));
-        limiter.admit(workers.iter(), now).into_iter().map(Into::into).collect()
-    }
-
-    fn next_wakeup(&self) -> Option<Duration> {
-        let workers = self.shared.caches.workers.lock();
-        lock(&self.term.limiter).next_wakeup(workers.iter(), self.shared.clock.elapsed())
     }
 }
 

@@ -14,7 +14,7 @@ use tracing::info;
 
 use super::super::lock;
 use super::{GateReconciler, started_worker};
-use crate::metrics::state_word;
+use crate::metrics::compat_state;
 
 /// A node, what was seen with it, and what is to be done.
 pub(super) struct Evaluation {
@@ -122,7 +122,7 @@ impl GateReconciler {
             worker_ms: None,
         };
         if gated && is_new(fleet.get(&node.name)) {
-            info!(node = &*node.name, state = state_word(decision.state), "Node added to queue");
+            info!(node = &*node.name, state = compat_state(decision.state), "Node added to queue");
         }
         let mut changed = fleet.set(&node.name, Some(status));
         drop(fleet);

@@ -9,6 +9,7 @@ use nodekeeper_core::api::NodeGateStatus;
 use nodekeeper_core::autoscaler::{Autoscalers, judge};
 use nodekeeper_core::fleet::{GateStatusInput, shadowing_gate, status};
 use nodekeeper_core::gate::{GateView, State};
+use nodekeeper_core::reasons;
 use tracing::info;
 
 use super::{Shared, TermState, kinds, lock};
@@ -77,10 +78,10 @@ impl GateStatusReconciler {
         let there = autoscalers.as_ref().map_or(&nothing, |(_, found)| found);
         let found = judge(there, &taints);
         if there.pools.as_ref().is_ok_and(|pools| !pools.is_empty()) {
-            metrics.autoscaler("karpenter", found.reason != "TaintIsPermanent");
+            metrics.set_autoscaler_compatible("karpenter", found.reason != reasons::TAINT_IS_PERMANENT);
         }
         if there.cluster_autoscaler {
-            metrics.autoscaler("cluster-autoscaler", found.status == "True");
+            metrics.set_autoscaler_compatible("cluster-autoscaler", found.status == "True");
         }
         let input = GateStatusInput {
             gate: &gate,
@@ -109,8 +110,8 @@ impl Reconciler for GateStatusReconciler {
             kinds::GATES if !change.is_whole_kind() => {
                 let (_, after) = change.states::<GateView>();
                 match after {
-                    Some(gate) => self.shared.metrics.gate_is(&gate.name, gate.spec.enforcement.as_str()),
-                    None => self.shared.metrics.forget_gate(&change.key),
+                    Some(gate) => self.shared.metrics.set_gate(&gate.name, gate.spec.enforcement.as_str()),
+                    None => self.shared.metrics.remove_gate(&change.key),
                 }
                 vec![change.key.clone()]
             }
@@ -122,7 +123,7 @@ impl Reconciler for GateStatusReconciler {
     fn all_keys(&self) -> Vec<Arc<str>> {
         let gates = self.shared.caches.gates.lock();
         for gate in gates.iter() {
-            self.shared.metrics.gate_is(&gate.name, gate.spec.enforcement.as_str());
+            self.shared.metrics.set_gate(&gate.name, gate.spec.enforcement.as_str());
         }
         let configured = self.shared.settings.gate.is_some() && gates.get(CONFIGURED).is_none();
         gates.keys().cloned().chain(configured.then(|| CONFIGURED.into())).collect()

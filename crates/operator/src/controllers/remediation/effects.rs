@@ -130,7 +130,7 @@ impl RemediationReconciler {
         if let Some(succeeded) = act_ended {
             let result = if succeeded { "succeeded" } else { "given_up" };
             let provider = if status.provider.is_empty() { "none" } else { &status.provider };
-            metrics.remediated(provider, "replace", result);
+            metrics.inc_remediations(provider, "replace", result);
             let why = after.condition("Succeeded").map(|one| one.message.clone()).unwrap_or_default();
             info!(node = remediation.spec.node.name, result, why, "remediation ended");
         }

@@ -83,7 +83,7 @@ impl RemediationReconciler {
         let (node, reason) = (&remediation.spec.node.name, blocked.hold.as_str());
         info!(node, reason, why = blocked.message, "remediation blocked");
         let gate = remediation.gate_cause().map_or("", |(gate, _)| gate);
-        self.shared.metrics.remediation_blocked(gate, reason);
+        self.shared.metrics.inc_remediations_blocked(gate, reason);
     }
 }
 

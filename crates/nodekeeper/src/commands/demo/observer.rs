@@ -1,4 +1,4 @@
-//! Follows what is committed in the cluster and says where each machine stands, by the controller's own decision.
+//! Follows the changes in the cluster and derives the state of each machine with the controller's own decision.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,57 +15,50 @@ use nodekeeper_sim::store::Change;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::cast::{Machine, Part};
+use super::machines::{Machine, Scenario};
 use super::writes::Writes;
 
-/// Where a machine stands.
+/// The state of a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// Its name.
     pub name: String,
-    /// Its zone.
     pub zone: String,
-    /// Its part in the demo.
-    pub part: Part,
-    /// Its state, in the words of the controller.
+    pub scenario: Scenario,
     pub state: State,
-    /// Attempts in this boot, and how many there are before it is looked at but rarely.
+    /// Attempts since the last boot, and how many the gate allows.
     pub attempts: (u32, u32),
     /// The highest number of a worker.
     pub worker: u32,
-    /// For people.
     pub why: String,
-    /// The same where there is little room.
+    /// A shorter `why` for the table.
     pub brief: String,
 }
 
-/// What happened to a machine.
+/// What happened to a machine so far.
 #[derive(Clone, Debug, Default)]
-pub struct Tale {
-    /// Its boot ids, the first first.
+pub struct History {
+    /// Its boot IDs, the first one first.
     pub boots: Vec<String>,
-    /// When it was first Ready in this boot.
+    /// When it first was Ready since the last boot.
     pub ready: Option<Timestamp>,
-    /// When the gate opened.
-    pub open: Option<Timestamp>,
-    /// Numbers of the workers that could not tell anything.
-    pub thrown_away: Vec<u32>,
-    told: Option<Row>,
+    /// When its taint was removed.
+    pub verified: Option<Timestamp>,
+    /// Numbers of the workers that were inconclusive.
+    pub discarded: Vec<u32>,
+    shown: Option<Row>,
 }
 
-/// Sees everything.
-pub struct Eye {
+pub struct Observer {
     machines: Vec<Machine>,
     nodes: BTreeMap<String, NodeView>,
     workers: BTreeMap<String, WorkerView>,
     gates: BTreeMap<String, GateView>,
-    tales: BTreeMap<String, Tale>,
-    /// What the controller wrote.
+    histories: BTreeMap<String, History>,
     pub writes: Writes,
 }
 
-impl Eye {
-    /// Knows the gates there are; everything else is yet to come.
+impl Observer {
+    /// Reads the gates; everything else arrives as changes.
     pub fn new(machines: &[Machine], cluster: &Local) -> Self {
         let gates = cluster.all(GATES);
         let gates = gates.iter().filter_map(read).map(|gate| GateView::new(&gate));
@@ -74,21 +67,20 @@ impl Eye {
             nodes: BTreeMap::new(),
             workers: BTreeMap::new(),
             gates: gates.map(|gate| (gate.name.clone(), gate)).collect(),
-            tales: BTreeMap::new(),
+            histories: BTreeMap::new(),
             writes: Writes::default(),
         }
     }
 
-    /// One more machine is about to join.
-    pub fn meet(&mut self, machine: &Machine) {
+    pub fn add_machine(&mut self, machine: &Machine) {
         self.machines.push(machine.clone());
     }
 
-    /// Takes a change in; where it brings a machine into another state, says so.
-    pub fn take(&mut self, change: &Change) -> Option<Row> {
+    /// Applies a change; returns the new state of a machine if it changed.
+    pub fn apply(&mut self, change: &Change) -> Option<Row> {
         self.writes.count(change);
         let key = &change.key;
-        let touched = match change.collection.as_str() {
+        let node = match change.collection.as_str() {
             "nodes" => {
                 let node = change.after.as_ref().and_then(read).map(|node| NodeView::new(&node));
                 replace(&mut self.nodes, key, node);
@@ -106,43 +98,43 @@ impl Eye {
             }
             _ => return None,
         };
-        self.follow(&touched, change.at)
+        self.update_history(&node, change.at)
     }
 
-    /// Brings the tale of a machine up to date.
-    fn follow(&mut self, name: &str, at: Timestamp) -> Option<Row> {
+    fn update_history(&mut self, name: &str, at: Timestamp) -> Option<Row> {
         let node = self.nodes.get(name)?;
-        let held = matches!(ownership(self.gates.values(), node), Ownership::Gated(_));
+        let gated = matches!(ownership(self.gates.values(), node), Ownership::Gated(_));
         let record = record_of(node);
-        let (row, is_settled) = self.look(node, at);
-        let tale = self.tales.entry(name.to_owned()).or_default();
-        if !node.boot_id.is_empty() && tale.boots.last().map(String::as_str) != Some(&*node.boot_id) {
-            tale.boots.push(node.boot_id.to_string());
-            tale.ready = None;
+        let (row, is_stable) = self.evaluate(node, at);
+        let history = self.histories.entry(name.to_owned()).or_default();
+        if !node.boot_id.is_empty() && history.boots.last().map(String::as_str) != Some(&*node.boot_id) {
+            history.boots.push(node.boot_id.to_string());
+            history.ready = None;
         }
         if node.ready {
-            tale.ready.get_or_insert(at);
+            history.ready.get_or_insert(at);
         }
-        if held {
-            tale.open = None;
+        if gated {
+            history.verified = None;
         } else if row.state == State::Verified {
-            tale.open.get_or_insert(at);
+            history.verified.get_or_insert(at);
         }
-        if record.verdict == Some(Verdict::Inconclusive) && !tale.thrown_away.contains(&record.number) {
-            tale.thrown_away.push(record.number);
+        if record.verdict == Some(Verdict::Inconclusive) && !history.discarded.contains(&record.number) {
+            history.discarded.push(record.number);
         }
-        let same =
-            |told: &Row| (told.state, told.worker, told.attempts) == (row.state, row.worker, row.attempts);
-        if !is_settled || tale.told.as_ref().is_some_and(same) {
+        let same = |shown: &Row| {
+            (shown.state, shown.worker, shown.attempts) == (row.state, row.worker, row.attempts)
+        };
+        if !is_stable || history.shown.as_ref().is_some_and(same) {
             return None;
         }
-        tale.told = Some(row.clone());
+        history.shown = Some(row.clone());
         Some(row)
     }
 
-    /// Where a machine stands, and whether it stays there until something happens. What the controller is about to do
-    /// within milliseconds is not worth showing.
-    fn look(&self, node: &NodeView, now: Timestamp) -> (Row, bool) {
+    /// Returns the state of a machine, and whether it is stable: a state that the controller is about to change is not
+    /// shown.
+    fn evaluate(&self, node: &NodeView, now: Timestamp) -> (Row, bool) {
         let served = ownership(self.gates.values(), node);
         let workers: Vec<WorkerView> =
             self.workers.values().filter(|worker| *worker.identity.node_uid == *node.uid).cloned().collect();
@@ -155,7 +147,7 @@ impl Eye {
             fleet: Fleet::default(),
             shared_outages: &[],
             policy_known: true,
-            // That a replacement is asked for is told by the second act.
+            // Remediation is shown by the second act.
             remediation_requested_at: Some(Timestamp::MAX),
             now,
             // No worker of the demo is ever overdue.
@@ -196,7 +188,7 @@ impl Eye {
         let row = Row {
             name: node.name.to_string(),
             zone: node.labels.get("topology.kubernetes.io/zone").unwrap_or_default().to_owned(),
-            part: machine.map_or(Part::Healthy, |machine| machine.part),
+            scenario: machine.map_or(Scenario::Healthy, |machine| machine.scenario),
             state: decision.state,
             attempts: (if same_boot { record.attempts } else { 0 }, self.attempts_allowed(served)),
             worker: newest.max(record.number),
@@ -211,46 +203,45 @@ impl Eye {
         gate.map_or(0, |gate| gate.spec.retry.max_retries.unsigned_abs() + 1)
     }
 
-    /// Where every machine that has joined stands now, in the order of joining.
+    /// Returns the state of every machine that has joined, in the order of joining.
     pub fn rows(&self, now: Timestamp) -> Vec<Row> {
         let row = |machine: &Machine| self.row(&machine.name, now);
         self.machines.iter().filter_map(row).collect()
     }
 
     fn row(&self, name: &str, now: Timestamp) -> Option<Row> {
-        let (row, is_settled) = self.look(self.nodes.get(name)?, now);
-        let told = self.tales.get(name).and_then(|tale| tale.told.clone());
-        if is_settled { Some(row) } else { told.or(Some(row)) }
+        let (row, is_stable) = self.evaluate(self.nodes.get(name)?, now);
+        let shown = self.histories.get(name).and_then(|history| history.shown.clone());
+        if is_stable { Some(row) } else { shown.or(Some(row)) }
     }
 
-    /// Where the machine with this part stands.
-    pub fn part(&self, part: Part, now: Timestamp) -> Option<Row> {
-        let machine = self.machines.iter().find(|machine| machine.part == part)?;
+    /// Returns the state of the machine with this scenario.
+    pub fn scenario(&self, scenario: Scenario, now: Timestamp) -> Option<Row> {
+        let machine = self.machines.iter().find(|machine| machine.scenario == scenario)?;
         self.row(&machine.name, now)
     }
 
-    /// What happened to a machine.
-    pub fn tale(&self, name: &str) -> Option<&Tale> {
-        self.tales.get(name)
+    pub fn history(&self, name: &str) -> Option<&History> {
+        self.histories.get(name)
     }
 
-    /// What is remembered of the machine with this part.
-    pub fn record(&self, part: Part) -> Record {
-        let machine = self.machines.iter().find(|machine| machine.part == part);
+    /// Returns the record of the machine with this scenario.
+    pub fn record(&self, scenario: Scenario) -> Record {
+        let machine = self.machines.iter().find(|machine| machine.scenario == scenario);
         machine.and_then(|machine| self.nodes.get(&machine.name)).map(record_of).unwrap_or_default()
     }
 
-    /// How many machines are open and have no worker left.
-    pub fn at_rest(&self) -> usize {
-        let is_at_rest = |node: &&NodeView| {
-            self.tales.get(&*node.name).is_some_and(|tale| tale.open.is_some())
+    /// Returns how many machines are verified and have no worker pod left.
+    pub fn count_finished(&self) -> usize {
+        let is_finished = |node: &&NodeView| {
+            self.histories.get(&*node.name).is_some_and(|history| history.verified.is_some())
                 && !self.workers.values().any(|worker| *worker.identity.node_uid == *node.uid)
         };
-        self.nodes.values().filter(is_at_rest).count()
+        self.nodes.values().filter(is_finished).count()
     }
 }
 
-/// What failed and why, without what it was tried on: `dns x.y.: Timeout (z)` is `dns: Timeout (z)`.
+/// Removes the target of the check: `dns x.y.: Timeout (z)` becomes `dns: Timeout (z)`.
 pub fn shortened(why: &str) -> String {
     match why.split_once(": ") {
         Some((check, rest)) if check.split(' ').count() == 2 => {
@@ -282,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_failed_is_said_in_few_words() {
+    fn the_target_is_removed_from_a_failure() {
         let why = "dns kubernetes.default.: Timeout (no answer within 2 s)";
         assert_eq!(shortened(why), "dns: Timeout (no answer within 2 s)");
         for why in ["nothing was checked", "the node was booted: again"] {

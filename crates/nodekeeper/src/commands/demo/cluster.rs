@@ -1,4 +1,4 @@
-//! Edge: the stage of the demo. The embedded cluster on a port, kubelets that run real workers, the real controller.
+//! Edge: the cluster of the demo: the embedded API server on a port, kubelets that run real workers, the real controller.
 
 use std::fs;
 use std::io::Write as _;
@@ -23,55 +23,50 @@ use serde_json::json;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::cast::ATTEMPTS;
+use super::machines::ATTEMPTS;
 use crate::args::Demo;
 
-/// Where the workers run.
+/// The namespace of the workers.
 pub const NAMESPACE: &str = "nodekeeper-system";
-/// The controller, as the cluster sees it.
+/// The user name of the controller.
 pub const CONTROLLER: &str = "nodekeeper";
 const ACCOUNT: &str = "nodekeeper-worker";
 const WORKER: &str = "nodekeeper-worker";
-/// How long the controller may take to give its lease back.
-const GOODBYE: Duration = Duration::from_secs(3);
+/// How long the controller may take to release its lease.
+const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Everything that runs.
-pub struct Stage {
-    /// The cluster.
+pub struct DemoCluster {
     pub cluster: Cluster,
-    /// Its machines.
     pub kubelets: Kubelets,
-    /// Their networks.
+    /// The workers as processes, and the network of each node.
     pub processes: Processes,
-    /// Where it listens.
     pub address: SocketAddr,
-    /// The file with which kubectl gets there.
     pub kubeconfig: PathBuf,
     controller: JoinHandle<()>,
     stop: oneshot::Sender<()>,
     _actors: Actors,
-    _front: Bound,
-    _back: Arc<Bound>,
+    _listener: Bound,
+    _worker_listener: Arc<Bound>,
 }
 
-impl Stage {
-    /// Sets everything up; no machine has joined yet.
-    pub async fn open(demo: &Demo, folder: &Path) -> Result<Self> {
+impl DemoCluster {
+    /// Starts everything; no machine has joined yet.
+    pub async fn start(demo: &Demo, folder: &Path) -> Result<Self> {
         let binary = worker_binary(demo.worker.as_deref())?;
         let cluster = Cluster::new(Options::real(1));
-        furnish(&cluster)?;
-        let front = bind::bind(&cluster, demo.listen).await?;
-        let address = front.address;
-        let kubeconfig = write_kubeconfig(demo.kubeconfig.clone(), folder, &front.kubeconfig)?;
-        // Workers have a door of their own: the other may listen where a certificate for loopback is not valid.
-        let back = Arc::new(bind::bind(&cluster, SocketAddr::from(([127, 0, 0, 1], 0))).await?);
-        let porter = back.clone();
+        install(&cluster)?;
+        let listener = bind::bind(&cluster, demo.listen).await?;
+        let address = listener.address;
+        let kubeconfig = write_kubeconfig(demo.kubeconfig.clone(), folder, &listener.kubeconfig)?;
+        // Workers use a listener of their own: the certificate for loopback may not be valid for `--listen`.
+        let worker_listener = Arc::new(bind::bind(&cluster, SocketAddr::from(([127, 0, 0, 1], 0))).await?);
+        let issuer = worker_listener.clone();
         let processes = Processes::new(Setup {
             binary,
             folder: folder.to_owned(),
-            api_server: back.address,
-            authority: back.authority.clone(),
-            tokens: Arc::new(move |pod| porter.token_of(&service_account(pod))),
+            api_server: worker_listener.address,
+            authority: worker_listener.authority.clone(),
+            tokens: Arc::new(move |pod| issuer.token_of(&service_account(pod))),
         })
         .with_context(|| format!("cannot write to {}", folder.display()))?;
         let (stop, stopped) = oneshot::channel::<()>();
@@ -84,8 +79,8 @@ impl Stage {
         Ok(Self {
             kubelets: Kubelets::start(&cluster, 1, Arc::new(processes.clone())),
             _actors: actors::start(&cluster, Timing::default()),
-            _front: front,
-            _back: back,
+            _listener: listener,
+            _worker_listener: worker_listener,
             address,
             cluster,
             processes,
@@ -95,16 +90,16 @@ impl Stage {
         })
     }
 
-    /// Whether the controller and the kubelets are alive.
-    pub fn at_work(&self) -> bool {
+    /// Returns whether the controller and the kubelets still run.
+    pub fn is_running(&self) -> bool {
         !self.controller.is_finished() && self.kubelets.is_running()
     }
 
-    /// Lets the controller finish what it has begun and give its lease back.
-    pub async fn close(self) {
-        // Either may be gone already; there is nobody to tell.
+    /// Stops the controller, which finishes its running reconciles and releases its lease.
+    pub async fn stop(self) {
+        // Both fail if the controller has ended already.
         let _ = self.stop.send(());
-        let _ = tokio::time::timeout(GOODBYE, self.controller).await;
+        let _ = tokio::time::timeout(STOP_TIMEOUT, self.controller).await;
     }
 }
 
@@ -118,42 +113,51 @@ fn settings() -> Settings {
     Settings::new(template, "nodekeeper-demo".into(), 1)
 }
 
-/// What an installation puts into a cluster: definition, namespace, account and a gate.
-fn furnish(cluster: &Cluster) -> Result<()> {
-    let somebody = cluster.local("setup");
+/// Creates what an installation creates: CRDs, namespace, service account and a gate.
+fn install(cluster: &Cluster) -> Result<()> {
+    let admin = cluster.local("setup");
     network::install(cluster)?;
     for definition in definitions() {
         let crd = serde_json::to_value(definition)?;
-        somebody.create("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", crd)?;
+        admin.create("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", crd)?;
     }
-    somebody.create("v1", "Namespace", "", json!({"metadata": {"name": NAMESPACE}}))?;
-    somebody.create("v1", "ServiceAccount", NAMESPACE, json!({"metadata": {"name": ACCOUNT}}))?;
-    // More impatient than the defaults, so that nobody has to wait ten minutes for a node that fails.
+    admin.create("v1", "Namespace", "", json!({"metadata": {"name": NAMESPACE}}))?;
+    admin.create("v1", "ServiceAccount", NAMESPACE, json!({"metadata": {"name": ACCOUNT}}))?;
+    // Shorter times than the defaults: with those a node fails after about ten minutes.
     let spec = json!({
         "retry": {"maxRetries": ATTEMPTS - 1, "recheckSeconds": 10},
-        // It is asked for from the beginning; without a policy nothing comes of it.
+        // Without a RemediationPolicy this is a dry run.
         "onFailure": "Replace",
         "deadlines": {"checkSeconds": 2, "workerSeconds": 10},
+        "checks": {
+            "dns": {"names": ["kubernetes.default.svc.cluster.local."]},
+            "api": {},
+            "tcp": {},
+            "services": {"targets": [{"namespace": "kube-system", "name": "kube-dns"}]},
+            "peers": {},
+        },
     });
     let (version, kind) = ("nodekeeper.dev/v1alpha1", "NodeGate");
     let gate = json!({"apiVersion": version, "kind": kind, "metadata": {"name": "default"}, "spec": spec});
-    somebody.create(version, kind, "", gate)?;
+    admin.create(version, kind, "", gate)?;
     Ok(())
 }
 
-/// The worker, which is built beside this binary.
-fn worker_binary(named: Option<&Path>) -> Result<PathBuf> {
-    let path = match named {
+/// Returns the path of the worker; by default it is in the folder of this binary.
+fn worker_binary(flag: Option<&Path>) -> Result<PathBuf> {
+    let path = match flag {
         Some(path) => path.to_owned(),
-        None => std::env::current_exe().context("cannot tell where this binary is")?.with_file_name(WORKER),
+        None => {
+            std::env::current_exe().context("cannot find the path of this binary")?.with_file_name(WORKER)
+        }
     };
     if !path.is_file() {
         bail!(
-            "there is no worker at {}: build it with `cargo build --workspace`, or say where it is with --worker FILE",
+            "no worker at {}: build it with `cargo build --workspace`, or set its path with --worker FILE",
             path.display()
         );
     }
-    // The system would look for a bare name in PATH.
+    // A bare name would be looked up in PATH.
     fs::canonicalize(&path).with_context(|| format!("cannot find {}", path.display()))
 }
 
@@ -161,9 +165,9 @@ fn write_kubeconfig(place: Option<PathBuf>, folder: &Path, text: &str) -> Result
     let path = place.unwrap_or_else(|| folder.join("kubeconfig"));
     let found = fs::read_to_string(&path).unwrap_or_default();
     if !found.is_empty() && !found.contains("current-context: nodekeeper-sim") {
-        bail!("--kubeconfig {}: this file is there, and not from a demo: name another", path.display());
+        bail!("--kubeconfig {}: the file exists and is not from a demo; choose another", path.display());
     }
-    // Only for its owner: there is a token in it.
+    // The file contains a token.
     let file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
     let written = file.and_then(|mut file| {
         file.set_permissions(fs::Permissions::from_mode(0o600))?;
