@@ -190,9 +190,8 @@ impl Policy {
     /// Whether the bare Node object may be deleted on the word of all who ask, where nobody replaces the replacement.
     #[must_use]
     pub fn deletes_node_object_for(&self, request: &Remediation) -> bool {
-        let named = |cause: &RemediationCause| {
-            self.spec.delete_node_object_for.iter().any(|one| *one == cause.name || one == "*")
-        };
+        let named =
+            |cause: &RemediationCause| self.spec.delete_node_object_for.iter().any(|one| one.matches(cause));
         !request.spec.causes.is_empty() && request.spec.causes.iter().all(named)
     }
 
@@ -374,9 +373,9 @@ fn brakes(
     let now = seen.now;
     cluster(policy, seen.group_stats, now)?;
     opted_out(target, seen.pods)?;
-    if target.control_plane && !policy.spec.control_plane_nodes.contains(&target.identity.name) {
+    if target.control_plane && !policy.spec.allowed_control_plane_nodes.contains(&target.identity.name) {
         let message =
-            "control-plane nodes are never touched; name it in `spec.controlPlaneNodes` of the policy";
+            "control-plane nodes are never touched; name it in `spec.allowedControlPlaneNodes` of the policy";
         return Err(Blocked::new(BlockReason::ControlPlane, message));
     }
     provider::check(seen.replacement, target)?;

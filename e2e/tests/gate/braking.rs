@@ -57,11 +57,12 @@ pub async fn a_dry_run_says_what_it_would_do(world: impl World) -> Result<()> {
 /// There is no `NodeClaim`, and the policy names nobody on whose word the bare Node object goes: nothing is done. When it
 /// does, it is.
 pub async fn a_node_that_nobody_replaces_stays(world: impl World) -> Result<()> {
-    let controller = stage(&world, json!({"deleteNodeObjectFor": ["another"]})).await?;
+    let controller =
+        stage(&world, json!({"deleteNodeObjectFor": [{"source": "Gate", "name": "another"}]})).await?;
     let uid = hopeless(&world, zoned("hopeless")).await?;
     request_says(&world, "hopeless", ("Approved", "False", "NoProvider"), "deleteNodeObjectFor").await?;
     is_untouched(&world, &controller.line, "hopeless", &uid).await?;
-    edit_policy(&world, json!({"deleteNodeObjectFor": ["default"]})).await?;
+    edit_policy(&world, json!({"deleteNodeObjectFor": [{"source": "Gate", "name": "default"}]})).await?;
     is_replaced(&world, "hopeless", &uid).await
 }
 
@@ -87,15 +88,15 @@ pub async fn the_control_plane_is_left_alone_unless_it_is_named(world: impl Worl
     let controller = stage(&world, json!({})).await?;
     let boss = zoned("boss").labelled("node-role.kubernetes.io/control-plane", "");
     let uid = hopeless(&world, boss).await?;
-    request_says(&world, "boss", ("Approved", "False", "ControlPlane"), "controlPlaneNodes").await?;
+    request_says(&world, "boss", ("Approved", "False", "ControlPlane"), "allowedControlPlaneNodes").await?;
     is_untouched(&world, &controller.line, "boss", &uid).await?;
-    edit_policy(&world, json!({"controlPlaneNodes": ["boss"]})).await?;
+    edit_policy(&world, json!({"allowedControlPlaneNodes": ["boss"]})).await?;
     is_replaced(&world, "boss", &uid).await
 }
 
 /// Five nodes fail, and two an hour may go, one after the other.
 pub async fn no_more_than_the_budget_allows(world: impl World) -> Result<()> {
-    let budget = json!({"inFlight": 1, "perHour": 2, "groupPercent": 100, "inFlightPerZone": 5, "inFlightPerGroup": 5});
+    let budget = json!({"maxInFlight": 1, "maxPerHour": 2, "maxGroupPercentPerHour": 100, "maxInFlightPerZone": 5, "maxInFlightPerGroup": 5});
     let spec = json!({"budget": budget, "breaker": {"openPercent": 100}});
     let controller = stage(&world, spec).await?;
     for number in 1..=5 {
@@ -123,7 +124,7 @@ pub async fn no_more_than_the_budget_allows(world: impl World) -> Result<()> {
     ensure!(times[0].1 <= times[1].0, "two at once: {acts:?}");
     // Whoever comes now is held, and so is everybody who waited.
     hopeless(&world, zoned("late")).await?;
-    request_says(&world, "late", ("Approved", "False", "BudgetSpent"), "perHour").await?;
+    request_says(&world, "late", ("Approved", "False", "BudgetSpent"), "maxPerHour").await?;
     let deleted = controller.line.asked().into_iter().filter(|one| one.method == Method::DELETE);
     let deleted: Vec<_> = deleted.filter(Asked::is_about_nodes).collect();
     ensure!(deleted.len() == 2, "{deleted:?}");

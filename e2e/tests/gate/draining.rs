@@ -69,8 +69,9 @@ async fn is_free(world: &impl World, uid: &str) -> Result<()> {
 /// A budget lets nobody go: it is waited for and named, then it is given up and the node is free. When the budget is gone
 /// and somebody asks again, the pod goes and then the node.
 pub async fn a_drain_that_a_budget_blocks_is_given_up_and_asked_for_again(world: impl World) -> Result<()> {
-    let drain = json!({"totalSeconds": 10, "podSeconds": 5});
-    let _controller = stage(&world, json!({"drain": drain, "budget": {"groupPercent": 100}})).await?;
+    let drain = json!({"timeoutSeconds": 10, "podOvertimeSeconds": 5});
+    let _controller =
+        stage(&world, json!({"drain": drain, "budget": {"maxGroupPercentPerHour": 100}})).await?;
     guarded(&world).await?;
     let uid = ask(&world, "one").await?;
     node_is(&world, "one", "cordoned by us", |node| is_cordoned(node) && is_marked(node)).await?;
@@ -103,15 +104,15 @@ pub async fn a_pause_ends_a_drain_and_frees_the_node(world: impl World) -> Resul
     // Another one is done meanwhile: the first had its chance.
     let other = ask(&world, "two").await?;
     let held = ("Approved", "False", "BudgetSpent");
-    request_says(&world, "two", held, "groupPercent").await?;
-    edit_policy(&world, json!({"budget": {"groupPercent": 100}})).await?;
+    request_says(&world, "two", held, "maxGroupPercentPerHour").await?;
+    edit_policy(&world, json!({"budget": {"maxGroupPercentPerHour": 100}})).await?;
     is_replaced(&world, "two", &other).await?;
     is_free(&world, &uid).await
 }
 
 /// Somebody cordoned the node before: whatever becomes of the drain, that stays.
 pub async fn a_cordon_of_a_person_is_never_undone(world: impl World) -> Result<()> {
-    let drain = json!({"totalSeconds": 10, "podSeconds": 5});
+    let drain = json!({"timeoutSeconds": 10, "podOvertimeSeconds": 5});
     let _controller = stage(&world, json!({"drain": drain})).await?;
     guarded(&world).await?;
     patch_node(&world, "one", json!({"spec": {"unschedulable": true}})).await?;

@@ -34,7 +34,7 @@ pub fn policies(world: &impl World) -> Api<DynamicObject> {
 
 /// Makes the policy: as `spec` says, enforced, and on the word of all who ask, if it does not say otherwise.
 async fn policy(world: &impl World, spec: Value) -> Result<()> {
-    let mut whole = json!({"enforcement": "Enforce", "deleteNodeObjectFor": ["*"]});
+    let mut whole = json!({"enforcement": "Enforce", "deleteNodeObjectFor": [{"source": "Gate", "name": "*"}, {"source": "Person", "name": "*"}]});
     for (key, value) in spec.as_object().into_iter().flatten() {
         whole[key] = value.clone();
     }
@@ -163,7 +163,8 @@ pub async fn is_replaced(world: &impl World, name: &str, uid: &str) -> Result<()
 
 /// A node that never passes is compared with two that do, and its Node object goes, because the policy says so.
 pub async fn a_hopeless_node_is_replaced(world: impl World) -> Result<()> {
-    let controller = stage(&world, json!({"deleteNodeObjectFor": ["default"]})).await?;
+    let controller =
+        stage(&world, json!({"deleteNodeObjectFor": [{"source": "Gate", "name": "default"}]})).await?;
     let uid = hopeless(&world, zoned("hopeless")).await?;
     is_replaced(&world, "hopeless", &uid).await?;
     let all = controller.line.asked();
@@ -191,7 +192,7 @@ pub async fn i08_a_namesake_is_never_touched(world: impl World) -> Result<()> {
     let (at, mut seen) = watch::channel(None::<String>);
     let (go, gone) = watch::channel(());
     let line = Line::overtaken(held_up(world.client(), at, gone));
-    let controller = stage_with(&world, json!({"budget": {"groupPercent": 100}}), line).await?;
+    let controller = stage_with(&world, json!({"budget": {"maxGroupPercentPerHour": 100}}), line).await?;
     for (name, method) in [("phoenix-patch", Method::PATCH), ("phoenix-delete", Method::DELETE)] {
         let uid = hopeless(&world, zoned(name)).await?;
         let moment = format!("{method} {name}");
@@ -247,7 +248,7 @@ fn held_up(client: kube::Client, at: watch::Sender<Option<String>>, gone: watch:
 pub async fn a_controller_that_is_killed_at_any_write_of_a_replacement_ends_it_once(
     world: impl World,
 ) -> Result<()> {
-    let budget = json!({"perHour": 120, "groupPercent": 100, "inFlight": 1});
+    let budget = json!({"maxPerHour": 120, "maxGroupPercentPerHour": 100, "maxInFlight": 1});
     let breaker = json!({"openPercent": 100});
     // Each one that goes is a generation: this is not about the fuse.
     let spec = json!({"budget": budget, "breaker": breaker, "fuse": {"generations": 100}});

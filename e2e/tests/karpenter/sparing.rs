@@ -24,7 +24,7 @@ pub async fn a_claim_that_may_not_be_read_deletes_nothing(land: Land) -> Result<
     let user = "may-read-no-claims";
     let seat = land.without_claims(user).await?;
     asking_gate(&land).await?;
-    policy(&land, json!({"enforcement": "Enforce", "deleteNodeObjectFor": ["*"]})).await?;
+    policy(&land, json!({"enforcement": "Enforce", "deleteNodeObjectFor": [{"source": "Gate", "name": "*"}, {"source": "Person", "name": "*"}]})).await?;
     let controller = controller(&seat, "a");
     verified(&land).await?;
     land.fates().set("unlucky", BROKEN);

@@ -166,7 +166,7 @@ fn without_rbac_there_are_no_rules() -> Result<()> {
 fn f14_nobody_may_delete_nodes_where_that_is_not_enforced() -> Result<()> {
     let keep = json!({"nodeManagement": {"deleteFailedNodes": false}});
     let most = json!({"rbac": {"daemonSetPods": true, "nodeConditions": true}, "config": keep,
-        "remediation": {"deleteNodeObjectFor": ["*"]}});
+        "remediation": {"deleteNodeObjectFor": [{"source": "Gate", "name": "*"}]}});
     let replace = json!({"gate": {"spec": {"onFailure": "Replace", "onStuck": "Replace"}}});
     for values in [json!({}), json!({"config": keep}), replace, most] {
         let Some(objects) = rendered(&values)? else { return Ok(()) };
@@ -187,7 +187,7 @@ fn f14_nobody_may_delete_nodes_where_that_is_not_enforced() -> Result<()> {
 
 #[test]
 fn the_values_become_the_policy_unless_the_file_brings_its_own() -> Result<()> {
-    let said = json!({"enforcement": "Enforce", "budget": {"perHour": 0}, "evidenceSeconds": 60,
+    let said = json!({"enforcement": "Enforce", "budget": {"maxPerHour": 0}, "evidenceSeconds": 60,
         "pause": {"reason": "why", "until": "2030-01-31T18:00:00Z"}, "windows": [{"start": "22:30", "end": "04:00"}]});
     for (values, wanted) in [
         (json!({}), Some(json!({"enforcement": "DryRun"}))),

@@ -33,7 +33,7 @@ async fn answers(client: &Client) -> Result<Vec<StatusCode>> {
 }
 
 async fn installed(cluster: &Cluster, enforcement: &str) -> Result<Option<RemediationPolicy>> {
-    let remediation = json!({"enforcement": enforcement, "budget": {"perHour": 2}});
+    let remediation = json!({"enforcement": enforcement, "budget": {"maxPerHour": 2}});
     let values = json!({"controller": {"replicas": 0}, "remediation": remediation});
     if or_skip(chart::install(cluster, &values).await)?.is_none() {
         return Ok(None);
@@ -45,7 +45,7 @@ async fn installed(cluster: &Cluster, enforcement: &str) -> Result<Option<Remedi
 async fn only_where_it_is_enforced_the_controller_may_do_harm() -> Result<()> {
     let Some(cluster) = or_skip(start().await)? else { return Ok(()) };
     let Some(policy) = installed(&cluster, "DryRun").await? else { return Ok(()) };
-    ensure!(policy.spec.enforcement == ActEnforcement::DryRun && policy.spec.budget.per_hour == 2);
+    ensure!(policy.spec.enforcement == ActEnforcement::DryRun && policy.spec.budget.max_per_hour == 2);
     let client = Client::try_from(config_of(&cluster, "nodekeeper-controller").await?)?;
     assert_eq!(answers(&client).await?, [StatusCode::FORBIDDEN; 3]);
     let before = rights(client.clone(), "kube-public").await?;
@@ -66,11 +66,11 @@ async fn only_where_it_is_enforced_the_controller_may_do_harm() -> Result<()> {
     answered(&client, StatusCode::FORBIDDEN).await?;
 
     // Where a person and the values disagree, Helm says so and the person stays right.
-    let less = json!({"spec": {"budget": {"perHour": 1}}});
+    let less = json!({"spec": {"budget": {"maxPerHour": 1}}});
     policies.patch("default", &PatchParams::default(), &Patch::Merge(less)).await?;
     let told = installed(&cluster, "DryRun").await.err().context("a person is overruled")?.to_string();
-    ensure!(told.contains(".spec.budget.perHour"), "{told}");
-    assert_eq!(policies.get("default").await?.spec.budget.per_hour, 1);
+    ensure!(told.contains(".spec.budget.maxPerHour"), "{told}");
+    assert_eq!(policies.get("default").await?.spec.budget.max_per_hour, 1);
     Ok(())
 }
 

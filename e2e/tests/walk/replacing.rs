@@ -28,11 +28,11 @@ pub fn gate() -> NodeGateSpec {
 pub fn policy() -> Value {
     json!({
         "enforcement": "Enforce",
-        "deleteNodeObjectFor": ["*"],
-        "budget": {"groupPercent": 100},
+        "deleteNodeObjectFor": [{"source": "Gate", "name": "*"}, {"source": "Person", "name": "*"}],
+        "budget": {"maxGroupPercentPerHour": 100},
         "breaker": {"openPercent": 100},
         "controlGroup": {"recoverySeconds": 5},
-        "drain": {"totalSeconds": 20, "podSeconds": 15},
+        "drain": {"timeoutSeconds": 20, "podOvertimeSeconds": 15},
     })
 }
 
@@ -152,7 +152,7 @@ pub fn a_budget_is_waited_for_and_then_the_node_goes(world: &Real) -> Result<()>
     world.show("delete poddisruptionbudget web-budget")?;
     world.show(&format!("delete {request}"))?;
     world.kubectl(
-        r#"patch remediationpolicy default --type=merge --patch={"spec":{"drain":{"totalSeconds":120}}}"#,
+        r#"patch remediationpolicy default --type=merge --patch={"spec":{"drain":{"timeoutSeconds":120}}}"#,
     )?;
     ask(world, &victim, &uid)?;
     world.says(&request, ("Succeeded", "True", "Replaced"), "")?;

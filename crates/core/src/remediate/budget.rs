@@ -28,9 +28,9 @@ pub(super) fn reserved(policy: &Policy, requests: &[&Remediation], now: Timestam
 pub(super) fn cluster(policy: &Policy, requests: &[&Remediation], now: Timestamp) -> Result<(), Blocked> {
     let (budget, reservations) = (&policy.spec.budget, &reserved(policy, requests, now));
     let in_flight = reservations.iter().filter(|one| one.ended.is_none()).count();
-    spent(in_flight, budget.in_flight, "nodes are being replaced", "inFlight")?;
+    spent(in_flight, budget.max_in_flight, "nodes are being replaced", "maxInFlight")?;
     let lately = || reservations.iter().map(|one| one.at).filter(|at| now.duration_since(*at) < HOUR);
-    spent(lately().count(), budget.per_hour, "acts were approved in the last hour", "perHour")
+    spent(lately().count(), budget.max_per_hour, "acts were approved in the last hour", "maxPerHour")
         .map_err(|held| held.until(lately().min().unwrap_or(now) + HOUR, now))
 }
 
@@ -71,18 +71,18 @@ pub(super) fn check(
     let is_of_group = |one: &Reservation| one.group.is_empty() || one.group == *group;
     let same_group = in_flight(&is_of_group);
     let what = format!("nodes of group {group} are being replaced");
-    spent(same_group, budget.in_flight_per_group, &what, "inFlightPerGroup")?;
+    spent(same_group, budget.max_in_flight_per_group, &what, "maxInFlightPerGroup")?;
     let same_zone = in_flight(&|one| one.group.is_empty() || one.zone == *zone);
     let what = format!("nodes of zone '{zone}' are being replaced");
-    spent(same_zone, budget.in_flight_per_zone, &what, "inFlightPerZone")?;
+    spent(same_zone, budget.max_in_flight_per_zone, &what, "maxInFlightPerZone")?;
     let facts = group_stats.group(group);
-    let share =
-        (facts.size * budget.group_percent.unsigned_abs() / 100).max(u32::from(budget.group_percent > 0));
+    let share = (facts.size * budget.max_group_percent_per_hour.unsigned_abs() / 100)
+        .max(u32::from(budget.max_group_percent_per_hour > 0));
     let of_group = lately(&is_of_group);
     if of_group >= usize::try_from(share).unwrap_or(usize::MAX) {
         let message = format!(
-            "{of_group} of the {} nodes of group {group} were replaced in the last hour, and `spec.budget.groupPercent` of the policy is {} %",
-            facts.size, budget.group_percent
+            "{of_group} of the {} nodes of group {group} were replaced in the last hour, and `spec.budget.maxGroupPercentPerHour` of the policy is {} %",
+            facts.size, budget.max_group_percent_per_hour
         );
         return Err(Blocked::new(BlockReason::BudgetSpent, message));
     }

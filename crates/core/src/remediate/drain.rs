@@ -90,10 +90,10 @@ pub fn plan(pods: &[PodView], spec: &Drain, began: Timestamp, now: Timestamp) ->
     let going = |pod: &&&PodView| pod.gone_at.is_some();
     let to_evict: Vec<&&PodView> = leaves.iter().filter(|pod| pod.gone_at.is_none()).collect();
     let kept = |pod: &&&PodView| {
-        let lost = pod.local_storage && spec.local_storage == Evictable::Refuse;
-        let lonely = !pod.managed && spec.unmanaged == Evictable::Refuse;
-        let why = lost.then_some(("has an emptyDir", "localStorage"));
-        why.or(lonely.then_some(("is made again by nobody", "unmanaged"))).filter(|_| !pod.finished)
+        let lost = pod.local_storage && spec.empty_dir_pods == Evictable::Refuse;
+        let lonely = !pod.managed && spec.unmanaged_pods == Evictable::Refuse;
+        let why = lost.then_some(("has an emptyDir", "emptyDirPods"));
+        why.or(lonely.then_some(("is made again by nobody", "unmanagedPods"))).filter(|_| !pod.finished)
     };
     if let Some((pod, (what, field))) = to_evict.iter().find_map(|pod| Some((pod, kept(pod)?))) {
         let message = format!(
@@ -102,24 +102,24 @@ pub fn plan(pods: &[PodView], spec: &Drain, began: Timestamp, now: Timestamp) ->
         );
         return DrainPlan::Refused("PodNotEvictable", message);
     }
-    let total = SignedDuration::from_secs(spec.total_seconds.into());
+    let total = SignedDuration::from_secs(spec.timeout_seconds.into());
     if now.duration_since(began) >= total {
         let names: Vec<String> = leaves.iter().take(3).map(|pod| pod.title()).collect();
         let message = format!(
             "{} pods are left after {} s, {} among them",
             leaves.len(),
-            spec.total_seconds,
+            spec.timeout_seconds,
             names.join(", ")
         );
         return DrainPlan::Refused("DrainTimedOut", message);
     }
-    let patience = SignedDuration::from_secs(spec.pod_seconds.into());
+    let patience = SignedDuration::from_secs(spec.pod_overtime_seconds.into());
     let stuck = |pod: &&&PodView| pod.gone_at.is_some_and(|at| now.duration_since(at) >= patience);
     if let Some(pod) = leaves.iter().find(stuck) {
         let message = format!(
             "pod {} does not go: {} s after the end of its grace period it is still there",
             pod.title(),
-            spec.pod_seconds
+            spec.pod_overtime_seconds
         );
         return DrainPlan::Refused("PodStuck", message);
     }

@@ -193,7 +193,7 @@ fn ready(
             format!("nothing destructive is done before {}", format_time(until)),
         );
     }
-    let most = policy.spec.budget.per_hour;
+    let most = policy.spec.budget.max_per_hour;
     of(
         "True",
         "Enforcing",
@@ -225,9 +225,9 @@ pub fn prune<'a>(
         .filter_map(|request| Some((request.finished()?, *request)))
         .collect();
     old.sort_by_key(|(ended, request)| (*ended, request.name.clone()));
-    let most = usize::try_from(history.most).unwrap_or(usize::MAX);
+    let most = usize::try_from(history.max_count).unwrap_or(usize::MAX);
     let too_many = old.len().saturating_sub(most);
-    let is_old = |ended: &Timestamp| now.duration_since(*ended).as_secs() >= history.keep_seconds;
+    let is_old = |ended: &Timestamp| now.duration_since(*ended).as_secs() >= history.ttl_seconds;
     let goes = |(place, (ended, _)): &(usize, (Timestamp, &Remediation))| *place < too_many || is_old(ended);
     old.into_iter().enumerate().filter(goes).map(|(_, (_, request))| request).collect()
 }

@@ -280,7 +280,7 @@ const HOLDS: [(BlockReason, Change, &[&str]); 20] = [
     (
         BlockReason::ControlPlane,
         |world| world.target().control_plane = true,
-        &["`spec.controlPlaneNodes`", "name it"],
+        &["`spec.allowedControlPlaneNodes`", "name it"],
     ),
     (
         BlockReason::NotRegistered,
@@ -300,7 +300,7 @@ const HOLDS: [(BlockReason, Change, &[&str]); 20] = [
     (
         BlockReason::PodNotEvictable,
         |world| world.pods = vec![PodView { managed: false, ..pod("p") }],
-        &["shop/p", "`spec.drain.unmanaged`", "'Evict'"],
+        &["shop/p", "`spec.drain.unmanagedPods`", "'Evict'"],
     ),
     (
         BlockReason::OutsideWindow,
@@ -328,8 +328,8 @@ const HOLDS: [(BlockReason, Change, &[&str]); 20] = [
     (BlockReason::FuseBlown, fuse::blow, &["group pool", "check dns", "`spec.fuse.resetAt`"]),
     (
         BlockReason::BudgetSpent,
-        |world| world.policy().spec.budget.per_hour = 0,
-        &["`spec.budget.perHour`", "is 0"],
+        |world| world.policy().spec.budget.max_per_hour = 0,
+        &["`spec.budget.maxPerHour`", "is 0"],
     ),
     (
         BlockReason::LastOpenNode,
@@ -435,7 +435,7 @@ fn a_pod_that_is_not_to_be_disrupted_keeps_its_node_and_a_named_control_plane_no
     assert!(held.message.contains("shop/p") && held.message.contains("karpenter.sh/do-not-disrupt"));
     let named = World::with(|world| {
         world.target().control_plane = true;
-        world.policy().spec.control_plane_nodes = vec!["node-n1".into()];
+        world.policy().spec.allowed_control_plane_nodes = vec!["node-n1".into()];
     });
     assert_eq!(named.hold(), None);
 }

@@ -11,7 +11,7 @@ use super::stage::{CLAIMS, Stage, group, most_within, roomy};
 #[tokio::test(start_paused = true)]
 async fn budget_two_an_hour_fifty_failing_leader_killed_every_thirty_seconds() {
     let mut policy = roomy();
-    policy["budget"]["perHour"] = json!(2);
+    policy["budget"]["maxPerHour"] = json!(2);
     let mut stage = Stage::new(1, &policy);
     stage.change_gate(|gate| gate["spec"]["retry"]["recheckSeconds"] = json!(300));
     stage.lead();

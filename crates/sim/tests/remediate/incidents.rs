@@ -157,14 +157,14 @@ async fn i08_who_has_the_name_of_a_bad_node_is_not_that_node() {
     stage.fail_dns("n1");
     stage.join("n1", "a");
     // Nothing is done yet, so that it is asked for and waits.
-    stage.change_policy(|policy| set(policy, "spec.budget.perHour", json!(0)));
+    stage.change_policy(|policy| set(policy, "spec.budget.maxPerHour", json!(0)));
     stage.until("it waits", 10, |stage| stage.reason("n1") == "BudgetSpent").await;
     let old = stage.node("n1").expect("it is there");
     stage.kubelets.power_off("n1");
     stage.api.delete(&old, None).expect("it is there");
     stage.heal_dns("n1");
     stage.join("n1", "a");
-    stage.change_policy(|policy| set(policy, "spec.budget.perHour", json!(100)));
+    stage.change_policy(|policy| set(policy, "spec.budget.maxPerHour", json!(100)));
     stage.until("its namesake is let in", 10, |stage| stage.is_open("n1")).await;
     sleep(Duration::from_hours(1)).await;
     assert_ne!(uid(&stage.node("n1").expect("it stays")), uid(&old));

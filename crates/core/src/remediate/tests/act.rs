@@ -319,13 +319,13 @@ fn pods_that_a_policy_keeps_name_the_field_that_lets_them_go() {
     let (storage, lonely) =
         (PodView { local_storage: true, ..pod("s") }, PodView { managed: false, ..pod("l") });
     let both = PodView { local_storage: true, ..lonely.clone() };
-    let spec = |local_storage, unmanaged| Drain { local_storage, unmanaged, ..Drain::default() };
+    let spec = |empty_dir_pods, unmanaged_pods| Drain { empty_dir_pods, unmanaged_pods, ..Drain::default() };
     let refused = |pod: &PodView, spec: &Drain| match planned(std::slice::from_ref(pod), spec, 0) {
         DrainPlan::Refused("PodNotEvictable", why) => why.split('`').nth(1).map(str::to_owned),
         _ => None,
     };
     let (storage_field, lonely_field) =
-        (Some("spec.drain.localStorage".to_owned()), Some("spec.drain.unmanaged".to_owned()));
+        (Some("spec.drain.emptyDirPods".to_owned()), Some("spec.drain.unmanagedPods".to_owned()));
     assert_eq!(refused(&storage, &Drain::default()), None);
     assert_eq!(refused(&lonely, &Drain::default()), lonely_field);
     assert_eq!(refused(&storage, &spec(Refuse, Evict)), storage_field);

@@ -12,11 +12,11 @@ fn spent(acts: &[Spent]) -> World {
     let mut world = World::by_person();
     world.now = at(0);
     world.policy().spec.budget = crate::api::Budget {
-        in_flight_per_group: 9,
-        in_flight_per_zone: 9,
-        in_flight: 9,
-        per_hour: 99,
-        group_percent: 100,
+        max_in_flight_per_group: 9,
+        max_in_flight_per_zone: 9,
+        max_in_flight: 9,
+        max_per_hour: 99,
+        max_group_percent_per_hour: 100,
     };
     for (i, (ago, group, zone, ended)) in acts.iter().enumerate() {
         let approved = at(-ago);
@@ -40,16 +40,17 @@ fn blamed(world: &World) -> Option<String> {
 #[test]
 fn acts_in_flight_are_counted_for_group_zone_and_cluster() {
     let table: [(&[Spent], Option<&str>); 6] = [
-        (&[(1, "pool", "b", false)], Some("inFlightPerGroup")),
-        (&[(1, "other", "a", false)], Some("inFlightPerZone")),
+        (&[(1, "pool", "b", false)], Some("maxInFlightPerGroup")),
+        (&[(1, "other", "a", false)], Some("maxInFlightPerZone")),
         (&[(1, "other", "b", false)], None),
-        (&[(1, "other", "b", false), (1, "third", "c", false)], Some("inFlight")),
+        (&[(1, "other", "b", false), (1, "third", "c", false)], Some("maxInFlight")),
         (&[(1, "pool", "a", true)], None),
-        (&[(90, "pool", "b", false)], Some("inFlightPerGroup")),
+        (&[(90, "pool", "b", false)], Some("maxInFlightPerGroup")),
     ];
     for (acts, expected) in table {
         let mut world = spent(acts);
-        let budget = crate::api::Budget { per_hour: 99, group_percent: 100, ..Default::default() };
+        let budget =
+            crate::api::Budget { max_per_hour: 99, max_group_percent_per_hour: 100, ..Default::default() };
         world.policy().spec.budget = budget;
         assert_eq!(blamed(&world).as_deref(), expected, "{acts:?}");
     }
@@ -59,15 +60,19 @@ fn acts_in_flight_are_counted_for_group_zone_and_cluster() {
 fn the_hour_rolls() {
     let acts = [(59, "b", "b", true), (30, "c", "c", true), (1, "d", "d", true)];
     let mut world = spent(&acts);
-    world.policy().spec.budget.per_hour = 3;
-    assert_eq!(blamed(&world).as_deref(), Some("perHour"));
+    world.policy().spec.budget.max_per_hour = 3;
+    assert_eq!(blamed(&world).as_deref(), Some("maxPerHour"));
     assert_eq!(world.held().again_in, Some(Duration::from_mins(1)), "when the oldest is an hour old");
     world.now = at(1) - SignedDuration::from_nanos(1);
-    assert_eq!(blamed(&world).as_deref(), Some("perHour"));
+    assert_eq!(blamed(&world).as_deref(), Some("maxPerHour"));
     world.now = at(1);
     assert_eq!(world.hold(), None);
     world.policy().status.reservations[0].at = at(30);
-    assert_eq!(blamed(&world).as_deref(), Some("perHour"), "a clock that went back does not free anything");
+    assert_eq!(
+        blamed(&world).as_deref(),
+        Some("maxPerHour"),
+        "a clock that went back does not free anything"
+    );
 }
 
 #[test]
@@ -85,7 +90,7 @@ fn a_group_loses_no_more_than_its_share_of_an_hour() {
     ] {
         let lost = |count: usize| {
             let mut world = spent(&vec![(5, "pool", "b", true); count]);
-            world.policy().spec.budget.group_percent = percent;
+            world.policy().spec.budget.max_group_percent_per_hour = percent;
             world.target().unschedulable = true;
             world.group_stats = group(size, 0);
             blamed(&world)
@@ -93,10 +98,10 @@ fn a_group_loses_no_more_than_its_share_of_an_hour() {
         if allowed > 0 {
             assert_eq!(lost(allowed - 1), None, "{size} nodes, {percent} %");
         }
-        assert_eq!(lost(allowed).as_deref(), Some("groupPercent"), "{size} nodes, {percent} %");
+        assert_eq!(lost(allowed).as_deref(), Some("maxGroupPercentPerHour"), "{size} nodes, {percent} %");
     }
     let mut others = spent(&[(5, "other", "b", true)]);
-    others.policy().spec.budget.group_percent = 10;
+    others.policy().spec.budget.max_group_percent_per_hour = 10;
     others.group_stats = group(9, 9);
     assert_eq!(others.hold(), None, "those of other groups do not count");
 }
@@ -117,10 +122,10 @@ fn a_group_keeps_an_open_node() {
         "one that is held is not open"
     );
     let other_goes: Change = |world| {
-        world.policy().spec.budget.in_flight_per_group = 9;
+        world.policy().spec.budget.max_in_flight_per_group = 9;
         let going = Reservation { group: "pool".into(), ..reservation("x", at(0)) };
         world.policy().status.reservations = vec![going];
-        world.policy().spec.budget.group_percent = 100;
+        world.policy().spec.budget.max_group_percent_per_hour = 100;
     };
     assert_eq!((open(2, other_goes), open(3, other_goes)), (Some(BlockReason::LastOpenNode), None));
 }
@@ -147,16 +152,19 @@ fn requests_remember_what_a_wiped_status_forgot() {
     write(&mut other, going_on(), at(0));
     let mut world = World::by_person();
     world.others = vec![other];
-    assert!(blamed(&world).is_some_and(|field| field == "inFlightPerGroup"), "of which group, nobody knows");
+    assert!(
+        blamed(&world).is_some_and(|field| field == "maxInFlightPerGroup"),
+        "of which group, nobody knows"
+    );
     let restored = policy::housekept(world.policy.as_ref().expect("one"), &world.others).reservations;
     assert_eq!((&*restored[0].remediation, restored[0].at, restored[0].ended), ("x", at(0), None));
     write(&mut world.others[0], given_up(), at(1));
     assert_eq!(world.hold(), None, "it came to an end");
-    world.policy().spec.budget.per_hour = 1;
-    assert_eq!(blamed(&world).as_deref(), Some("perHour"), "and was approved all the same");
+    world.policy().spec.budget.max_per_hour = 1;
+    assert_eq!(blamed(&world).as_deref(), Some("maxPerHour"), "and was approved all the same");
     world.now = at(10);
     world.request.spec.causes = vec![cause(CauseSource::Person, at(9))];
-    assert_eq!(blamed(&world).as_deref(), Some("perHour"));
+    assert_eq!(blamed(&world).as_deref(), Some("maxPerHour"));
     world.now = at(60);
     world.request.spec.causes = vec![cause(CauseSource::Person, at(59))];
     assert_eq!(world.hold(), None);
@@ -166,11 +174,11 @@ fn requests_remember_what_a_wiped_status_forgot() {
 fn what_is_in_flight_by_its_own_word_is_not_approved_twice() {
     let mut world = World::by_person();
     world.policy().spec.budget = crate::api::Budget {
-        in_flight_per_group: 9,
-        in_flight_per_zone: 9,
-        in_flight: 9,
-        per_hour: 99,
-        group_percent: 100,
+        max_in_flight_per_group: 9,
+        max_in_flight_per_zone: 9,
+        max_in_flight: 9,
+        max_per_hour: 99,
+        max_group_percent_per_hour: 100,
     };
     write(&mut world.request, going_on(), at(0));
     let held = world.held();
@@ -294,7 +302,7 @@ proptest! {
     fn no_sequence_of_events_overspends(events in events(), per_hour in 1..5_i32, in_flight in 1..4_i32) {
         let mut policy = policy();
         policy.spec.budget = crate::api::Budget {
-            in_flight_per_group: 2, in_flight_per_zone: 1, in_flight, per_hour, group_percent: 100,
+            max_in_flight_per_group: 2, max_in_flight_per_zone: 1, max_in_flight: in_flight, max_per_hour: per_hour, max_group_percent_per_hour: 100,
         };
         let requests = (0..12).map(|node| request(&format!("n{node:02}"), vec![])).collect();
         let mut cluster = Cluster { policy, requests, acts: vec![], now: at(0) };

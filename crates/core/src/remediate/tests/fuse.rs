@@ -27,11 +27,11 @@ fn replace(policy: &mut Policy, created: i64, change: fn(&mut World)) -> Option<
     world.target().record = Some(failed_record("n1", now));
     world.request.spec.causes = vec![cause(CauseSource::Gate, now)];
     policy.spec.budget = crate::api::Budget {
-        in_flight_per_group: 99,
-        in_flight_per_zone: 99,
-        in_flight: 99,
-        per_hour: 99,
-        group_percent: 100,
+        max_in_flight_per_group: 99,
+        max_in_flight_per_zone: 99,
+        max_in_flight: 99,
+        max_per_hour: 99,
+        max_group_percent_per_hour: 100,
     };
     policy.status.reservations.clear();
     (world.policy, world.now) = (Some(policy.clone()), now);

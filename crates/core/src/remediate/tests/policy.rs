@@ -100,7 +100,7 @@ fn a_replaced_node_is_not_replaced_twice_and_a_refused_one_may_be_asked_for_agai
 #[test]
 fn history_goes_when_it_is_old_or_too_much_and_never_inside_the_hour() {
     let mut policy = policy();
-    policy.spec.history = History { keep_seconds: 7 * 86_400, most: 500 };
+    policy.spec.history = History { ttl_seconds: 7 * 86_400, max_count: 500 };
     let week = 7 * 24 * 60;
     let pruned = |policy: &Policy, requests: &[Remediation], now| {
         let requests: Vec<&Remediation> = requests.iter().collect();
@@ -109,9 +109,9 @@ fn history_goes_when_it_is_old_or_too_much_and_never_inside_the_hour() {
     let all = [ended("a", 0), ended("b", 1), request("c", vec![cause(CauseSource::Person, at(0))])];
     assert_eq!(pruned(&policy, &all, at(week) - SignedDuration::from_secs(1)), [""; 0]);
     assert_eq!(pruned(&policy, &all, at(week)), ["a"]);
-    policy.spec.history.most = 1;
+    policy.spec.history.max_count = 1;
     assert_eq!(pruned(&policy, &all, at(100)), ["a"], "the oldest goes first, what goes on stays");
-    policy.spec.history.most = 0;
+    policy.spec.history.max_count = 0;
     let mut approved = ended("d", 30);
     approved.status.approved_at = Some(at(0));
     let all = [approved, ended("e", 30)];

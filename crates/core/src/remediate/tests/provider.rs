@@ -1,6 +1,7 @@
 //! Who replaces a replacement.
 
 use super::*;
+use crate::api::CauseSelector;
 use crate::remediate::provider::{Claims, find};
 use k8s_openapi::api::core::v1::Node;
 
@@ -82,25 +83,36 @@ fn f14_what_cannot_be_read_never_leads_to_a_bare_delete() {
 }
 
 #[test]
-fn a_bare_node_is_deleted_only_where_the_policy_names_who_asks() {
+fn a_node_object_is_deleted_only_if_the_policy_allows_it() {
     for claims in [Claims::NotServed, Claims::Known(vec![claim("other")])] {
         assert_eq!(find(&bare(), &claims, true), Replacement::NodeObject);
         assert_eq!(find(&bare(), &claims, false), Replacement::Nobody);
     }
     assert_eq!(World::with(|world| world.replacement = Replacement::NodeObject).hold(), None);
+}
+
+#[test]
+fn r12_node_objects_are_deleted_by_source_and_name_of_all_causes() {
     let mut policy = policy();
-    let by_both = request("n1", vec![cause(CauseSource::Gate, at(0)), cause(CauseSource::Recycler, at(0))]);
     let by_gate = request("n1", vec![cause(CauseSource::Gate, at(0))]);
-    let mut says = |names: &[&str]| {
-        policy.spec.delete_node_object_for = names.iter().map(|name| (*name).to_owned()).collect();
-        (policy.deletes_node_object_for(&by_gate), policy.deletes_node_object_for(&by_both))
+    let by_both = request("n1", vec![cause(CauseSource::Gate, at(0)), cause(CauseSource::Recycler, at(0))]);
+    let namesake = RemediationCause { name: "default".into(), ..cause(CauseSource::Person, at(0)) };
+    let by_namesake = request("n1", vec![namesake]);
+    let mut deletes = |selectors: &[(CauseSource, &str)]| {
+        let selector =
+            |(source, name): &(CauseSource, &str)| CauseSelector { source: *source, name: (*name).into() };
+        policy.spec.delete_node_object_for = selectors.iter().map(selector).collect();
+        [&by_gate, &by_both, &by_namesake].map(|request| policy.deletes_node_object_for(request))
     };
-    assert_eq!(says(&[]), (false, false));
-    assert_eq!(says(&["other"]), (false, false));
-    assert_eq!(says(&["default"]), (true, false), "the recycler was not named");
-    assert_eq!(says(&["default", "oom"]), (true, true));
-    assert_eq!(says(&["*"]), (true, true));
-    assert!(!policy.deletes_node_object_for(&request("n1", vec![])));
+    let (gate, recycler, person) = (CauseSource::Gate, CauseSource::Recycler, CauseSource::Person);
+    assert_eq!(deletes(&[]), [false, false, false]);
+    assert_eq!(deletes(&[(gate, "other")]), [false, false, false]);
+    assert_eq!(deletes(&[(gate, "default")]), [true, false, false], "a person named like the gate");
+    assert_eq!(deletes(&[(person, "default")]), [false, false, true]);
+    assert_eq!(deletes(&[(gate, "default"), (recycler, "oom")]), [true, true, false]);
+    assert_eq!(deletes(&[(gate, "*")]), [true, false, false], "any name, but of this source");
+    assert_eq!(deletes(&[(gate, "*"), (recycler, "*"), (person, "*")]), [true, true, true]);
+    assert!(!policy.deletes_node_object_for(&request("n1", vec![])), "no cause");
 }
 
 #[test]
