@@ -24,6 +24,8 @@ pub mod node;
 #[cfg(feature = "api")]
 pub mod outage;
 #[cfg(feature = "api")]
+pub mod reasons;
+#[cfg(feature = "api")]
 pub mod record;
 #[cfg(feature = "api")]
 pub mod remediate;

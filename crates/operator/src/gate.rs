@@ -17,7 +17,7 @@ use nodekeeper_core::gate::{
 };
 use nodekeeper_core::node::NodeView;
 use nodekeeper_core::record::Record;
-use nodekeeper_core::remediate::evidence_lasts;
+use nodekeeper_core::remediate::evidence_ttl;
 use nodekeeper_core::worker::WorkerView;
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
@@ -213,7 +213,7 @@ impl Gate {
     /// Whether a worker of the gate told something about another node lately. Asked only where something depends on it.
     fn ran_elsewhere(&self, views: &Views, served: Ownership<'_>, node: &NodeView) -> bool {
         let Ownership::Gated(gate) = served else { return false };
-        let lately = evidence_lasts(views.the_policy());
+        let lately = evidence_ttl(views.the_policy());
         gate.spec.on_stuck == FailureAction::Replace
             && told_elsewhere(views, gate, &node.uid, &self.clock, lately)
     }

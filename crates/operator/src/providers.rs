@@ -6,7 +6,7 @@ use kube::api::ListParams;
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Api, Client, Error, ResourceExt as _};
 use nodekeeper_core::remediate::Target;
-use nodekeeper_core::remediate::provider::{ClaimView, Claims};
+use nodekeeper_core::remediate::provider::{NodeClaimView, NodeClaims};
 use tokio::time::timeout;
 
 const READ: Duration = Duration::from_secs(10);
@@ -18,9 +18,9 @@ pub fn node_claims(client: &Client) -> Api<DynamicObject> {
     Api::all_with(client.clone(), &ApiResource::from_gvk(&kind))
 }
 
-fn view(claim: &DynamicObject) -> ClaimView {
+fn view(claim: &DynamicObject) -> NodeClaimView {
     let status = |key: &str| claim.data["status"][key].as_str().unwrap_or_default().to_owned();
-    ClaimView {
+    NodeClaimView {
         name: claim.name_any(),
         uid: claim.uid().unwrap_or_default(),
         provider_id: status("providerID"),
@@ -30,11 +30,13 @@ fn view(claim: &DynamicObject) -> ClaimView {
 }
 
 /// The claims among which a node's is, if it has one.
-pub async fn claims_for(client: &Client, target: &Target) -> Claims {
+pub async fn claims_for(client: &Client, target: &Target) -> NodeClaims {
     let claims = node_claims(client);
     if let Some((name, uid)) = &target.owner {
         match timeout(READ, claims.get(name)).await {
-            Ok(Ok(claim)) if claim.uid().as_ref() == Some(uid) => return Claims::Known(vec![view(&claim)]),
+            Ok(Ok(claim)) if claim.uid().as_ref() == Some(uid) => {
+                return NodeClaims::Known(vec![view(&claim)]);
+            }
             Ok(Ok(_)) => {}
             // It is looked for among all.
             Ok(Err(Error::Api(status))) if status.code == 404 => {}
@@ -48,14 +50,14 @@ pub async fn claims_for(client: &Client, target: &Target) -> Claims {
         let page = match timeout(READ, claims.list(&params)).await {
             Ok(Ok(page)) => page,
             // There is no Karpenter here.
-            Ok(Err(Error::Api(status))) if status.code == 404 => return Claims::NotServed,
+            Ok(Err(Error::Api(status))) if status.code == 404 => return NodeClaims::NotServed,
             Ok(Err(error)) => return unreadable(&why(error)),
             Err(_) => return unreadable("no answer"),
         };
         all.extend(page.items.iter().map(view));
         match page.metadata.continue_ {
             Some(token) if !token.is_empty() => params = params.continue_token(&token),
-            _ => return Claims::Known(all),
+            _ => return NodeClaims::Known(all),
         }
     }
 }
@@ -70,6 +72,6 @@ fn why(error: Error) -> String {
     }
 }
 
-fn unreadable(why: &str) -> Claims {
-    Claims::Unreadable(format!("NodeClaims of karpenter.sh/v1 cannot be read: {why}"))
+fn unreadable(why: &str) -> NodeClaims {
+    NodeClaims::Unreadable(format!("NodeClaims of karpenter.sh/v1 cannot be read: {why}"))
 }

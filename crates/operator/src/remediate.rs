@@ -15,12 +15,12 @@ use nodekeeper_core::api::{CauseSource, CauseVerdict, RemediationPolicySpec, Rem
 use nodekeeper_core::gate::{EventSpec, GateView};
 use nodekeeper_core::node::NodeView;
 use nodekeeper_core::record::Record;
-use nodekeeper_core::remediate::control::{Compared, candidates};
+use nodekeeper_core::remediate::control::{ControlGroupResult, eligible_nodes};
 use nodekeeper_core::remediate::drain::PodView;
-use nodekeeper_core::remediate::provider::{Claims, Replacement, find};
+use nodekeeper_core::remediate::provider::{NodeClaims, Replacement, find};
 use nodekeeper_core::remediate::{
-    Approval, BlockReason, Blocked, GroupStats, Policy, Remediation, Seen, Target, cluster_block,
-    control_group_block, evaluate, evidence_lasts,
+    Approval, BlockReason, Blocked, EvaluationInput, GroupStats, Policy, Remediation, Target, cluster_block,
+    control_group_block, evaluate, evidence_ttl,
 };
 use nodekeeper_core::report::Verdict;
 use nodekeeper_core::topology::zone;
@@ -101,7 +101,7 @@ impl Remediator {
         let policy = self.views().the_policy().cloned();
         let reserved = policy.as_ref().and_then(|policy| policy.reservation(&request)).cloned();
         if reserved.is_none() {
-            if request.is_history() {
+            if request.is_complete() {
                 locked(&self.refused).remove(name);
                 return Outcome::Settled;
             }
@@ -135,7 +135,7 @@ impl Remediator {
             request.condition("Approved").is_some_and(|now| compares.contains(&now.reason.as_str()));
         let (policy, node) = (policy.filter(|_| is_waiting)?, views.nodes.get(&request.spec.node.name)?);
         let gate = views.gates.get(request.gate_cause()?.0)?;
-        let compared = Compared {
+        let compared = ControlGroupResult {
             since_failure: self.since_failure(node),
             ..compared_in(&views, gate, zone(node), &self.clock)
         };
@@ -171,7 +171,7 @@ impl Remediator {
         let name = &request.spec.node.name;
         let nodes: Api<Node> = Api::all(self.client.clone());
         let node = answered(timeout(READ, nodes.get_opt(name)).await)?;
-        let gone = Around { target: None, pods: Vec::new(), replacement: Replacement::Nobody };
+        let gone = Around { target: None, pods: Vec::new(), replacement: Replacement::None };
         let Some(node) = node else { return Ok(gone) };
         let target = Target::new(&node);
         if target.identity.uid != request.spec.node.uid {
@@ -181,7 +181,7 @@ impl Remediator {
         let params = ListParams::default().fields(&format!("spec.nodeName={name}"));
         let pods = answered(timeout(READ, pods.list(&params)).await)?;
         let claims = claims_for(&self.client, &target).await;
-        if let Claims::Unreadable(why) = &claims {
+        if let NodeClaims::Unreadable(why) = &claims {
             warn!(node = name, why, "nothing is deleted");
         }
         let deletes = policy.is_some_and(|policy| policy.deletes_node_object_for(request));
@@ -195,7 +195,7 @@ impl Remediator {
             let views = self.views();
             let requests: Vec<&Remediation> = views.requests.all().collect();
             let compared = self.compared(&views, request, around.target.as_ref());
-            evaluate(&Seen {
+            evaluate(&EvaluationInput {
                 request,
                 policy,
                 target: around.target.as_ref(),
@@ -209,19 +209,19 @@ impl Remediator {
             })
         };
         match (approval, policy) {
-            (Approval::BlockReason(held) | Approval::Compare(held), _) => self.hold(request, &held).await,
-            (Approval::Approve(status), Some(policy)) => self.approve(request, policy, &status).await,
-            (Approval::Approve(_), None) => Outcome::Failed,
+            (Approval::Blocked(held), _) => self.hold(request, &held).await,
+            (Approval::Approved(status), Some(policy)) => self.approve(request, policy, &status).await,
+            (Approval::Approved(_), None) => Outcome::Failed,
         }
     }
 
     /// How nodes that work fare with the checks of the gate that asks.
-    fn compared(&self, views: &Views, request: &Remediation, target: Option<&Target>) -> Compared {
+    fn compared(&self, views: &Views, request: &Remediation, target: Option<&Target>) -> ControlGroupResult {
         let gate = request.gate_cause().and_then(|(gate, _)| views.gates.get(gate));
-        let (Some(gate), Some(target)) = (gate, target) else { return Compared::default() };
+        let (Some(gate), Some(target)) = (gate, target) else { return ControlGroupResult::default() };
         let node = views.nodes.get(&target.identity.name).filter(|node| *node.uid == *target.identity.uid);
         let since_failure = node.map_or(Duration::ZERO, |node| self.since_failure(node));
-        Compared { since_failure, ..compared_in(views, gate, &target.zone, &self.clock) }
+        ControlGroupResult { since_failure, ..compared_in(views, gate, &target.zone, &self.clock) }
     }
 
     /// Reserves the act. Only whoever wrote that goes on.
@@ -253,30 +253,30 @@ impl Remediator {
     /// Says why nothing is done.
     async fn hold(&self, request: &Remediation, held: &Blocked) -> Outcome {
         let before = request.condition("Approved").map(|condition| condition.reason.clone());
-        let is_news = before.as_deref() != Some(held.hold.as_str());
+        let is_news = before.as_deref() != Some(held.reason.as_str());
         if is_news {
             let node = &request.spec.node.name;
-            info!(node, reason = held.hold.as_str(), why = held.message, "Remediation held");
+            info!(node, reason = held.reason.as_str(), why = held.message, "Remediation held");
             let gate = request.gate_cause().map_or("", |(gate, _)| gate);
-            self.metrics.remediation_blocked(gate, held.hold.as_str());
+            self.metrics.remediation_blocked(gate, held.reason.as_str());
         }
         // Figures in a message are no reason to write it anew.
-        let reopened = request.finished().is_some() != held.hold.is_end();
-        let ends_again = held.hold.is_end() && !request.is_history();
+        let reopened = request.finished_at().is_some() != held.reason.is_end();
+        let ends_again = held.reason.is_end() && !request.is_complete();
         if is_news || reopened || ends_again {
             let status = request.status_with(held.findings(), self.clock.now());
             if let Err(trouble) = self.writer.report_request(request, &status).await {
                 return Self::unwritten(request, &trouble);
             }
         }
-        if is_news && !held.hold.is_end() && held.hold != BlockReason::Comparing {
+        if is_news && !held.reason.is_end() && held.reason != BlockReason::Comparing {
             let note = format!("it is not replaced: {}", held.message);
-            self.tell(request, &EventSpec::new(true, "RemediationBlocked", held.hold.as_str(), note)).await;
+            self.tell(request, &EventSpec::new(true, "RemediationBlocked", held.reason.as_str(), note)).await;
         }
-        if held.hold.is_end() {
+        if held.reason.is_end() {
             return Outcome::Settled;
         }
-        Outcome::Again(held.again_in.unwrap_or(HELD).clamp(SOON, HELD))
+        Outcome::Again(held.requeue_after.unwrap_or(HELD).clamp(SOON, HELD))
     }
 
     fn unwritten(request: &Remediation, trouble: &Trouble) -> Outcome {
@@ -303,12 +303,12 @@ fn why(request: &Remediation) -> String {
 }
 
 /// How nodes that work fare with the checks of a gate in a zone.
-fn compared_in(views: &Views, gate: &GateView, in_zone: &str, clock: &Clock) -> Compared {
+fn compared_in(views: &Views, gate: &GateView, in_zone: &str, clock: &Clock) -> ControlGroupResult {
     let number = minute(clock);
-    let there = candidates(views.nodes.all(), gate, in_zone, number).len();
+    let there = eligible_nodes(views.nodes.all(), gate, in_zone, number).len();
     let is_in = |node: &str| views.nodes.get(node).is_some_and(|node| zone(node) == in_zone);
     let controls = views.controls.all().filter(|control| !control.deleting);
-    Compared::new(gate, controls, is_in, there, clock.elapsed(), number)
+    ControlGroupResult::new(gate, controls, is_in, there, clock.elapsed(), number)
 }
 
 /// Runs on nodes that work are told apart by the minute in which they began.
@@ -323,7 +323,7 @@ fn ran_elsewhere(views: &Views, request: &Remediation, policy: Option<&Policy>, 
     };
     let Some(cause) = request.spec.causes.iter().find(is_stuck) else { return false };
     let Some(gate) = views.gates.get(&cause.name) else { return false };
-    told_elsewhere(views, gate, &request.spec.node.uid, clock, evidence_lasts(policy))
+    told_elsewhere(views, gate, &request.spec.node.uid, clock, evidence_ttl(policy))
 }
 
 /// Whether a worker of this gate told something about another node within so long.

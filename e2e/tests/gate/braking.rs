@@ -34,7 +34,7 @@ pub async fn a_dry_run_says_what_it_would_do(world: impl World) -> Result<()> {
     let before = controller.line.asked().len();
     let uid = hopeless(&world, zoned("hopeless")).await?;
     let held = ("Approved", "False", "DryRun");
-    request_says(&world, "hopeless", held, "it would be compared with nodes that work").await?;
+    request_says(&world, "hopeless", held, "the node would be compared with verified nodes").await?;
     is_untouched(&world, &controller.line, "hopeless", &uid).await?;
     // Workers are for the node itself, and patches are what the gate remembers of it.
     let fits = |path: &str| {
@@ -73,8 +73,8 @@ pub async fn nodes_and_pods_that_opted_out_are_left_alone(world: impl World) -> 
     run_on(&world, "two", "web", json!({OPT_OUT: "true"})).await?;
     let (one, two) = (ask(&world, "one").await?, ask(&world, "two").await?);
     let held = ("Approved", "False", "OptedOut");
-    request_says(&world, "one", held, "the node bears the annotation nodekeeper.dev/do-not-disrupt").await?;
-    request_says(&world, "two", held, "its pod default/web bears the annotation").await?;
+    request_says(&world, "one", held, "the node has the annotation nodekeeper.dev/do-not-disrupt").await?;
+    request_says(&world, "two", held, "pod default/web has the annotation").await?;
     is_untouched(&world, &controller.line, "one", &one).await?;
     is_untouched(&world, &controller.line, "two", &two).await?;
     patch_node(&world, "one", json!({"metadata": {"annotations": {OPT_OUT: null}}})).await?;

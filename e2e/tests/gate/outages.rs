@@ -30,7 +30,7 @@ pub async fn i02_when_names_resolve_nowhere_no_node_is_blamed(world: impl World)
     let asked = requests(&world).list(&ListParams::default()).await?.items;
     ensure!(!asked.is_empty(), "nobody asked for a replacement");
     let first = asked[0].data["spec"]["node"]["name"].as_str().unwrap_or_default();
-    request_says(&world, first, ("Approved", "False", "SharedDependencyDown"), "It is not the node").await?;
+    request_says(&world, first, ("Approved", "False", "SharedDependencyDown"), "shared dependency").await?;
 
     for name in GOOD.into_iter().chain(new.iter().map(|(name, _)| name.as_str())) {
         world.fates().set(name, WORKS);
@@ -39,7 +39,7 @@ pub async fn i02_when_names_resolve_nowhere_no_node_is_blamed(world: impl World)
         opens(&world, name).await?;
         ensure!(is_there(&world, name, uid).await?, "{name} is another one now");
     }
-    policy_says(&world, ("SharedDependencyDown", "False", "NotSeen"), "").await?;
+    policy_says(&world, ("SharedDependencyDown", "False", "NotObserved"), "").await?;
     policy_says(&world, ("Ready", "False", "Recovering"), "").await?;
     for request in requests(&world).list(&ListParams::default()).await?.items {
         let name = request.data["spec"]["node"]["name"].as_str().unwrap_or_default();

@@ -68,8 +68,8 @@ pub async fn a_node_that_karpenter_drains_is_neither_cordoned_nor_evicted_from(l
     delete_claim(&client, &claim).await?;
     node_is(&land, &name, "disrupted", is_disrupted).await?;
     edit_policy(&land, json!({"pause": null})).await?;
-    let said = request_says(&land, &name, ("Approved", "False", "BeingRemoved")).await?;
-    ensure!(said.contains("left to"), "{said}");
+    let said = request_says(&land, &name, ("Approved", "False", "NodeTerminating")).await?;
+    ensure!(said.contains("wait for"), "{said}");
     // Another node comes and passes meanwhile: whoever wanted to do something has.
     make_pods(&client, "later", "good", 4).await?;
     app_runs(&land, "later", 4).await?;

@@ -120,7 +120,7 @@ pub fn nothing_is_deleted_while_dns_is_down(world: &Real) -> Result<()> {
         world.node(node)?.heal_dns()?;
     }
     world.all_open()?;
-    world.says("remediationpolicy default", ("SharedDependencyDown", "False", "NotSeen"), "")?;
+    world.says("remediationpolicy default", ("SharedDependencyDown", "False", "NotObserved"), "")?;
     world.says("remediationpolicy default", ("Ready", "True", "Enforcing"), "")?;
     world.show("get noderemediations --output=wide")?;
     ensure!(world.uids()? == before, "a node was deleted");

@@ -13,8 +13,8 @@ use nodekeeper_core::gate::{EventSpec, GateView};
 use nodekeeper_core::node::{CORDONED, NodeView};
 use nodekeeper_core::record;
 use nodekeeper_core::remediate::drain::PodView;
-use nodekeeper_core::remediate::provider::ClaimView;
-use nodekeeper_core::remediate::{Policy, Remediation, Target};
+use nodekeeper_core::remediate::provider::NodeClaimView;
+use nodekeeper_core::remediate::{Policy, Remediation, Target, labels};
 use nodekeeper_core::worker::{self, WorkerView};
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -53,12 +53,12 @@ impl Writer {
         } else {
             // The view does not keep what the cloud calls the machine.
             let live = asked(self.nodes().get(&node.name)).await?;
-            let identity = Target::new(&live).identity;
-            if identity.uid != *node.uid || identity.boot_id != *node.boot_id {
+            let target = Target::new(&live);
+            if target.identity.uid != *node.uid || target.identity.boot_id != *node.boot_id {
                 return Err(Trouble::Conflict("another node, or another boot".into()));
             }
             info!(node = &*node.name, gate = cause.name, why = cause.message, "Replacement asked for");
-            asked(self.requests().create(&PostParams::default(), &request_for(identity, cause))).await?
+            asked(self.requests().create(&PostParams::default(), &request_for(target, cause))).await?
         };
         self.views().requests.learn(Remediation::new(&made), self.clock.elapsed());
         Ok(())
@@ -221,7 +221,7 @@ impl Writer {
     }
 
     /// Deletes a `NodeClaim`: Karpenter ends the machine, and makes another if it needs one.
-    pub async fn delete_claim(&self, claim: &ClaimView, node: &str) -> Result<(), Trouble> {
+    pub async fn delete_claim(&self, claim: &NodeClaimView, node: &str) -> Result<(), Trouble> {
         self.permitted()?;
         let name = &claim.name;
         info!(nodeClaim = name, node, "Found NodeClaim for failed node, deleting NodeClaim instead");
@@ -301,14 +301,16 @@ impl Writer {
     }
 }
 
-fn request_for(identity: NodeIdentity, cause: &RemediationCause) -> NodeRemediation {
-    let name = identity.uid.clone();
+fn request_for(target: Target, cause: &RemediationCause) -> NodeRemediation {
+    let (name, labels) = (target.identity.uid.clone(), labels(&target, cause));
     let spec = NodeRemediationSpec {
-        node: identity,
+        node: target.identity,
         causes: vec![cause.clone()],
         action: RemediationAction::Replace,
     };
-    NodeRemediation::new(&name, spec)
+    let mut request = NodeRemediation::new(&name, spec);
+    request.metadata.labels = Some(labels);
+    request
 }
 
 fn of_uid(uid: &str) -> Preconditions {

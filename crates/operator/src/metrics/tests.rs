@@ -104,7 +104,7 @@ fn forget(metrics: &Metrics, node: &str) {
 
 /// Everything happens once to a node, so that no metric stays silent.
 fn everything(metrics: &Metrics, node: &str) {
-    metrics.remediated("karpenter", "replace", "succeeded");
+    metrics.remediated("Karpenter", "replace", "succeeded");
     metrics.remediation_blocked("default", "BudgetSpent");
     let second = Duration::from_secs(1);
     metrics.build(Build { version: "1", revision: "abc", date: "today" });

@@ -67,20 +67,17 @@ impl Remediator {
             Step::Cordon => self.writer.shut(target, request).await.map(|()| Some(SOON)),
             Step::Uncordon => self.writer.reopen(target).await.map(|()| None),
             Step::Evict(pods) => self.send_off(request, pods).await.map(Some),
-            Step::DeleteClaim(claim) => {
-                let note = format!("its NodeClaim {} is deleted: {}", claim.name, why(request));
-                self.tell(
-                    request,
-                    &EventSpec::new(true, "NodeReplacementRequested", "DeleteNodeClaim", note),
-                )
-                .await;
-                self.writer.delete_claim(claim, node).await.map(|()| None)
-            }
-            Step::DeleteNode => {
-                let note = format!("its Node object is deleted: {}", why(request));
-                self.tell(request, &EventSpec::new(true, "NodeReplacementRequested", "DeleteNode", note))
-                    .await;
-                self.writer.delete_node(target).await.map(|()| None)
+            Step::Replace(replacement) => {
+                let note = format!("{}: {}", replacement.message(), why(request));
+                let event = EventSpec::new(true, "NodeReplacementRequested", replacement.action(), note);
+                self.tell(request, &event).await;
+                match replacement {
+                    Replacement::Karpenter(claim) => {
+                        self.writer.delete_claim(claim, node).await.map(|()| None)
+                    }
+                    Replacement::NodeObject => self.writer.delete_node(target).await.map(|()| None),
+                    Replacement::None | Replacement::NodeClaimMissing | Replacement::Unknown(_) => Ok(None),
+                }
             }
         }
     }
@@ -123,7 +120,7 @@ impl Remediator {
             return Self::unwritten(request, &trouble);
         }
         if !is_end {
-            return Outcome::Again(pause.or(next.again_in).unwrap_or(FIRST_PAUSE));
+            return Outcome::Again(pause.or(next.requeue_after).unwrap_or(FIRST_PAUSE));
         }
         if !is_news {
             // It was told. Whoever counts has not heard of it yet.
@@ -151,8 +148,8 @@ impl Remediator {
         let mut status = request.status_with(findings, now);
         if around.target.is_some() {
             around.replacement.provider().clone_into(&mut status.provider);
-            if let Replacement::Claim(claim) = &around.replacement {
-                status.machine.clone_from(&claim.name);
+            if !around.replacement.machine().is_empty() {
+                around.replacement.machine().clone_into(&mut status.machine);
             }
         }
         status

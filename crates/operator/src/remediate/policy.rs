@@ -9,7 +9,9 @@ use nodekeeper_core::api::{ActEnforcement, Condition, RemediationPolicyStatus};
 use nodekeeper_core::checks::WorkerIdentity;
 use nodekeeper_core::gate::GateView;
 use nodekeeper_core::node::NodeView;
-use nodekeeper_core::remediate::control::{Compared, MOST, candidates, spent};
+use nodekeeper_core::remediate::control::{
+    ControlGroupResult, MAX_RUNNING_CONTROLS, eligible_nodes, expired_controls,
+};
 use nodekeeper_core::remediate::{
     BlockReason, Policy, PolicyInput, Remediation, Target, prune, reconcile_policy_status,
 };
@@ -70,12 +72,12 @@ impl Remediator {
                 compared: &compared,
                 now: self.clock.now(),
             });
-            let pending = requests.iter().any(|request| !request.is_history());
+            let pending = requests.iter().any(|request| !request.is_complete());
             let is_busy = pending
                 || status.breaker.open
                 || !status.down.is_empty()
                 || status.cooldown_until.is_some()
-                || policy.spec.pause.is_some()
+                || policy.paused(self.clock.now()).is_some()
                 || status.reservations.iter().any(|one| one.ended.is_none())
                 || views.controls.all().next().is_some();
             (status, is_busy)
@@ -141,7 +143,7 @@ impl Remediator {
         let views = self.views();
         let zone_of = |node: &str| views.nodes.get(node).map(|node| zone(node).to_owned());
         let all: Vec<&WorkerView> = views.controls.all().collect();
-        spent(&all, zone_of, self.clock.elapsed()).into_iter().cloned().collect()
+        expired_controls(&all, zone_of, self.clock.elapsed()).into_iter().cloned().collect()
     }
 
     /// The gates and zones that somebody wants to have compared: once, and as long as something is down there.
@@ -159,8 +161,8 @@ impl Remediator {
         let views = self.views();
         let running = views.controls.all().filter(|control| !control.has_ended()).count();
         let number = minute(&self.clock);
-        let there = candidates(views.nodes.all(), gate, in_zone, number);
-        if running + size > MOST || there.len() < size {
+        let there = eligible_nodes(views.nodes.all(), gate, in_zone, number);
+        if running + size > MAX_RUNNING_CONTROLS || there.len() < size {
             return Vec::new();
         }
         let identity = |node: &NodeView| WorkerIdentity {
@@ -178,7 +180,7 @@ impl Remediator {
 fn places(views: &Views, policy: &Policy, holds: &[BlockReason]) -> BTreeSet<(String, String)> {
     let held = |request: &&Remediation| {
         let approved = request.condition("Approved");
-        !request.is_history()
+        !request.is_complete()
             && approved.is_some_and(|approved| holds.iter().any(|hold| approved.reason == hold.as_str()))
     };
     let asked = views.requests.all().filter(held).filter_map(|request| {
@@ -191,7 +193,11 @@ fn places(views: &Views, policy: &Policy, holds: &[BlockReason]) -> BTreeSet<(St
 }
 
 /// The last runs that anybody could want to know about.
-fn comparisons(views: &Views, policy: &Policy, remediator: &Remediator) -> Vec<(String, String, Compared)> {
+fn comparisons(
+    views: &Views,
+    policy: &Policy,
+    remediator: &Remediator,
+) -> Vec<(String, String, ControlGroupResult)> {
     places(views, policy, &[BlockReason::Comparing, BlockReason::SharedDependencyDown])
         .into_iter()
         .filter_map(|(gate, in_zone)| {

@@ -120,7 +120,7 @@ impl Term {
         views.policy.take(event, now);
         let after = views.the_policy().cloned();
         drop(views);
-        let acts = |policy: &Option<Policy>| policy.as_ref().map(Policy::brakes);
+        let acts = |policy: &Option<Policy>| policy.as_ref().map(Policy::decision_state);
         if acts(&before) == acts(&after) {
             return Vec::new();
         }
@@ -134,7 +134,7 @@ impl Term {
     fn look_at_requests(&mut self, now: Duration) {
         let pending: Vec<Arc<str>> = {
             let views = self.locked();
-            let pending = views.requests.all().filter(|request| !request.is_history());
+            let pending = views.requests.all().filter(|request| !request.is_complete());
             pending.map(|request| request.name.as_str().into()).collect()
         };
         for request in pending {
@@ -148,7 +148,7 @@ impl Term {
         let concerned: Vec<Arc<str>> = {
             let views = self.locked();
             let is_for = |request: &&Remediation| nodes.iter().any(|node| **node == *request.spec.node.name);
-            let pending = views.requests.all().filter(|request| !request.is_history()).filter(is_for);
+            let pending = views.requests.all().filter(|request| !request.is_complete()).filter(is_for);
             pending.map(|request| request.name.as_str().into()).collect()
         };
         for request in concerned {

@@ -225,8 +225,9 @@ fn what_was_asked_before_an_outage_is_not_acted_on_after_it() {
     let mut target = crate::remediate::Target { record: Some(life.record()), ..Default::default() };
     target.identity.boot_id = BOOT.into();
     let moment = life.record().at.expect("a time");
-    let held = crate::remediate::evidence(&request, &target, None, true, moment).expect_err("it is void");
-    assert_eq!(held.hold, crate::remediate::BlockReason::EvidenceExpired);
+    let held =
+        crate::remediate::check_evidence(&request, &target, None, true, moment).expect_err("it is void");
+    assert_eq!(held.reason, crate::remediate::BlockReason::EvidenceExpired);
 }
 
 #[test]

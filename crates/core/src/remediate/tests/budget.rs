@@ -32,13 +32,13 @@ fn spent(acts: &[Spent]) -> World {
 
 /// The field that the message blames.
 fn blamed(world: &World) -> Option<String> {
-    let Approval::BlockReason(held) = world.evaluate() else { return None };
-    assert_eq!(held.hold, BlockReason::BudgetSpent, "{}", held.message);
-    held.message.split("spec.budget.").nth(1)?.split('`').next().map(str::to_owned)
+    let Approval::Blocked(blocked) = world.evaluate() else { return None };
+    assert_eq!(blocked.reason, BlockReason::BudgetSpent, "{}", blocked.message);
+    blocked.message.split("spec.budget.").nth(1)?.split('`').next().map(str::to_owned)
 }
 
 #[test]
-fn acts_in_flight_are_counted_for_group_zone_and_cluster() {
+fn in_flight_limits_hold_for_group_zone_and_cluster() {
     let table: [(&[Spent], Option<&str>); 6] = [
         (&[(1, "pool", "b", false)], Some("maxInFlightPerGroup")),
         (&[(1, "other", "a", false)], Some("maxInFlightPerZone")),
@@ -57,16 +57,16 @@ fn acts_in_flight_are_counted_for_group_zone_and_cluster() {
 }
 
 #[test]
-fn the_hour_rolls() {
+fn the_hourly_limit_is_a_sliding_window() {
     let acts = [(59, "b", "b", true), (30, "c", "c", true), (1, "d", "d", true)];
     let mut world = spent(&acts);
     world.policy().spec.budget.max_per_hour = 3;
     assert_eq!(blamed(&world).as_deref(), Some("maxPerHour"));
-    assert_eq!(world.held().again_in, Some(Duration::from_mins(1)), "when the oldest is an hour old");
+    assert_eq!(world.blocked().requeue_after, Some(Duration::from_mins(1)), "when the oldest is an hour old");
     world.now = at(1) - SignedDuration::from_nanos(1);
     assert_eq!(blamed(&world).as_deref(), Some("maxPerHour"));
     world.now = at(1);
-    assert_eq!(world.hold(), None);
+    assert_eq!(world.block_reason(), None);
     world.policy().status.reservations[0].at = at(30);
     assert_eq!(
         blamed(&world).as_deref(),
@@ -76,7 +76,7 @@ fn the_hour_rolls() {
 }
 
 #[test]
-fn a_group_loses_no_more_than_its_share_of_an_hour() {
+fn a_group_loses_at_most_its_percentage_in_an_hour() {
     for (size, percent, allowed) in [
         (1, 10, 1),
         (9, 10, 1),
@@ -103,23 +103,23 @@ fn a_group_loses_no_more_than_its_share_of_an_hour() {
     let mut others = spent(&[(5, "other", "b", true)]);
     others.policy().spec.budget.max_group_percent_per_hour = 10;
     others.group_stats = group(9, 9);
-    assert_eq!(others.hold(), None, "those of other groups do not count");
+    assert_eq!(others.block_reason(), None, "those of other groups do not count");
 }
 
 #[test]
-fn a_group_keeps_an_open_node() {
+fn a_group_keeps_a_schedulable_node() {
     let open = |count, change: Change| {
         let mut world = World::by_person();
         world.group_stats = group(20, count);
         change(&mut world);
-        world.hold()
+        world.block_reason()
     };
     assert_eq!((open(2, |_| ()), open(1, |_| ())), (None, Some(BlockReason::LastOpenNode)));
     assert_eq!(open(0, |world| world.target().unschedulable = true), None, "a cordoned one is not open");
     assert_eq!(
-        World::with(|world| world.group_stats = group(20, 0)).hold(),
+        World::with(|world| world.group_stats = group(20, 0)).block_reason(),
         None,
-        "one that is held is not open"
+        "one that is blocked is not open"
     );
     let other_goes: Change = |world| {
         world.policy().spec.budget.max_in_flight_per_group = 9;
@@ -147,7 +147,7 @@ fn given_up() -> Vec<Finding> {
 }
 
 #[test]
-fn requests_remember_what_a_wiped_status_forgot() {
+fn a_lost_status_is_rebuilt_from_the_remediations() {
     let mut other = request("x", vec![cause(CauseSource::Person, at(0))]);
     write(&mut other, going_on(), at(0));
     let mut world = World::by_person();
@@ -156,10 +156,10 @@ fn requests_remember_what_a_wiped_status_forgot() {
         blamed(&world).is_some_and(|field| field == "maxInFlightPerGroup"),
         "of which group, nobody knows"
     );
-    let restored = policy::housekept(world.policy.as_ref().expect("one"), &world.others).reservations;
+    let restored = policy::status_of(world.policy.as_ref().expect("one"), &world.others).reservations;
     assert_eq!((&*restored[0].remediation, restored[0].at, restored[0].ended), ("x", at(0), None));
     write(&mut world.others[0], given_up(), at(1));
-    assert_eq!(world.hold(), None, "it came to an end");
+    assert_eq!(world.block_reason(), None, "it came to an end");
     world.policy().spec.budget.max_per_hour = 1;
     assert_eq!(blamed(&world).as_deref(), Some("maxPerHour"), "and was approved all the same");
     world.now = at(10);
@@ -167,11 +167,11 @@ fn requests_remember_what_a_wiped_status_forgot() {
     assert_eq!(blamed(&world).as_deref(), Some("maxPerHour"));
     world.now = at(60);
     world.request.spec.causes = vec![cause(CauseSource::Person, at(59))];
-    assert_eq!(world.hold(), None);
+    assert_eq!(world.block_reason(), None);
 }
 
 #[test]
-fn what_is_in_flight_by_its_own_word_is_not_approved_twice() {
+fn a_remediation_in_flight_is_not_approved_twice() {
     let mut world = World::by_person();
     world.policy().spec.budget = crate::api::Budget {
         max_in_flight_per_group: 9,
@@ -181,8 +181,12 @@ fn what_is_in_flight_by_its_own_word_is_not_approved_twice() {
         max_group_percent_per_hour: 100,
     };
     write(&mut world.request, going_on(), at(0));
-    let held = world.held();
-    assert!(held.hold == BlockReason::BudgetSpent && held.message.contains("already"), "{}", held.message);
+    let blocked = world.blocked();
+    assert!(
+        blocked.reason == BlockReason::BudgetSpent && blocked.message.contains("already"),
+        "{}",
+        blocked.message
+    );
 }
 
 #[derive(Clone, Debug)]
@@ -227,7 +231,7 @@ impl Cluster {
     }
 
     fn group_stats() -> GroupStats {
-        let facts = || GroupCounts { size: 100, open: 100, judged: vec![] };
+        let facts = || GroupCounts { size: 100, schedulable: 100, verdicts: vec![] };
         let groups = [("pool-0".to_owned(), facts()), ("pool-1".to_owned(), facts())].into();
         GroupStats { groups, verdicts: VerdictCounts::default() }
     }
@@ -248,13 +252,13 @@ impl Cluster {
         world.others = self.requests.iter().filter(|one| one.name != name).cloned().collect();
         (world.group_stats, world.now) = (Self::group_stats(), self.now);
         match world.evaluate() {
-            Approval::Approve(status) => {
+            Approval::Approved(status) => {
                 self.policy.status = *status;
                 write(&mut self.requests[node], going_on(), self.now);
                 self.acts.push((node, self.now, None));
             }
-            Approval::BlockReason(held) | Approval::Compare(held) => {
-                write(&mut self.requests[node], held.findings(), self.now);
+            Approval::Blocked(blocked) => {
+                write(&mut self.requests[node], blocked.findings(), self.now);
             }
         }
     }
@@ -280,13 +284,13 @@ impl Cluster {
             Event::GiveUp(node) => self.end(usize::from(*node), given_up()),
             Event::Minutes(minutes) => self.now += SignedDuration::from_mins(*minutes),
             Event::Housekeep => {
-                self.policy.status = policy::housekept_at(&self.policy, &self.requests, self.now);
+                self.policy.status = policy::status_at(&self.policy, &self.requests, self.now);
             }
             Event::LoseStatus => self.policy.status = RemediationPolicyStatus::default(),
         }
         // No act takes longer: whoever does it gives it up.
         let late = |(_, began, ended): &&(usize, Timestamp, Option<Timestamp>)| {
-            ended.is_none() && self.now.duration_since(*began) >= LONGEST_ACT
+            ended.is_none() && self.now.duration_since(*began) >= MAX_DURATION
         };
         let late: Vec<usize> = self.acts.iter().filter(late).map(|(node, ..)| *node).collect();
         for node in late {
@@ -299,7 +303,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn no_sequence_of_events_overspends(events in events(), per_hour in 1..5_i32, in_flight in 1..4_i32) {
+    fn no_sequence_of_events_exceeds_the_budget(events in events(), per_hour in 1..5_i32, in_flight in 1..4_i32) {
         let mut policy = policy();
         policy.spec.budget = crate::api::Budget {
             max_in_flight_per_group: 2, max_in_flight_per_zone: 1, max_in_flight: in_flight, max_per_hour: per_hour, max_group_percent_per_hour: 100,
@@ -315,7 +319,7 @@ proptest! {
                 prop_assert!(going.iter().filter(|(_, other)| other == zone).count() <= 1);
             }
             for (_, began, _) in &cluster.acts {
-                let within = |other: &Timestamp| (SignedDuration::ZERO..HOUR).contains(&other.duration_since(*began));
+                let within = |other: &Timestamp| (SignedDuration::ZERO..BUDGET_WINDOW).contains(&other.duration_since(*began));
                 // A node that was approved, given up and approved again while the status was lost counts once.
                 let mut nodes: Vec<usize> =
                     cluster.acts.iter().filter(|(_, other, _)| within(other)).map(|(node, ..)| *node).collect();
