@@ -10,7 +10,7 @@ pub mod remediation {
     pub const APPROVED: &str = "Approved";
     /// Whether all pods that have to leave the node are gone.
     pub const DRAINED: &str = "Drained";
-    /// Whether the provider was told to replace the machine.
+    /// Whether the replacement of the machine was requested from the provider.
     pub const REPLACED: &str = "Replaced";
     /// Whether the node is gone. Unknown until the remediation has ended.
     pub const SUCCEEDED: &str = "Succeeded";
@@ -75,7 +75,7 @@ pub mod remediation {
     pub const CORDONING: &str = "Cordoning";
     /// Drained False: pods are being evicted. The message names a PodDisruptionBudget that is in the way.
     pub const DRAINING: &str = "Draining";
-    /// Replaced Unknown or True: the provider was told to replace the machine.
+    /// Replaced Unknown or True: the replacement was requested from the provider.
     pub const REQUESTED: &str = "Requested";
 
     // Why an approved remediation failed.

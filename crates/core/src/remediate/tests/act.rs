@@ -7,7 +7,7 @@ use crate::remediate::drain::{DrainPlan, plan};
 
 use Evictable::{Evict, Refuse};
 
-/// An act that was approved at noon, and what there is of it.
+/// A remediation that was approved at noon, and what is observed of it.
 #[derive(Clone)]
 struct Scene {
     request: Remediation,
@@ -134,20 +134,20 @@ fn a_node_is_cordoned_drained_and_replaced_in_this_order() {
 
 #[test]
 fn a_crash_after_any_step_leads_to_the_same_end() {
-    // Whoever leads next has the steps that were done, with or without what was said about them.
+    // The next leader observes the finished steps, with or without their conditions.
     for done in 0..5 {
-        for told in 0..=done {
+        for reported in 0..=done {
             let mut scene = Scene::new();
             scene.pods = vec![pod("p"), pod("q")];
             for i in 0..done {
                 let next = scene.step();
-                if i < told {
+                if i < reported {
                     scene.say(&next);
                 }
             }
             let end = scene.run();
             assert!(end.target.is_none() && end.pods.is_empty(), "after {done} steps");
-            assert_eq!(end.ended(), ("True", "Replaced"), "after {done} steps, {told} seen");
+            assert_eq!(end.ended(), ("True", "Replaced"), "after {done} steps, {reported} reported");
         }
     }
 }

@@ -49,7 +49,7 @@ fn the_breaker_closes_after_its_time_below_the_threshold() {
     assert_eq!(
         next_state(&spec, &calm, verdicts(0, 0), at(10)),
         BreakerState::default(),
-        "nobody fails any more"
+        "no node fails any more"
     );
     let blocked = World::with(|world| world.policy().status.breaker = open(Some(at(0)))).block_reason();
     assert_eq!(blocked, Some(BlockReason::BreakerOpen), "until it is closed, few failures do not matter");

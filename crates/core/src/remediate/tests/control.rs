@@ -27,7 +27,7 @@ fn a_node_is_replaced_only_if_the_controls_pass() {
         "one of two is enough"
     );
     let early = judged(10, vec![dns(Failed), Progress::Running]);
-    assert!(matches!(early, Comparison::ControlsFailed(_)), "nobody waits for the other: {early:?}");
+    assert!(matches!(early, Comparison::ControlsFailed(_)), "without waiting for the other: {early:?}");
     assert_eq!(judged(10, vec![dns(Passed), Progress::Running]), Comparison::Running);
     let other = report(&[("dns", "kubernetes.", Passed), ("tcp", "x:1", Failed)]);
     assert_eq!(
@@ -132,7 +132,7 @@ fn an_outage_blocks_its_zone_and_check_and_recyclers() {
     assert_eq!(recycled.block_reason(), Some(BlockReason::SharedDependencyDown));
 }
 
-/// The gate takes its verdict back as soon as it knows of the outage. Whoever is first, people read why.
+/// The gate withdraws its verdict as soon as it knows of the outage.
 #[test]
 fn a_withdrawn_verdict_is_explained_by_the_outage() {
     let mut world = World::with(|world| {
@@ -193,7 +193,7 @@ fn a_skipped_check_does_not_prolong_an_outage() {
     policy.status = kept(&policy, &compared(5, vec![dns(Failed), dns(Skipped)]), at(0));
     let matches_outage = |controls| !kept(&policy, &compared(5, controls), at(1)).down.is_empty();
     assert!(!matches_outage(vec![dns(Passed), dns(Skipped)]));
-    assert!(matches_outage(vec![dns(Skipped), dns(Skipped)]), "nobody tried it");
+    assert!(matches_outage(vec![dns(Skipped), dns(Skipped)]), "no control tried it");
     assert!(matches_outage(vec![dns(Passed), dns(Inconclusive)]));
     assert!(matches_outage(vec![dns(Passed)]), "too few");
 }
@@ -203,11 +203,7 @@ fn an_outage_without_a_control_group_is_dropped() {
     let mut policy = policy();
     policy.status.down = vec![down("a", "dns", "kubernetes."), down("b", "dns", "kubernetes.")];
     let running = compared(5, vec![Progress::Running]);
-    assert_eq!(
-        kept(&policy, &running, at(0)).down,
-        [down("a", "dns", "kubernetes.")],
-        "nobody looks at zone b"
-    );
+    assert_eq!(kept(&policy, &running, at(0)).down, [down("a", "dns", "kubernetes.")], "no run in zone b");
     policy.spec.control_group.size = 0;
     assert_eq!(kept(&policy, &running, at(0)).down, []);
     let names: Vec<String> = (0..99).map(|i| format!("x{i}:1")).collect();

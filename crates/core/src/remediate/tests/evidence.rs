@@ -1,4 +1,4 @@
-//! Whether what was seen may still be acted on.
+//! Evidence.
 
 use super::*;
 
@@ -88,7 +88,7 @@ fn a_stuck_node_needs_reports_from_other_nodes() {
     assert_eq!(
         (fuse_state.len(), &*fuse_state[0].check),
         (1, "Stuck"),
-        "replacements that are stuck alike are a loop, too"
+        "stuck replacements are a repeated failure, too"
     );
     let blocked = stuck(false).blocked();
     assert!(
@@ -157,7 +157,7 @@ fn the_latest_gate_cause_counts() {
     assert_eq!(request.gate_cause().map(|(gate, _)| gate), Some("default"));
 }
 
-/// Otherwise it would come to an end anew at every look, and be written each time.
+/// Otherwise it would end again, and be written, in each reconcile.
 #[test]
 fn an_end_is_never_before_the_request() {
     let mut request = request("x", vec![cause(CauseSource::Gate, at(10))]);
@@ -166,5 +166,5 @@ fn an_end_is_never_before_the_request() {
     assert!(request.is_complete());
     assert_eq!(request.status_with(over, at(6)), request.status, "nothing new");
     request.spec.causes[0].observed_at = Some(at(11));
-    assert!(!request.is_complete(), "somebody asks again");
+    assert!(!request.is_complete(), "it was requested again");
 }

@@ -50,7 +50,11 @@ fn the_second_generation_of_replacements_is_not_replaced() {
     let mut policy = policy();
     assert_eq!(replace(&mut policy, 0, |_| ()), None, "generation 0");
     assert_eq!(policy.status.fuses[0].generations, [at(10)]);
-    assert_eq!(replace(&mut policy, 5, |_| ()), None, "made before the first act: the same generation");
+    assert_eq!(
+        replace(&mut policy, 5, |_| ()),
+        None,
+        "created before the first replacement: the same generation"
+    );
     assert_eq!(policy.status.fuses[0].generations, [at(10)]);
     assert_eq!(replace(&mut policy, 20, |_| ()), None, "generation 1");
     assert_eq!(policy.status.fuses[0].generations, [at(10), at(30)]);
@@ -142,7 +146,7 @@ fn an_annotation_resets_one_fuse_or_all() {
 fn a_new_template_or_passing_nodes_reset_the_fuse() {
     let mut world = World::with(blow);
     world.policy().status.fuses[0].template = "hash-1".into();
-    assert_eq!(world.block_reason(), Some(BlockReason::FuseBlown), "nobody knows the node's");
+    assert_eq!(world.block_reason(), Some(BlockReason::FuseBlown), "the template of the node is unknown");
     world.target().template = "hash-1".into();
     assert_eq!(world.block_reason(), Some(BlockReason::FuseBlown));
     world.target().template = "hash-2".into();

@@ -1,4 +1,4 @@
-//! What the policy says about itself, and what becomes of history.
+//! The policy's status and the history.
 
 use super::*;
 use crate::api::{BreakerState, History};
@@ -54,11 +54,11 @@ fn a_reservation_ends_with_its_remediation() {
     assert_eq!(ends(std::slice::from_ref(&pending), true, 59), Some(None));
     assert_eq!(ends(std::slice::from_ref(&pending), false, 59), Some(None), "its request has to say so");
     assert_eq!(ends(&[ended("x", 5)], true, 6), Some(Some(at(6))));
-    assert_eq!(ends(&[ended("x", -5)], true, 6), Some(None), "that was the end of an earlier act");
-    assert_eq!(ends(&[], true, 59), Some(None), "whoever deletes the request does not end the act");
+    assert_eq!(ends(&[ended("x", -5)], true, 6), Some(None), "that was the end of an earlier remediation");
+    assert_eq!(ends(&[], true, 59), Some(None), "a deleted NodeRemediation has not ended");
     assert_eq!(ends(&[], false, 59), Some(Some(at(59))), "but the node is gone with it");
     assert_eq!(ends(std::slice::from_ref(&pending), true, 119), Some(None));
-    assert_eq!(ends(&[pending], true, 120), None, "no act takes two hours");
+    assert_eq!(ends(&[pending], true, 120), None, "no remediation takes two hours");
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn a_second_end_gets_its_own_time() {
     let mut again = ended("x", 0);
     assert!(again.is_complete());
     again.spec.causes = vec![cause(CauseSource::Person, at(5))];
-    assert!(!again.is_complete(), "somebody asked again");
+    assert!(!again.is_complete(), "it was requested again");
     again.status = again.status_with(vec![Finding::new("Succeeded", "False", "DrainTimedOut", "")], at(6));
     assert_eq!((again.finished_at(), again.is_complete()), (Some(at(6)), true));
     let mut policy = policy();

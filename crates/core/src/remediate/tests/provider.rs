@@ -1,4 +1,4 @@
-//! Who replaces a replacement.
+//! Providers.
 
 use super::*;
 use crate::api::CauseSelector;
@@ -34,7 +34,7 @@ fn a_node_claim_is_found_by_owner_machine_or_name() {
     assert_eq!(
         found(&bare(), vec![by_id("id")]),
         Replacement::Karpenter(by_id("id")),
-        "whatever marks it bears"
+        "without any sign of Karpenter"
     );
 }
 
@@ -69,7 +69,7 @@ fn two_matching_node_claims_are_an_error() {
 
 #[test]
 fn f14_an_unreadable_provider_deletes_no_node_object() {
-    // The seed asked for NodeClaims by a version that is served no more, and deleted the Node instead.
+    // kube-node-ready read NodeClaims in a version that is no longer served, and deleted the Node instead.
     let karpenters = target("n1");
     for claims in [NodeClaims::NotServed, NodeClaims::Unreadable("403 Forbidden".into())] {
         let replacement = find(&karpenters, &claims, true);

@@ -85,6 +85,6 @@ fn causes_of_gates_ignore_windows() {
     assert_eq!(
         passed.block_reason(),
         Some(BlockReason::OutsideWindow),
-        "the gate's word is void, the recycler's is not"
+        "the gate's cause is void, the recycler's is not"
     );
 }
