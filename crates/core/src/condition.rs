@@ -1,22 +1,19 @@
-//! What an object says about itself: findings become conditions, and keep their times where nothing changed.
+//! Updates the conditions in the status of an object.
 
 use crate::api::Condition;
 
-/// What holds, and why.
+/// One condition to set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Type of the condition.
     pub type_: &'static str,
     /// `True`, `False` or `Unknown`.
     pub status: &'static str,
-    /// In one word.
     pub reason: &'static str,
-    /// For people, with what to do.
+    /// Explanation for people, with what to do.
     pub message: String,
 }
 
 impl Finding {
-    /// A finding.
     #[must_use]
     pub fn new(
         type_: &'static str,
@@ -28,7 +25,7 @@ impl Finding {
     }
 }
 
-/// The findings as conditions. Those that are not among them stay as they were.
+/// Sets the findings in the conditions. The transition time changes only with the status; other conditions stay.
 #[must_use]
 pub fn conditions(
     findings: Vec<Finding>,
@@ -50,7 +47,7 @@ pub fn conditions(
             message: finding.message,
         };
         match all.iter_mut().find(|known| known.type_ == condition.type_) {
-            Some(place) => *place = condition,
+            Some(known) => *known = condition,
             None => all.push(condition),
         }
     }

@@ -446,7 +446,7 @@ fn f13_a_configuration_file_that_has_nodes_deleted_shows_its_brakes() {
         (&"RemediationPolicy".into(), &"default".into())
     );
     assert_eq!(policy["spec"]["enforcement"], "Enforce");
-    assert_eq!(policy["spec"]["budget"]["perHour"], 3);
+    assert_eq!(policy["spec"]["budget"]["maxPerHour"], 3);
 }
 
 #[test]

@@ -70,9 +70,9 @@ async fn is_uncordoned(world: &impl World, uid: &str) -> Result<()> {
 /// A budget blocks every eviction: this is reported, the drain times out, and the node is uncordoned. After the
 /// budget is deleted and the replacement is requested again, the pod is evicted and the node deleted.
 pub async fn a_drain_blocked_by_a_budget_times_out_and_can_be_retried(world: impl World) -> Result<()> {
-    let drain = json!({"totalSeconds": 10, "podSeconds": 5});
+    let drain = json!({"timeoutSeconds": 10, "podOvertimeSeconds": 5});
     let _controller =
-        start_controller(&world, json!({"drain": drain, "budget": {"groupPercent": 100}})).await?;
+        start_controller(&world, json!({"drain": drain, "budget": {"maxGroupPercentPerHour": 100}})).await?;
     run_protected_pod(&world).await?;
     let uid = request_remediation(&world, "one").await?;
     node_is(&world, "one", "cordoned by the controller", |node| is_cordoned(node) && is_marked(node)).await?;
@@ -105,15 +105,15 @@ pub async fn a_pause_ends_a_drain_and_uncordons_the_node(world: impl World) -> R
     // Another replacement completes meanwhile, so the controller had time to resume the first.
     let other = request_remediation(&world, "two").await?;
     let held = ("Approved", "False", "BudgetSpent");
-    remediation_condition(&world, "two", held, "groupPercent").await?;
-    edit_policy(&world, json!({"budget": {"groupPercent": 100}})).await?;
+    remediation_condition(&world, "two", held, "maxGroupPercentPerHour").await?;
+    edit_policy(&world, json!({"budget": {"maxGroupPercentPerHour": 100}})).await?;
     is_replaced(&world, "two", &other).await?;
     is_uncordoned(&world, &uid).await
 }
 
 /// A user cordoned the node before: the cordon stays whatever the drain results in.
 pub async fn a_users_cordon_is_kept(world: impl World) -> Result<()> {
-    let drain = json!({"totalSeconds": 10, "podSeconds": 5});
+    let drain = json!({"timeoutSeconds": 10, "podOvertimeSeconds": 5});
     let _controller = start_controller(&world, json!({"drain": drain})).await?;
     run_protected_pod(&world).await?;
     patch_node(&world, "one", json!({"spec": {"unschedulable": true}})).await?;

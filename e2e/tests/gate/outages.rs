@@ -43,7 +43,7 @@ pub async fn i02_a_dns_outage_replaces_no_node(world: impl World) -> Result<()> 
         is_verified(&world, name).await?;
         ensure!(is_there(&world, name, uid).await?, "{name} was replaced");
     }
-    policy_condition(&world, ("SharedDependencyDown", "False", "NotSeen"), "").await?;
+    policy_condition(&world, ("SharedDependencyDown", "False", "NotObserved"), "").await?;
     policy_condition(&world, ("Ready", "False", "Recovering"), "").await?;
     for request in remediations(&world).list(&ListParams::default()).await?.items {
         let name = request.data["spec"]["node"]["name"].as_str().unwrap_or_default();

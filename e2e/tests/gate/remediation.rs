@@ -33,7 +33,7 @@ pub fn policies(world: &impl World) -> Api<DynamicObject> {
 
 /// Creates a policy that is enforced and allows every source to delete Node objects, unless `spec` says otherwise.
 async fn policy(world: &impl World, spec: Value) -> Result<()> {
-    let mut whole = json!({"enforcement": "Enforce", "deleteNodeObjectFor": ["*"]});
+    let mut whole = json!({"enforcement": "Enforce", "deleteNodeObjectFor": [{"source": "Gate", "name": "*"}, {"source": "Person", "name": "*"}]});
     for (key, value) in spec.as_object().into_iter().flatten() {
         whole[key] = value.clone();
     }
@@ -163,7 +163,9 @@ pub async fn is_replaced(world: &impl World, name: &str, uid: &str) -> Result<()
 /// A node that never passes is compared with two that do, and its Node object is deleted, because the policy allows
 /// it.
 pub async fn a_node_that_never_passes_is_replaced(world: impl World) -> Result<()> {
-    let controller = start_controller(&world, json!({"deleteNodeObjectFor": ["default"]})).await?;
+    let controller =
+        start_controller(&world, json!({"deleteNodeObjectFor": [{"source": "Gate", "name": "default"}]}))
+            .await?;
     let uid = join_failing(&world, zoned("failing")).await?;
     is_replaced(&world, "failing", &uid).await?;
     let all = controller.proxy.requests();
@@ -193,7 +195,7 @@ pub async fn i08_a_new_node_with_the_same_name_is_not_touched(world: impl World)
     let (at, mut seen) = watch::channel(None::<String>);
     let (go, gone) = watch::channel(());
     let proxy = FaultProxy::with_write_hook(held_up(world.client(), at, gone));
-    let controller = start_with(&world, json!({"budget": {"groupPercent": 100}}), proxy).await?;
+    let controller = start_with(&world, json!({"budget": {"maxGroupPercentPerHour": 100}}), proxy).await?;
     for (name, method) in [("phoenix-patch", Method::PATCH), ("phoenix-delete", Method::DELETE)] {
         let uid = join_failing(&world, zoned(name)).await?;
         let moment = format!("{method} {name}");
@@ -246,7 +248,7 @@ fn held_up(client: kube::Client, at: watch::Sender<Option<String>>, gone: watch:
 /// A controller is killed before and after each of its writes, in one run each, until a run has no further write.
 /// Each time only this node is deleted, it was approved once, and its reservation has ended.
 pub async fn a_crash_at_any_write_completes_a_replacement_once(world: impl World) -> Result<()> {
-    let budget = json!({"perHour": 120, "groupPercent": 100, "inFlight": 1});
+    let budget = json!({"maxPerHour": 120, "maxGroupPercentPerHour": 100, "maxInFlight": 1});
     let breaker = json!({"openPercent": 100});
     // Each replaced node counts as a generation; this scenario is not about the fuse.
     let spec = json!({"budget": budget, "breaker": breaker, "fuse": {"generations": 100}});

@@ -57,12 +57,14 @@ pub async fn a_dry_run_reports_the_replacement(world: impl World) -> Result<()> 
 /// Without a `NodeClaim`, and while the policy does not allow deleting the Node object for this source, nothing is
 /// done.
 pub async fn a_node_without_a_provider_is_kept(world: impl World) -> Result<()> {
-    let controller = start_controller(&world, json!({"deleteNodeObjectFor": ["another"]})).await?;
+    let controller =
+        start_controller(&world, json!({"deleteNodeObjectFor": [{"source": "Gate", "name": "another"}]}))
+            .await?;
     let uid = join_failing(&world, zoned("failing")).await?;
     remediation_condition(&world, "failing", ("Approved", "False", "NoProvider"), "deleteNodeObjectFor")
         .await?;
     is_untouched(&world, &controller.proxy, "failing", &uid).await?;
-    edit_policy(&world, json!({"deleteNodeObjectFor": ["default"]})).await?;
+    edit_policy(&world, json!({"deleteNodeObjectFor": [{"source": "Gate", "name": "default"}]})).await?;
     is_replaced(&world, "failing", &uid).await
 }
 
@@ -88,15 +90,16 @@ pub async fn control_plane_nodes_are_kept_unless_named(world: impl World) -> Res
     let controller = start_controller(&world, json!({})).await?;
     let boss = zoned("boss").labelled("node-role.kubernetes.io/control-plane", "");
     let uid = join_failing(&world, boss).await?;
-    remediation_condition(&world, "boss", ("Approved", "False", "ControlPlane"), "controlPlaneNodes").await?;
+    remediation_condition(&world, "boss", ("Approved", "False", "ControlPlane"), "allowedControlPlaneNodes")
+        .await?;
     is_untouched(&world, &controller.proxy, "boss", &uid).await?;
-    edit_policy(&world, json!({"controlPlaneNodes": ["boss"]})).await?;
+    edit_policy(&world, json!({"allowedControlPlaneNodes": ["boss"]})).await?;
     is_replaced(&world, "boss", &uid).await
 }
 
 /// Five nodes fail, and the budget allows two per hour, one at a time.
 pub async fn replacements_stay_within_the_budget(world: impl World) -> Result<()> {
-    let budget = json!({"inFlight": 1, "perHour": 2, "groupPercent": 100, "inFlightPerZone": 5, "inFlightPerGroup": 5});
+    let budget = json!({"maxInFlight": 1, "maxPerHour": 2, "maxGroupPercentPerHour": 100, "maxInFlightPerZone": 5, "maxInFlightPerGroup": 5});
     let spec = json!({"budget": budget, "breaker": {"openPercent": 100}});
     let controller = start_controller(&world, spec).await?;
     for number in 1..=5 {
@@ -124,7 +127,7 @@ pub async fn replacements_stay_within_the_budget(world: impl World) -> Result<()
     ensure!(times[0].1 <= times[1].0, "two at once: {acts:?}");
     // New and waiting replacements are blocked now.
     join_failing(&world, zoned("late")).await?;
-    remediation_condition(&world, "late", ("Approved", "False", "BudgetSpent"), "perHour").await?;
+    remediation_condition(&world, "late", ("Approved", "False", "BudgetSpent"), "maxPerHour").await?;
     let deleted = controller.proxy.requests().into_iter().filter(|one| one.method == Method::DELETE);
     let deleted: Vec<_> = deleted.filter(RecordedRequest::is_about_nodes).collect();
     ensure!(deleted.len() == 2, "{deleted:?}");

@@ -24,7 +24,7 @@ pub async fn an_unreadable_claim_blocks_deletion(world: KarpenterWorld) -> Resul
     let user = "may-read-no-claims";
     let seat = world.without_claims(user).await?;
     asking_gate(&world).await?;
-    policy(&world, json!({"enforcement": "Enforce", "deleteNodeObjectFor": ["*"]})).await?;
+    policy(&world, json!({"enforcement": "Enforce", "deleteNodeObjectFor": [{"source": "Gate", "name": "*"}, {"source": "Person", "name": "*"}]})).await?;
     let controller = controller(&seat, "a");
     verified(&world).await?;
     world.behaviours().set("unlucky", BROKEN);
@@ -68,7 +68,7 @@ pub async fn a_node_drained_by_karpenter_is_not_touched(world: KarpenterWorld) -
     delete_claim(&client, &claim).await?;
     node_is(&world, &name, "disrupted", is_disrupted).await?;
     edit_policy(&world, json!({"pause": null})).await?;
-    let said = remediation_condition(&world, &name, ("Approved", "False", "BeingRemoved")).await?;
+    let said = remediation_condition(&world, &name, ("Approved", "False", "NodeTerminating")).await?;
     ensure!(said.contains("left to"), "{said}");
     // Another node is verified meanwhile, so the controller had time to act.
     make_pods(&client, "later", "good", 4).await?;

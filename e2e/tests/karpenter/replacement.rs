@@ -138,7 +138,7 @@ async fn newcomer(world: &impl World, pool: &str, known: &[String]) -> Result<(S
 pub async fn a_broken_pool_is_not_replaced_forever(world: KarpenterWorld) -> Result<()> {
     let client = world.client();
     asking_gate(&world).await?;
-    let budget = json!({"perHour": 20, "groupPercent": 100});
+    let budget = json!({"maxPerHour": 20, "maxGroupPercentPerHour": 100});
     let spec = json!({"enforcement": "Enforce", "budget": budget, "breaker": {"openPercent": 100}});
     policy(&world, spec).await?;
     let controller = controller(&world, "a");

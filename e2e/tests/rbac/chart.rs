@@ -165,7 +165,7 @@ fn without_rbac_there_are_no_rules() -> Result<()> {
 fn f14_no_right_to_delete_nodes_unless_enforced() -> Result<()> {
     let keep = json!({"nodeManagement": {"deleteFailedNodes": false}});
     let most = json!({"rbac": {"daemonSetPods": true, "nodeConditions": true}, "config": keep,
-        "remediation": {"deleteNodeObjectFor": ["*"]}});
+        "remediation": {"deleteNodeObjectFor": [{"source": "Gate", "name": "*"}, {"source": "Person", "name": "*"}]}});
     let replace = json!({"gate": {"spec": {"onFailure": "Replace", "onStuck": "Replace"}}});
     for values in [json!({}), json!({"config": keep}), replace, most] {
         let Some(objects) = rendered(&values)? else { return Ok(()) };
@@ -186,7 +186,7 @@ fn f14_no_right_to_delete_nodes_unless_enforced() -> Result<()> {
 
 #[test]
 fn values_set_the_policy_unless_the_file_does() -> Result<()> {
-    let said = json!({"enforcement": "Enforce", "budget": {"perHour": 0}, "evidenceSeconds": 60,
+    let said = json!({"enforcement": "Enforce", "budget": {"maxPerHour": 0}, "evidenceSeconds": 60,
         "pause": {"reason": "why", "until": "2030-01-31T18:00:00Z"}, "windows": [{"start": "22:30", "end": "04:00"}]});
     for (values, wanted) in [
         (json!({}), Some(json!({"enforcement": "DryRun"}))),

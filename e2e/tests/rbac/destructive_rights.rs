@@ -33,7 +33,7 @@ async fn answers(client: &Client) -> Result<Vec<StatusCode>> {
 }
 
 async fn installed(cluster: &Cluster, enforcement: &str) -> Result<Option<RemediationPolicy>> {
-    let remediation = json!({"enforcement": enforcement, "budget": {"perHour": 2}});
+    let remediation = json!({"enforcement": enforcement, "budget": {"maxPerHour": 2}});
     let values = json!({"controller": {"replicas": 0}, "remediation": remediation});
     if or_skip(chart::install(cluster, &values).await)?.is_none() {
         return Ok(None);
@@ -45,7 +45,7 @@ async fn installed(cluster: &Cluster, enforcement: &str) -> Result<Option<Remedi
 async fn destructive_rights_require_enforcement() -> Result<()> {
     let Some(cluster) = or_skip(start().await)? else { return Ok(()) };
     let Some(policy) = installed(&cluster, "DryRun").await? else { return Ok(()) };
-    ensure!(policy.spec.enforcement == ActEnforcement::DryRun && policy.spec.budget.per_hour == 2);
+    ensure!(policy.spec.enforcement == ActEnforcement::DryRun && policy.spec.budget.max_per_hour == 2);
     let client = Client::try_from(config_of(&cluster, "nodekeeper-controller").await?)?;
     assert_eq!(answers(&client).await?, [StatusCode::FORBIDDEN; 3]);
     let before = rights(client.clone(), "kube-public").await?;
@@ -66,12 +66,12 @@ async fn destructive_rights_require_enforcement() -> Result<()> {
     answered(&client, StatusCode::FORBIDDEN).await?;
 
     // Helm reports the conflict between the user's value and the chart's, and the user's stays.
-    let less = json!({"spec": {"budget": {"perHour": 1}}});
+    let less = json!({"spec": {"budget": {"maxPerHour": 1}}});
     policies.patch("default", &PatchParams::default(), &Patch::Merge(less)).await?;
     let error =
         installed(&cluster, "DryRun").await.err().context("the user's value was overwritten")?.to_string();
-    ensure!(error.contains(".spec.budget.perHour"), "{error}");
-    assert_eq!(policies.get("default").await?.spec.budget.per_hour, 1);
+    ensure!(error.contains(".spec.budget.maxPerHour"), "{error}");
+    assert_eq!(policies.get("default").await?.spec.budget.max_per_hour, 1);
     Ok(())
 }
 

@@ -52,9 +52,11 @@ fn good() -> Vec<Value> {
             &json!({"enforcement": "Enforce", "pause": {"reason": "why", "until": "2026-01-31T18:00:00Z"}}),
         ),
         policy(&json!({"breaker": {"openPercent": 20, "closePercent": 20}})),
-        policy(&json!({"drain": {"podSeconds": 60, "totalSeconds": 60, "unmanaged": "Evict"}})),
-        policy(&json!({"fuse": {"resetAt": "2026-01-31T18:00:00Z"}, "budget": {"perHour": 0}})),
-        policy(&json!({"controlPlaneNodes": ["a"], "deleteNodeObjectFor": ["*"]})),
+        policy(&json!({"drain": {"podOvertimeSeconds": 60, "timeoutSeconds": 60, "unmanagedPods": "Evict"}})),
+        policy(&json!({"fuse": {"resetAt": "2026-01-31T18:00:00Z"}, "budget": {"maxPerHour": 0}})),
+        policy(
+            &json!({"allowedControlPlaneNodes": ["a"], "deleteNodeObjectFor": [{"source": "Gate", "name": "*"}]}),
+        ),
         window("22:30", "04:00"),
         remediation("u", &json!({})),
         remediation("u", &json!({"causes": causes, "action": "Replace"})),
@@ -71,16 +73,22 @@ fn bad() -> Vec<(Value, &'static str)> {
             policy(&json!({"breaker": {"openPercent": 5}})),
             "`spec.breaker.closePercent` must not be more than",
         ),
-        (policy(&json!({"drain": {"totalSeconds": 60}})), "`spec.drain.podSeconds` must not be more than"),
-        (policy(&json!({"drain": {"unmanaged": "Delete"}})), "Unsupported value"),
+        (
+            policy(&json!({"drain": {"timeoutSeconds": 60}})),
+            "`spec.drain.podOvertimeSeconds` must not be more than",
+        ),
+        (policy(&json!({"drain": {"unmanagedPods": "Delete"}})), "Unsupported value"),
         (policy(&json!({"pause": {"until": "2026-01-31T18:00:00Z"}})), "spec.pause.reason"),
         (policy(&json!({"pause": {"reason": "why"}})), "spec.pause.until"),
         (policy(&json!({"pause": {"reason": "why", "until": "tomorrow"}})), "date-time"),
-        (policy(&json!({"budget": {"inFlight": -1}})), "spec.budget.inFlight"),
+        (policy(&json!({"budget": {"maxInFlight": -1}})), "spec.budget.maxInFlight"),
         (policy(&json!({"evidenceSeconds": 59})), "spec.evidenceSeconds"),
         (policy(&json!({"fuse": {"generations": 0}})), "spec.fuse.generations"),
-        (policy(&json!({"history": {"keepSeconds": 60}})), "spec.history.keepSeconds"),
-        (policy(&json!({"deleteNodeObjectFor": [""]})), "spec.deleteNodeObjectFor"),
+        (policy(&json!({"history": {"ttlSeconds": 60}})), "spec.history.ttlSeconds"),
+        (
+            policy(&json!({"deleteNodeObjectFor": [{"source": "Gate", "name": ""}]})),
+            "spec.deleteNodeObjectFor",
+        ),
         (window("24:00", "04:00"), "start"),
         (window("22:30", "4:00"), "end"),
         (remediation("n", &json!({})), "`metadata.name` must be `spec.node.uid`"),
@@ -186,8 +194,9 @@ async fn documented_commands_work(cluster: Cluster) -> Result<()> {
     let uid = node.uid().context("no uid")?;
     let wished = Api::<NodeRemediation>::all(client.clone()).get(&uid).await?.spec;
     ensure!(wished.node.name == "node-1" && wished.node.boot_id == "b", "{wished:?}");
-    let policy = Api::<RemediationPolicy>::all(client).get("default").await?.spec;
-    ensure!(policy.pause.is_none() && policy.fuse.reset_at.is_some(), "{policy:?}");
+    let policy = Api::<RemediationPolicy>::all(client).get("default").await?;
+    let has = |key: &str| policy.annotations().contains_key(key);
+    ensure!(!has("nodekeeper.dev/pause-until") && has("nodekeeper.dev/reset-fuse"), "{policy:?}");
     Ok(())
 }
 

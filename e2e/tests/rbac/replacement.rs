@@ -29,7 +29,7 @@ async fn no_request_of_a_replacement_is_refused() -> Result<()> {
     let checks = json!({"dns": {}, "api": {}, "services": {}});
     let spec = json!({"onFailure": "Replace", "retry": {"maxRetries": 0, "recheckSeconds": 10},
         "deadlines": {"checkSeconds": 2, "workerSeconds": 30}, "checks": checks});
-    let remediation = json!({"enforcement": "Enforce", "deleteNodeObjectFor": ["*"]});
+    let remediation = json!({"enforcement": "Enforce", "deleteNodeObjectFor": [{"source": "Gate", "name": "*"}, {"source": "Person", "name": "*"}]});
     let values = json!({"controller": {"replicas": 0}, "gate": {"spec": spec}, "remediation": remediation});
     let Some(()) = or_skip(chart::install(&cluster, &values).await)? else { return Ok(()) };
     let held = [node::FIRST, GOOD[0], GOOD[1]].map(|name| (name, node::TAINT));

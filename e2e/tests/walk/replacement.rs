@@ -28,11 +28,11 @@ pub fn gate() -> NodeGateSpec {
 pub fn policy() -> Value {
     json!({
         "enforcement": "Enforce",
-        "deleteNodeObjectFor": ["*"],
-        "budget": {"groupPercent": 100},
+        "deleteNodeObjectFor": [{"source": "Gate", "name": "*"}, {"source": "Person", "name": "*"}],
+        "budget": {"maxGroupPercentPerHour": 100},
         "breaker": {"openPercent": 100},
         "controlGroup": {"recoverySeconds": 5},
-        "drain": {"totalSeconds": 20, "podSeconds": 15},
+        "drain": {"timeoutSeconds": 20, "podOvertimeSeconds": 15},
     })
 }
 
@@ -119,7 +119,7 @@ pub fn nothing_is_deleted_while_dns_is_down(world: &Real) -> Result<()> {
         world.node(node)?.heal_dns()?;
     }
     world.all_open()?;
-    world.says("remediationpolicy default", ("SharedDependencyDown", "False", "NotSeen"), "")?;
+    world.says("remediationpolicy default", ("SharedDependencyDown", "False", "NotObserved"), "")?;
     world.says("remediationpolicy default", ("Ready", "True", "Enforcing"), "")?;
     world.show("get noderemediations --output=wide")?;
     ensure!(world.uids()? == before, "a node was deleted");
@@ -151,7 +151,7 @@ pub fn a_budget_delays_the_deletion_of_a_node(world: &Real) -> Result<()> {
     world.show("delete poddisruptionbudget web-budget")?;
     world.show(&format!("delete {request}"))?;
     world.kubectl(
-        r#"patch remediationpolicy default --type=merge --patch={"spec":{"drain":{"totalSeconds":120}}}"#,
+        r#"patch remediationpolicy default --type=merge --patch={"spec":{"drain":{"timeoutSeconds":120}}}"#,
     )?;
     ask(world, &victim, &uid)?;
     world.says(&request, ("Succeeded", "True", "Replaced"), "")?;

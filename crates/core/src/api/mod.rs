@@ -25,9 +25,9 @@ pub use remediation::{
     NodeRemediationStatus, RemediationAction, RemediationCause,
 };
 pub use remediation_policy::{
-    ActEnforcement, Breaker, BreakerState, Budget, ControlGroup, Day, Drain, Evictable, Fuse, FuseState,
-    History, Pause, RemediationPolicy, RemediationPolicySpec, RemediationPolicyStatus, Reservation,
-    SharedOutage, Window,
+    ActEnforcement, Breaker, BreakerState, Budget, CauseSelector, ControlGroup, Day, Drain, Evictable, Fuse,
+    FuseState, History, Pause, RemediationPolicy, RemediationPolicySpec, RemediationPolicyStatus,
+    Reservation, SharedOutage, Window,
 };
 pub use selector::{NodeSelector, Operator, Requirement};
 pub use status::{Condition, NodeCounts, NodeGateStatus};

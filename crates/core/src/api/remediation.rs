@@ -1,4 +1,4 @@
-//! `NodeRemediation`: a wish for one destructive act on one node, and its history.
+//! `NodeRemediation` requests the replacement of one node and records what happened.
 
 use jiff::Timestamp;
 use kube::{CustomResource, KubeSchema};
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::status::Condition;
 
-/// What is wished for, for which node, and why.
+/// NodeRemediationSpec identifies the node to replace and states the causes.
 #[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "nodekeeper.dev",
@@ -18,7 +18,7 @@ use super::status::Condition;
     category = "nodekeeper",
     derive = "PartialEq",
     status = "NodeRemediationStatus",
-    doc = "A wish to have one node replaced, and what became of it. Named after the uid of the node: there is one for each.",
+    doc = "NodeRemediation requests the replacement of one node and records what happened. Its name is the uid of the Node, so each Node has at most one.",
     printcolumn = r#"{"name": "Node", "type": "string", "jsonPath": ".spec.node.name"}"#,
     printcolumn = r#"{"name": "Approved", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Approved\")].status"}"#,
     printcolumn = r#"{"name": "Reason", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Approved\")].reason"}"#,
@@ -30,134 +30,139 @@ use super::status::Condition;
     validation = Rule::new("self.metadata.name == self.spec.node.uid")
         .message("`metadata.name` must be `spec.node.uid`, the uid of the Node: kubectl get node NAME -o jsonpath={.metadata.uid}"),
     validation = Rule::new("self.spec.node.name == oldSelf.spec.node.name && self.spec.node.uid == oldSelf.spec.node.uid && (!has(oldSelf.spec.node.providerID) || (has(self.spec.node.providerID) && self.spec.node.providerID == oldSelf.spec.node.providerID))")
-        .message("`spec.node` must not change, but for `bootID`: make another NodeRemediation for another node"),
+        .message("`spec.node` must not change, except for `bootID`: create another NodeRemediation for another node"),
 )]
 #[serde(rename_all = "camelCase")]
 pub struct NodeRemediationSpec {
-    /// Which node, in which life.
+    /// The node to replace. Only `bootID` may change after the creation.
     pub node: NodeIdentity,
-    /// Who asks, and why. Asking again refreshes what is known.
+    /// Who requests the replacement and why, from 1 to 8 causes. A requester updates its own cause, which is found by
+    /// `source` and `name`.
     #[schemars(length(min = 1, max = 8))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["source".into(), "name".into()]))]
     pub causes: Vec<RemediationCause>,
-    /// What is asked for.
+    /// What is done with the node. Defaults to Replace, which is the only action.
     #[serde(default)]
     pub action: RemediationAction,
 }
 
-/// A node in one of its lives. Its name alone is not it: another machine may have that tomorrow.
+/// NodeIdentity identifies a node beyond its name, which another machine may get later.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeIdentity {
-    /// Its name.
+    /// Name of the Node object, from 1 to 253 characters.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
-    /// uid of the Node object.
+    /// The uid of the Node object. If the Node has another uid, the remediation ends with NodeGone.
     #[schemars(length(min = 1, max = 128))]
     pub uid: String,
-    /// What its cloud calls the machine; empty if nobody knows.
+    /// The `spec.providerID` of the Node, which identifies its machine. If the Node has another one, the remediation ends
+    /// with NodeGone. Empty matches every machine.
     #[serde(default, rename = "providerID", skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 512))]
     pub provider_id: String,
-    /// The boot that the causes are about. Empty: any.
+    /// The `status.nodeInfo.bootID` of the Node at the time of the observation. If the node has rebooted since, the
+    /// remediation ends with NodeRebooted. Empty matches every boot.
     #[serde(default, rename = "bootID", skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 128))]
     pub boot_id: String,
 }
 
-/// Who asks, and what was seen.
+/// RemediationCause states who requests the replacement of a node and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RemediationCause {
-    /// What kind of asker.
+    /// The kind of requester: Gate, Recycler or Person.
     pub source: CauseSource,
-    /// Name of the gate, of the recycler or of the person.
+    /// Name of the NodeGate, recycler or person that requests the replacement.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
-    /// What it comes to.
+    /// What the requester found out about the node. Defaults to Asked.
     #[serde(default)]
     pub verdict: CauseVerdict,
-    /// The checks that failed.
+    /// The checks that the node failed, at most 16. They run on the control group before the node is replaced.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub checks: Vec<FailedCheck>,
-    /// For people.
+    /// Explanation for people, at most 1024 characters. It is repeated in Events.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 1024))]
     pub message: String,
-    /// When it was seen. Where it is missing, when the object was made.
+    /// The time of the observation, in RFC 3339. The cause expires `spec.evidenceSeconds` of the RemediationPolicy later.
+    /// Defaults to the creation time of the NodeRemediation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("format" = "date-time"))]
     pub observed_at: Option<Timestamp>,
 }
 
-/// What kind of asker.
+/// CauseSource is the kind of requester of a remediation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum CauseSource {
-    /// A gate that the node does not pass.
+    /// A NodeGate whose verification the node failed.
     Gate,
-    /// A recycler that counted Events.
+    /// A recycler that counted Events of the node.
     Recycler,
-    /// Somebody.
+    /// A user who created the NodeRemediation.
     Person,
 }
 
-/// What was seen comes to this.
+/// CauseVerdict is what the requester found out about the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum CauseVerdict {
-    /// Nobody looked: it is asked for, no more.
+    /// No check ran. The replacement is requested for another reason.
     #[default]
     Asked,
-    /// Checks failed.
+    /// One or more checks failed in every attempt.
     Failed,
-    /// No worker could tell until the gate's deadline.
+    /// No worker reported a result until the deadline of the gate.
     Stuck,
 }
 
-/// A check that failed.
+/// FailedCheck identifies a check that the node failed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct FailedCheck {
-    /// Which check.
+    /// Name of the check, such as `dns`, from 1 to 64 characters.
     #[schemars(length(min = 1, max = 64))]
     pub name: String,
-    /// What it looked at.
+    /// What the check tested, such as a DNS name or an address. Empty for every target of the check.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 256))]
     pub target: String,
-    /// Why, in one word.
+    /// CamelCase reason of the failure, such as `Timeout`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 64))]
     pub reason: String,
 }
 
-/// What is asked for.
+/// RemediationAction is what is done with the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum RemediationAction {
-    /// The node is drained, and whoever provides it replaces it.
+    /// The node is cordoned and drained, and its provider replaces the machine.
     #[default]
     Replace,
 }
 
-/// What became of it.
+/// NodeRemediationStatus is what the controller did about the request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeRemediationStatus {
-    /// The generation of the spec that all of this is about.
+    /// The generation of the spec that the controller saw when it last wrote this status.
     #[serde(default)]
     pub observed_generation: i64,
-    /// Who replaces the machine: `karpenter` or `kubernetes`. Empty until that is known.
+    /// The provider that replaces the machine: Karpenter, or NodeObject if the Node object is deleted. Empty if no
+    /// provider is known.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 64))]
     pub provider: String,
-    /// What stands for the machine there, a `NodeClaim` for example.
+    /// Name of the provider's object for the machine, such as a NodeClaim of Karpenter. Empty if there is none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 512))]
     pub machine: String,
-    /// When it was last approved. The budget is kept by it where the policy's status is lost.
+    /// The time of the last approval. The budget counts it even if the status of the RemediationPolicy is lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("format" = "date-time"))]
     pub approved_at: Option<Timestamp>,
-    /// `Approved`, `Drained`, `Replaced` and `Succeeded`.
+    /// Current conditions of the remediation: Approved, Drained, Replaced and Succeeded.
     #[serde(default)]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]

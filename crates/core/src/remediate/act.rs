@@ -1,217 +1,194 @@
-//! What was approved is done step by step. Each step follows from what is there: whoever leads next goes on with it.
+//! Carries out an approved remediation step by step. Each step follows from the observed objects alone, so another leader can
+//! go on with it.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 
 use super::drain::{DrainPlan, PodView, plan};
-use super::provider::{ClaimView, Replacement};
+use super::limits::{check_cluster, check_opted_out};
+use super::provider::Replacement;
 use super::{
-    BlockReason, Blocked, GroupStats, LONGEST_ACT, Policy, Remediation, Target, cluster, control,
-    format_time, opted_out, provider,
+    BlockReason, Blocked, GroupStats, MAX_DURATION, Policy, Remediation, Target, control, format_time,
 };
 use crate::api::{ActEnforcement, CauseSource, RemediationCause, RemediationPolicySpec, Reservation};
 use crate::condition::Finding;
+use crate::reasons::remediation::{
+    APPROVED, CORDONING, DELETION_TIMED_OUT, DRAINED, DRAINING, IN_PROGRESS, NODE_GONE, REPLACED, REQUESTED,
+    SUCCEEDED, TIMED_OUT, WITHIN_BUDGET,
+};
 use crate::record::Record;
 
-/// How soon it is looked at again where no watch says anything.
-const SOON: Duration = Duration::from_secs(5);
+/// When to look again if no watched object changes before.
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
-/// All that the next step is decided from.
+/// What the next step is decided from.
 #[derive(Clone, Copy, Debug)]
 pub struct ActInput<'a> {
-    /// What is being done.
     pub request: &'a Remediation,
-    /// The brakes; none if there is no policy or it cannot be read.
+    /// None if there is no policy or it cannot be read.
     pub policy: Option<&'a Policy>,
-    /// What was approved.
     pub reservation: &'a Reservation,
-    /// The node, read from the server just now.
+    /// The node, read from the API server just now.
     pub target: Option<&'a Target>,
-    /// Its pods, read just now.
+    /// Its pods, read from the API server just now.
     pub pods: &'a [PodView],
-    /// Who replaces it.
     pub replacement: &'a Replacement,
-    /// What the server said when it last refused an eviction on this node.
+    /// The answer of the API server to the last eviction that it refused.
     pub blocked: Option<&'a str>,
-    /// The time of day.
     pub now: Timestamp,
 }
 
-/// One step.
+/// One step of a remediation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// No more pods are scheduled to the node; it bears our mark.
+    /// Make the node unschedulable, and annotate it with the name of the remediation.
     Cordon,
-    /// Take our cordon away.
+    /// Remove the annotation and our cordon.
     Uncordon,
-    /// Ask for these pods to go.
     Evict(Vec<PodView>),
-    /// Delete its `NodeClaim`.
-    DeleteClaim(ClaimView),
-    /// Delete the Node object.
-    DeleteNode,
-    /// Nothing for now.
+    /// Tell the provider to replace the machine.
+    Replace(Replacement),
     Wait,
 }
 
-/// What is next.
+/// The next step of a remediation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NextStep {
-    /// The step.
     pub step: Step,
-    /// What the request says about itself once the step is done.
+    /// The conditions to set after the step.
     pub findings: Vec<Finding>,
-    /// When to look again though nothing changed; none if it came to an end.
-    pub again_in: Option<Duration>,
+    /// When to look again. None if the remediation has ended.
+    pub requeue_after: Option<Duration>,
 }
 
 impl NextStep {
-    /// Whether it came to an end.
     #[must_use]
     pub fn is_end(&self) -> bool {
-        self.again_in.is_none()
+        self.requeue_after.is_none()
     }
 
-    fn on(step: Step, findings: Vec<Finding>) -> Self {
-        Self { step, findings, again_in: Some(SOON) }
+    fn end(step: Step, findings: Vec<Finding>) -> Self {
+        Self { step, findings, requeue_after: None }
+    }
+
+    fn in_progress(step: Step, mut findings: Vec<Finding>, message: &str) -> Self {
+        findings.push(Finding::new(SUCCEEDED, "Unknown", IN_PROGRESS, message));
+        Self { step, findings, requeue_after: Some(POLL_INTERVAL) }
     }
 }
 
-fn approved(message: impl Into<String>) -> Finding {
-    Finding::new("Approved", "True", "WithinBudget", message)
+fn approved(began: Timestamp) -> Finding {
+    Finding::new(APPROVED, "True", WITHIN_BUDGET, format!("approved at {}", format_time(began)))
 }
 
-fn going_on(message: &str) -> Finding {
-    Finding::new("Succeeded", "Unknown", "InProgress", message)
-}
-
-/// The next step of what was approved.
+/// The next step of an approved remediation.
 #[must_use]
 pub fn next(seen: &ActInput<'_>) -> NextStep {
     let request = seen.request;
+    let approved = approved(seen.reservation.at);
     let Some(target) = seen.target.filter(|target| target.identity.uid == request.spec.node.uid) else {
-        let gone = "the node is gone";
-        let findings = vec![
-            approved("it was within the budget"),
-            Finding::new("Replaced", "True", "NodeGone", gone),
-            Finding::new("Succeeded", "True", "Replaced", gone),
-        ];
-        return NextStep { step: Step::Wait, findings, again_in: None };
+        let message = "the node is gone";
+        let replaced = Finding::new(REPLACED, "True", NODE_GONE, message);
+        let succeeded = Finding::new(SUCCEEDED, "True", REPLACED, message);
+        return NextStep::end(Step::Wait, vec![approved, replaced, succeeded]);
     };
-    // Given up is given up, though whoever counts has not heard of it yet.
-    if request.finished().is_some_and(|ended| ended >= seen.reservation.at) {
-        let step = if is_marked(request, target) { Step::Uncordon } else { Step::Wait };
-        return NextStep { step, findings: Vec::new(), again_in: None };
+    // A remediation that has failed does not go on, even if the policy's status still has its reservation.
+    if request.finished_at().is_some_and(|ended| ended >= seen.reservation.at) {
+        return NextStep::end(undo_cordon(request, target), Vec::new());
     }
-    let is_late = seen.now.duration_since(seen.reservation.at) >= LONGEST_ACT;
-    let is_going =
-        target.terminating || matches!(seen.replacement, Replacement::Claim(claim) if claim.deleting);
-    if is_going {
-        let replaced = Finding::new("Replaced", "True", "Requested", "the node is being removed");
+    let is_late = seen.now.duration_since(seen.reservation.at) >= MAX_DURATION;
+    if target.terminating || seen.replacement.is_terminating() {
+        let message = "the node is being deleted";
+        let replaced = Finding::new(REPLACED, "True", REQUESTED, message);
         if is_late {
-            let message = "the node is being removed and does not go: look at its finalizers";
-            let findings = vec![replaced, Finding::new("Succeeded", "False", "NodeStays", message)];
-            return NextStep { step: Step::Wait, findings, again_in: None };
+            let message = "the node is being deleted and still exists after an hour: check its finalizers";
+            let failed = Finding::new(SUCCEEDED, "False", DELETION_TIMED_OUT, message);
+            return NextStep::end(Step::Wait, vec![replaced, failed]);
         }
-        return NextStep::on(
-            Step::Wait,
-            vec![approved("it was within the budget"), replaced, going_on("the node is being removed")],
-        );
+        return NextStep::in_progress(Step::Wait, vec![approved, replaced], message);
     }
-    if let Err((reason, message)) = may_go_on(seen, target, is_late) {
-        return give_up(request, target, reason, message, None);
+    if let Err((reason, message)) = may_continue(seen, target, is_late) {
+        return fail(request, target, reason, message, None);
     }
-    step(seen, target)
+    drain(seen, target, approved)
 }
 
-/// What holds destructive acts holds those that were begun, too: what waited through a pause is not replayed.
-fn may_go_on(seen: &ActInput<'_>, target: &Target, is_late: bool) -> Result<(), (&'static str, String)> {
+/// What blocks an approval also stops a remediation in flight. It is not resumed later.
+fn may_continue(seen: &ActInput<'_>, target: &Target, is_late: bool) -> Result<(), (&'static str, String)> {
     let boot = &seen.request.spec.node.boot_id;
     if !boot.is_empty() && *boot != target.identity.boot_id {
-        return Err((BlockReason::OtherBoot.as_str(), "the node was booted since this was approved".into()));
+        return Err((BlockReason::NodeRebooted.as_str(), "the node has rebooted since the approval".into()));
     }
     let Some(policy) = seen.policy.filter(|policy| policy.spec.enforcement == ActEnforcement::Enforce) else {
-        return Err((
-            BlockReason::DryRun.as_str(),
-            "the RemediationPolicy no longer enforces anything".into(),
-        ));
+        return Err((BlockReason::DryRun.as_str(), "the RemediationPolicy no longer enforces".into()));
     };
-    brakes(seen, policy, target).map_err(|held| (held.hold.as_str(), held.message))?;
-    if matches!(seen.replacement, Replacement::Nobody) {
-        return Err((BlockReason::NoProvider.as_str(), "nobody would replace the machine any more".into()));
+    check_limits(seen, policy, target).map_err(|blocked| (blocked.reason.as_str(), blocked.message))?;
+    if *seen.replacement == Replacement::None {
+        return Err((BlockReason::NoProvider.as_str(), seen.replacement.message()));
     }
     if is_late {
-        return Err(("TimedOut", "it was not done within an hour".into()));
+        return Err((TIMED_OUT, "the remediation took longer than an hour".into()));
     }
     Ok(())
 }
 
-fn brakes(seen: &ActInput<'_>, policy: &Policy, target: &Target) -> Result<(), Blocked> {
+fn check_limits(seen: &ActInput<'_>, policy: &Policy, target: &Target) -> Result<(), Blocked> {
     let causes: Vec<&RemediationCause> = seen.request.spec.causes.iter().collect();
-    let is_open = target.record.as_ref().is_some_and(Record::is_open);
-    if is_open && causes.iter().all(|cause| cause.source == CauseSource::Gate) {
-        return Err(Blocked::new(BlockReason::NodeRecovered, "the node passed since, and was let in"));
+    let is_verified = target.record.as_ref().is_some_and(Record::is_open);
+    if is_verified && causes.iter().all(|cause| cause.source == CauseSource::Gate) {
+        return Err(Blocked::new(BlockReason::NodeRecovered, "the node has passed its gate since"));
     }
-    // What is counted is written in the policy; here nobody counts again.
-    cluster(policy, &GroupStats::default(), seen.now)?;
-    opted_out(target, seen.pods)?;
+    // The breaker's state in the policy's status decides here. The nodes are not counted again.
+    check_cluster(policy, &GroupStats::default(), seen.now)?;
+    check_opted_out(target, seen.pods)?;
     control::known_outage(&policy.status.down, &causes, &target.zone)
 }
 
-fn step(seen: &ActInput<'_>, target: &Target) -> NextStep {
-    let began = seen.reservation.at;
+fn drain(seen: &ActInput<'_>, target: &Target, approved: Finding) -> NextStep {
     let default = RemediationPolicySpec::default();
     let spec = seen.policy.map_or(&default, |policy| &policy.spec);
-    let drainage = plan(seen.pods, &spec.drain, began, seen.now);
-    if let DrainPlan::Refused(reason, message) = &drainage {
-        let drained = Finding::new("Drained", "False", reason, with_budget(message, seen.blocked));
-        return give_up(seen.request, target, reason, with_budget(message, seen.blocked), Some(drained));
+    let plan = plan(seen.pods, &spec.drain, seen.reservation.at, seen.now);
+    if let DrainPlan::Refused(reason, message) = &plan {
+        let message = with_refusal(message, seen.blocked);
+        let drained = Finding::new(DRAINED, "False", reason, &*message);
+        return fail(seen.request, target, reason, message, Some(drained));
     }
-    let yes = || approved(format!("approved at {}", format_time(began)));
-    if !target.unschedulable {
-        let message = "the node is cordoned first";
-        return NextStep::on(
-            Step::Cordon,
-            vec![yes(), Finding::new("Drained", "False", "Cordoning", message), going_on(message)],
-        );
-    }
-    let draining = |message: String| {
-        vec![yes(), Finding::new("Drained", "False", "Draining", &*message), going_on(&message)]
+    let progress = |step, reason, message: &str| {
+        let drained = Finding::new(DRAINED, "False", reason, message);
+        NextStep::in_progress(step, vec![approved.clone(), drained], message)
     };
-    match drainage {
+    if !target.unschedulable {
+        return progress(Step::Cordon, CORDONING, "the node is being cordoned");
+    }
+    match plan {
         DrainPlan::Evict(pods) => {
-            let message = with_budget(&format!("{} pods have to go", pods.len()), seen.blocked);
-            NextStep::on(Step::Evict(pods), draining(message))
+            let message = with_refusal(&format!("{} pods have to be evicted", pods.len()), seen.blocked);
+            progress(Step::Evict(pods), DRAINING, &message)
         }
-        DrainPlan::Waiting(message) => NextStep::on(Step::Wait, draining(message)),
-        DrainPlan::Refused(..) | DrainPlan::Done => replace(seen, target, yes()),
+        DrainPlan::Waiting(message) => progress(Step::Wait, DRAINING, &message),
+        DrainPlan::Refused(..) | DrainPlan::Done => replace(seen, target, approved),
     }
 }
 
-fn with_budget(message: &str, blocked: Option<&str>) -> String {
-    blocked.map_or_else(|| message.to_owned(), |why| format!("{message}; an eviction was refused: {why}"))
+fn with_refusal(message: &str, refused: Option<&str>) -> String {
+    refused.map_or_else(|| message.to_owned(), |why| format!("{message}; an eviction was refused: {why}"))
 }
 
 fn replace(seen: &ActInput<'_>, target: &Target, approved: Finding) -> NextStep {
-    let drained = Finding::new("Drained", "True", "Drained", "all pods that leave are gone");
-    if let Err(held) = provider::check(seen.replacement, target) {
-        let replaced = Finding::new("Replaced", "False", held.hold.as_str(), &*held.message);
-        let findings = vec![approved, drained, replaced, going_on(&held.message)];
-        return NextStep::on(Step::Wait, findings);
+    let drained = Finding::new(DRAINED, "True", DRAINED, "all pods that have to leave are gone");
+    if let Err(blocked) = seen.replacement.check(target) {
+        let replaced = Finding::new(REPLACED, "False", blocked.reason.as_str(), &*blocked.message);
+        return NextStep::in_progress(Step::Wait, vec![approved, drained, replaced], &blocked.message);
     }
-    let (step, message) = match seen.replacement {
-        Replacement::Claim(claim) => {
-            (Step::DeleteClaim(claim.clone()), format!("its NodeClaim {} is deleted", claim.name))
-        }
-        _ => (Step::DeleteNode, "its Node object is deleted".to_owned()),
-    };
-    let replaced = Finding::new("Replaced", "Unknown", "Requested", &*message);
-    NextStep::on(step, vec![approved, drained, replaced, going_on(&message)])
+    let message = seen.replacement.message();
+    let replaced = Finding::new(REPLACED, "Unknown", REQUESTED, &*message);
+    let step = Step::Replace(seen.replacement.clone());
+    NextStep::in_progress(step, vec![approved, drained, replaced], &message)
 }
 
-/// It came to nothing. A cordon of ours goes with it; one of somebody else stays.
-fn give_up(
+/// The remediation has failed. Our cordon is removed; a cordon of a user stays.
+fn fail(
     request: &Remediation,
     target: &Target,
     reason: &'static str,
@@ -219,13 +196,13 @@ fn give_up(
     drained: Option<Finding>,
 ) -> NextStep {
     let mut findings: Vec<Finding> = drained.into_iter().collect();
-    findings.push(Finding::new("Approved", "False", reason, &*message));
-    findings.push(Finding::new("Succeeded", "False", reason, message));
-    let step = if is_marked(request, target) { Step::Uncordon } else { Step::Wait };
-    NextStep { step, findings, again_in: None }
+    findings.push(Finding::new(APPROVED, "False", reason, &*message));
+    findings.push(Finding::new(SUCCEEDED, "False", reason, message));
+    NextStep::end(undo_cordon(request, target), findings)
 }
 
-/// A mark without a cordon goes as well: the next cordon may be somebody else's.
-fn is_marked(request: &Remediation, target: &Target) -> bool {
-    target.cordoned_for.as_deref() == Some(&request.name)
+/// The annotation is removed even without a cordon: otherwise a later cordon of a user would be taken for ours.
+fn undo_cordon(request: &Remediation, target: &Target) -> Step {
+    let is_ours = target.cordoned_for.as_deref() == Some(&request.name);
+    if is_ours { Step::Uncordon } else { Step::Wait }
 }

@@ -1,120 +1,100 @@
-//! Why nothing is done: each reason in one word, and for people.
+//! Why a remediation is not approved or does not go on.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 
 use crate::condition::Finding;
+use crate::reasons::remediation as reasons;
 
-/// Why nothing is done.
+/// What blocks a remediation. [`crate::reasons::remediation`] documents each reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum BlockReason {
-    /// There is no such node any more.
     NodeGone,
-    /// Somebody else is removing it.
-    BeingRemoved,
-    /// It was booted since.
-    OtherBoot,
-    /// It passed since.
+    NodeTerminating,
+    NodeRebooted,
     NodeRecovered,
-    /// What was seen is too old.
     EvidenceExpired,
-    /// Somebody paused everything.
     Paused,
-    /// The node or one of its pods is not to be disrupted.
     OptedOut,
-    /// It is a control-plane node that nobody named.
     ControlPlane,
-    /// Karpenter has not registered it.
     NotRegistered,
-    /// Nobody would replace it.
     NoProvider,
-    /// Who would replace it cannot be found out.
     ProviderUnreadable,
-    /// It cannot be emptied.
     PodNotEvictable,
-    /// It is not the time.
     OutsideWindow,
-    /// Something that all nodes share has just recovered.
     Recovering,
-    /// Nodes that work fail alike, or there are none to compare with.
     SharedDependencyDown,
-    /// Too many nodes fail.
     BreakerOpen,
-    /// Replacements fail alike.
     FuseBlown,
-    /// Enough has been done.
     BudgetSpent,
-    /// The group would have no open node left.
     LastOpenNode,
-    /// Nodes that work are being compared with.
     Comparing,
-    /// Nothing destructive is done at all.
     DryRun,
 }
 
 impl BlockReason {
-    /// As conditions and metrics say it.
+    /// The reason as conditions and metrics show it.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
-            Self::NodeGone => "NodeGone",
-            Self::BeingRemoved => "BeingRemoved",
-            Self::OtherBoot => "OtherBoot",
-            Self::NodeRecovered => "NodeRecovered",
-            Self::EvidenceExpired => "EvidenceExpired",
-            Self::Paused => "Paused",
-            Self::OptedOut => "OptedOut",
-            Self::ControlPlane => "ControlPlane",
-            Self::NotRegistered => "NotRegistered",
-            Self::NoProvider => "NoProvider",
-            Self::ProviderUnreadable => "ProviderUnreadable",
-            Self::PodNotEvictable => "PodNotEvictable",
-            Self::OutsideWindow => "OutsideWindow",
-            Self::Recovering => "Recovering",
-            Self::SharedDependencyDown => "SharedDependencyDown",
-            Self::BreakerOpen => "BreakerOpen",
-            Self::FuseBlown => "FuseBlown",
-            Self::BudgetSpent => "BudgetSpent",
-            Self::LastOpenNode => "LastOpenNode",
-            Self::Comparing => "Comparing",
-            Self::DryRun => "DryRun",
+            Self::NodeGone => reasons::NODE_GONE,
+            Self::NodeTerminating => reasons::NODE_TERMINATING,
+            Self::NodeRebooted => reasons::NODE_REBOOTED,
+            Self::NodeRecovered => reasons::NODE_RECOVERED,
+            Self::EvidenceExpired => reasons::EVIDENCE_EXPIRED,
+            Self::Paused => reasons::PAUSED,
+            Self::OptedOut => reasons::OPTED_OUT,
+            Self::ControlPlane => reasons::CONTROL_PLANE,
+            Self::NotRegistered => reasons::NOT_REGISTERED,
+            Self::NoProvider => reasons::NO_PROVIDER,
+            Self::ProviderUnreadable => reasons::PROVIDER_UNREADABLE,
+            Self::PodNotEvictable => reasons::POD_NOT_EVICTABLE,
+            Self::OutsideWindow => reasons::OUTSIDE_WINDOW,
+            Self::Recovering => reasons::RECOVERING,
+            Self::SharedDependencyDown => reasons::SHARED_DEPENDENCY_DOWN,
+            Self::BreakerOpen => reasons::BREAKER_OPEN,
+            Self::FuseBlown => reasons::FUSE_BLOWN,
+            Self::BudgetSpent => reasons::BUDGET_SPENT,
+            Self::LastOpenNode => reasons::LAST_OPEN_NODE,
+            Self::Comparing => reasons::COMPARING,
+            Self::DryRun => reasons::DRY_RUN,
         }
     }
 
-    /// Whether the wish itself is void: it comes to an end, and only new evidence revives it.
+    /// Whether the remediation ends for this reason. Only a new observation starts it again.
     #[must_use]
     pub fn is_end(self) -> bool {
-        matches!(self, Self::NodeGone | Self::OtherBoot | Self::NodeRecovered)
+        matches!(self, Self::NodeGone | Self::NodeRebooted | Self::NodeRecovered)
     }
 }
 
-/// Why nothing is done, and when to look again though nothing changed.
+/// Why a remediation does not go on, and when to evaluate it again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocked {
-    /// In one word.
-    pub hold: BlockReason,
-    /// For people, with what to do.
+    pub reason: BlockReason,
+    /// Explanation for people, with what to do.
     pub message: String,
-    /// When to look again.
-    pub again_in: Option<Duration>,
+    /// When to evaluate again if no watched object changes before.
+    pub requeue_after: Option<Duration>,
 }
 
 impl Blocked {
-    pub(super) fn new(hold: BlockReason, message: impl Into<String>) -> Self {
-        Self { hold, message: message.into(), again_in: None }
+    pub(super) fn new(reason: BlockReason, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into(), requeue_after: None }
     }
 
     pub(super) fn until(self, at: Timestamp, now: Timestamp) -> Self {
-        Self { again_in: Some(Duration::try_from(at.duration_since(now)).unwrap_or_default()), ..self }
+        let wait = Duration::try_from(at.duration_since(now)).unwrap_or_default();
+        Self { requeue_after: Some(wait), ..self }
     }
 
-    /// What the request says about itself.
+    /// The conditions of the remediation.
     #[must_use]
     pub fn findings(&self) -> Vec<Finding> {
-        let mut findings = vec![Finding::new("Approved", "False", self.hold.as_str(), self.message.clone())];
-        let status = if self.hold.is_end() { "False" } else { "Unknown" };
-        findings.push(Finding::new("Succeeded", status, self.hold.as_str(), self.message.clone()));
-        findings
+        let ended = if self.reason.is_end() { "False" } else { "Unknown" };
+        [(reasons::APPROVED, "False"), (reasons::SUCCEEDED, ended)]
+            .map(|(type_, status)| Finding::new(type_, status, self.reason.as_str(), &*self.message))
+            .into()
     }
 }

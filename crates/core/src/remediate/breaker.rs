@@ -1,20 +1,19 @@
-//! Stops everything destructive while too many nodes fail, and for a while after.
+//! The breaker blocks remediation while too large a share of the nodes fails.
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{BlockReason, Blocked, VerdictCounts};
+use super::{BlockReason, Blocked, VerdictCounts, whole_second};
 use crate::api::{Breaker, BreakerState};
 
-fn is_over(verdicts: VerdictCounts, percent: i32) -> bool {
-    u64::from(verdicts.failed) * 100 > u64::from(percent.unsigned_abs()) * u64::from(verdicts.all)
+fn is_above(verdicts: VerdictCounts, percent: i32) -> bool {
+    u64::from(verdicts.failed) * 100 > u64::from(percent.unsigned_abs()) * u64::from(verdicts.total)
 }
 
 fn opens(spec: &Breaker, verdicts: VerdictCounts) -> bool {
-    verdicts.all >= spec.min_verdicts.unsigned_abs() && is_over(verdicts, spec.open_percent)
+    verdicts.total >= spec.min_verdicts.unsigned_abs() && is_above(verdicts, spec.open_percent)
 }
 
-/// Where it stands now.
-pub(super) fn state(
+pub(super) fn next_state(
     spec: &Breaker,
     before: &BreakerState,
     verdicts: VerdictCounts,
@@ -26,10 +25,10 @@ pub(super) fn state(
     if !before.open {
         return BreakerState::default();
     }
-    if is_over(verdicts, spec.close_percent) {
+    if is_above(verdicts, spec.close_percent) {
         return BreakerState { open: true, below_threshold_since: None };
     }
-    let since = before.below_threshold_since.unwrap_or(now);
+    let since = before.below_threshold_since.unwrap_or_else(|| whole_second(now));
     let needed = SignedDuration::from_secs(spec.close_after_seconds.into());
     if now.duration_since(since) >= needed {
         return BreakerState::default();
@@ -37,19 +36,19 @@ pub(super) fn state(
     BreakerState { open: true, below_threshold_since: Some(since) }
 }
 
-/// Whether it is closed: by what was written, and by what is seen now.
+/// Whether the breaker is closed, both in the policy's status and by the current verdicts.
 pub(super) fn check(spec: &Breaker, state: &BreakerState, verdicts: VerdictCounts) -> Result<(), Blocked> {
-    let VerdictCounts { all, failed } = verdicts;
-    if opens(spec, verdicts) || state.open {
-        let seen = match all {
-            0 => "too many nodes failed lately".to_owned(),
-            _ => format!("{failed} of {all} nodes that had a verdict lately failed"),
-        };
-        let message = format!(
-            "{seen}: nothing destructive is done until it has been no more than {} % for {} s (`spec.breaker` of the policy)",
-            spec.close_percent, spec.close_after_seconds
-        );
-        return Err(Blocked::new(BlockReason::BreakerOpen, message));
+    if !opens(spec, verdicts) && !state.open {
+        return Ok(());
     }
-    Ok(())
+    let VerdictCounts { total, failed } = verdicts;
+    let share = match total {
+        0 => "too many nodes failed recently".to_owned(),
+        _ => format!("{failed} of {total} nodes with a recent verdict failed"),
+    };
+    let message = format!(
+        "{share}: remediation is blocked until at most {} % fail for {} s (`spec.breaker` of the policy)",
+        spec.close_percent, spec.close_after_seconds
+    );
+    Err(Blocked::new(BlockReason::BreakerOpen, message))
 }

@@ -9,11 +9,15 @@ use super::drain::PodView;
 use super::provider::Replacement;
 use super::view::ClusterView;
 use super::{
-    Approval, BlockReason, Blocked, GroupStats, Policy, Remediation, Seen, Target, cluster_block,
+    Approval, BlockReason, Blocked, EvaluationInput, GroupStats, Policy, Remediation, Target, cluster_block,
     control_group_block, evaluate,
 };
 use crate::api::{NodeRemediationStatus, RemediationPolicyStatus, Reservation};
 use crate::gate::EventSpec;
+use crate::reasons::remediation::{
+    APPROVED, NODE_REPLACEMENT_REQUESTED, REMEDIATION_APPROVED, REMEDIATION_BLOCKED, REMEDIATION_GIVEN_UP,
+    SUCCEEDED,
+};
 use crate::topology::zone;
 
 /// After a write that another one follows.
@@ -91,7 +95,7 @@ pub fn decide_cached(
     if cluster.policy.and_then(|policy| policy.reservation(remediation)).is_some() {
         return None;
     }
-    if remediation.is_history() {
+    if remediation.is_complete() {
         return Some(Decision::nothing());
     }
     let blocked = cluster_block(cluster.policy, &cluster.remediations, stats, cluster.now)
@@ -102,7 +106,7 @@ pub fn decide_cached(
 fn blocked_by_control_group(remediation: &Remediation, cluster: &ClusterView<'_>) -> Option<Blocked> {
     let compares = [BlockReason::Comparing.as_str(), BlockReason::SharedDependencyDown.as_str()];
     let is_waiting =
-        remediation.condition("Approved").is_some_and(|now| compares.contains(&now.reason.as_str()));
+        remediation.condition(APPROVED).is_some_and(|now| compares.contains(&now.reason.as_str()));
     let policy = cluster.policy.filter(|_| is_waiting)?;
     let node = cluster.node(&remediation.spec.node.name)?;
     let gate = cluster.gate(remediation.gate_cause()?.0)?;
@@ -130,7 +134,7 @@ pub fn decide(
         let node = cluster.node(&target.identity.name).filter(|node| *node.uid == *target.identity.uid);
         cluster.compared_with(node, gate, &target.zone)
     });
-    let approval = evaluate(&Seen {
+    let approval = evaluate(&EvaluationInput {
         request: remediation,
         policy: cluster.policy,
         target,
@@ -143,12 +147,10 @@ pub fn decide(
         now: cluster.now,
     });
     match approval {
-        Approval::BlockReason(blocked) | Approval::Compare(blocked) => {
-            block(remediation, blocked, cluster.now)
-        }
-        Approval::Approve(status) => {
-            let note = format!("its replacement was approved: {}", first_message(remediation));
-            let event = EventSpec::new(false, "RemediationApproved", "Approve", note);
+        Approval::Blocked(blocked) => block(remediation, blocked, cluster.now),
+        Approval::Approved(status) => {
+            let note = format!("the replacement of the node was approved: {}", first_message(remediation));
+            let event = EventSpec::new(false, REMEDIATION_APPROVED, "Approve", note);
             Decision {
                 effects: vec![Effect::ReserveAct(status), Effect::EmitEvent(event)],
                 requeue_after: Some(SOON),
@@ -164,22 +166,22 @@ fn first_message(remediation: &Remediation) -> String {
 
 /// Nothing is done; the status says why.
 fn block(remediation: &Remediation, blocked: Blocked, now: Timestamp) -> Decision {
-    let reason = blocked.hold;
-    let before = remediation.condition("Approved").map(|condition| condition.reason.as_str());
+    let reason = blocked.reason;
+    let before = remediation.condition(APPROVED).map(|condition| condition.reason.as_str());
     let is_new = before != Some(reason.as_str());
     // Figures in a message are no reason to write it again.
-    let reopened = remediation.finished().is_some() != reason.is_end();
-    let ends_again = reason.is_end() && !remediation.is_history();
+    let reopened = remediation.finished_at().is_some() != reason.is_end();
+    let ends_again = reason.is_end() && !remediation.is_complete();
     let mut effects = Vec::new();
     if is_new || reopened || ends_again {
         let status = remediation.status_with(blocked.findings(), now);
         effects.push(Effect::UpdateStatus(Box::new(status)));
     }
     if is_new && !reason.is_end() && reason != BlockReason::Comparing {
-        let note = format!("it is not replaced: {}", blocked.message);
-        effects.push(Effect::EmitEvent(EventSpec::new(true, "RemediationBlocked", reason.as_str(), note)));
+        let note = format!("the node is not replaced: {}", blocked.message);
+        effects.push(Effect::EmitEvent(EventSpec::new(true, REMEDIATION_BLOCKED, reason.as_str(), note)));
     }
-    let wait = blocked.again_in.unwrap_or(BLOCKED_PERIOD).clamp(SOON, BLOCKED_PERIOD);
+    let wait = blocked.requeue_after.unwrap_or(BLOCKED_PERIOD).clamp(SOON, BLOCKED_PERIOD);
     Decision {
         effects,
         requeue_after: (!reason.is_end()).then_some(wait),
@@ -208,9 +210,9 @@ fn act(
         now,
     });
     let is_end = next.is_end();
-    let NextStep { step, findings, again_in } = next;
-    let ending = findings.iter().find(|one| one.type_ == "Succeeded").cloned().filter(|_| is_end);
-    let mut wait = again_in.unwrap_or(ACT_PERIOD);
+    let NextStep { step, findings, requeue_after } = next;
+    let ending = findings.iter().find(|one| one.type_ == SUCCEEDED).cloned().filter(|_| is_end);
+    let mut wait = requeue_after.unwrap_or(ACT_PERIOD);
     let mut effects = Vec::new();
     if live.target.is_some() {
         match step {
@@ -221,16 +223,10 @@ fn act(
             }
             Step::Uncordon => effects.push(Effect::Uncordon),
             Step::Evict(pods) => effects.push(Effect::EvictPods(pods)),
-            Step::DeleteClaim(_) | Step::DeleteNode => {
-                effects.push(Effect::Replace(live.replacement.clone()));
-                let (action, what) = match &live.replacement {
-                    Replacement::Claim(claim) => {
-                        ("DeleteNodeClaim", format!("its NodeClaim {} is deleted", claim.name))
-                    }
-                    _ => ("DeleteNode", "its Node object is deleted".to_owned()),
-                };
-                let note = format!("{what}: {}", first_message(remediation));
-                let event = EventSpec::new(true, "NodeReplacementRequested", action, note);
+            Step::Replace(replacement) => {
+                let note = format!("{}: {}", replacement.message(), first_message(remediation));
+                let event = EventSpec::new(true, NODE_REPLACEMENT_REQUESTED, replacement.action(), note);
+                effects.push(Effect::Replace(replacement));
                 effects.push(Effect::EmitEvent(event));
             }
         }
@@ -239,8 +235,9 @@ fn act(
     let mut status = remediation.status_with(findings, now.max(reservation.at));
     if live.target.is_some() {
         live.replacement.provider().clone_into(&mut status.provider);
-        if let Replacement::Claim(claim) = &live.replacement {
-            status.machine.clone_from(&claim.name);
+        let machine = live.replacement.machine();
+        if !machine.is_empty() {
+            machine.clone_into(&mut status.machine);
         }
     }
     let mut act_ended = None;
@@ -249,8 +246,8 @@ fn act(
         act_ended = is_end.then(|| ending.as_ref().is_some_and(|ending| ending.status == "True"));
         if act_ended == Some(false) {
             let why = ending.map(|ending| ending.message).unwrap_or_default();
-            let note = format!("its replacement was given up: {why}");
-            effects.push(Effect::EmitEvent(EventSpec::new(true, "RemediationGivenUp", "GiveUp", note)));
+            let note = format!("the replacement of the node was given up: {why}");
+            effects.push(Effect::EmitEvent(EventSpec::new(true, REMEDIATION_GIVEN_UP, "GiveUp", note)));
         }
     }
     Decision { effects, requeue_after: Some(wait), newly_blocked: None, act_ended }

@@ -1,40 +1,35 @@
-//! How a node is emptied: which pods go, which stay, and when it is given up.
+//! Decides which pods of a node are evicted, and when the drain has failed.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 
-use super::target::opts_out;
+use super::target::do_not_disrupt;
 use crate::api::{Drain, Evictable};
+use crate::reasons::remediation::{DRAIN_TIMED_OUT, POD_NOT_EVICTABLE, POD_STUCK};
 
-/// So many evictions are asked for at once.
-const AT_ONCE: usize = 50;
+/// How many pods are evicted in one step.
+const BATCH: usize = 50;
 
 /// A pod of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "the facts are independent of each other")]
 pub struct PodView {
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
-    /// Its uid.
     pub uid: String,
-    /// When it should be gone, if somebody deleted it.
-    pub gone_at: Option<Timestamp>,
-    /// It stays with its node: a `DaemonSet`'s, a mirror pod, or the node's own.
+    /// When the grace period ends, if the pod is being deleted.
+    pub deletion_timestamp: Option<Timestamp>,
+    /// The drain leaves the pod alone: it belongs to a `DaemonSet` or to the Node, or is a mirror pod.
     pub stays: bool,
-    /// It ended.
     pub finished: bool,
-    /// It has an `emptyDir`.
-    pub local_storage: bool,
-    /// Somebody makes it again elsewhere.
+    pub has_empty_dir: bool,
+    /// A controller creates the pod again elsewhere.
     pub managed: bool,
-    /// The annotation by which it is not to be disrupted.
+    /// The annotation that forbids the disruption of the pod.
     pub opted_out: Option<&'static str>,
 }
 
 impl PodView {
-    /// Keeps what is needed of a pod.
     #[must_use]
     pub fn new(pod: &Pod) -> Self {
         let metadata = &pod.metadata;
@@ -52,13 +47,14 @@ impl PodView {
             namespace: metadata.namespace.clone().unwrap_or_default(),
             name: metadata.name.clone().unwrap_or_default(),
             uid: metadata.uid.clone().unwrap_or_default(),
-            gone_at: metadata.deletion_timestamp.as_ref().map(|time| time.0),
+            deletion_timestamp: metadata.deletion_timestamp.as_ref().map(|time| time.0),
             stays,
             finished,
-            local_storage: volumes.into_iter().flatten().any(|volume| volume.empty_dir.is_some()),
+            has_empty_dir: volumes.into_iter().flatten().any(|volume| volume.empty_dir.is_some()),
             managed: owners().any(|owner| owner.controller == Some(true)),
-            // One that ended or stays is not disrupted.
-            opted_out: opts_out(|key| annotation(key).map(String::as_str)).filter(|_| !stays && !finished),
+            // The drain does not disrupt a pod that has finished or stays.
+            opted_out: do_not_disrupt(|key| annotation(key).map(String::as_str))
+                .filter(|_| !stays && !finished),
         }
     }
 
@@ -67,65 +63,70 @@ impl PodView {
     }
 }
 
-/// What is next.
+/// The next step of a drain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DrainPlan {
-    /// Nothing is left that has to go.
+    /// No pod is left that has to leave.
     Done,
-    /// These have to be evicted. Those of them whose budget does not allow it are asked for again later.
+    /// Pods to evict. An eviction that a `PodDisruptionBudget` refuses is tried again later.
     Evict(Vec<PodView>),
-    /// All that has to go is going.
+    /// All pods that have to leave are terminating.
     Waiting(String),
-    /// It cannot be emptied; why, in one word and for people.
+    /// The drain has failed, with reason and message.
     Refused(&'static str, String),
 }
 
-/// What is next, since it began then.
+/// The next step of a drain that started at `began`.
 #[must_use]
 pub fn plan(pods: &[PodView], spec: &Drain, began: Timestamp, now: Timestamp) -> DrainPlan {
-    let leaves: Vec<&PodView> = pods.iter().filter(|pod| !pod.stays).collect();
-    if leaves.is_empty() {
-        return DrainPlan::Done;
+    let leaving: Vec<&PodView> = pods.iter().filter(|pod| !pod.stays).collect();
+    let Some(first) = leaving.first() else { return DrainPlan::Done };
+    let to_evict: Vec<&PodView> =
+        leaving.iter().copied().filter(|pod| pod.deletion_timestamp.is_none()).collect();
+    if let Some(message) = to_evict.iter().find_map(|pod| refusal(pod, spec)) {
+        return DrainPlan::Refused(POD_NOT_EVICTABLE, message);
     }
-    let going = |pod: &&&PodView| pod.gone_at.is_some();
-    let to_evict: Vec<&&PodView> = leaves.iter().filter(|pod| pod.gone_at.is_none()).collect();
-    let kept = |pod: &&&PodView| {
-        let lost = pod.local_storage && spec.local_storage == Evictable::Refuse;
-        let lonely = !pod.managed && spec.unmanaged == Evictable::Refuse;
-        let why = lost.then_some(("has an emptyDir", "localStorage"));
-        why.or(lonely.then_some(("is made again by nobody", "unmanaged"))).filter(|_| !pod.finished)
-    };
-    if let Some((pod, (what, field))) = to_evict.iter().find_map(|pod| Some((pod, kept(pod)?))) {
+    if now.duration_since(began) >= SignedDuration::from_secs(spec.timeout_seconds.into()) {
+        let names: Vec<String> = leaving.iter().take(3).map(|pod| pod.title()).collect();
         let message = format!(
-            "pod {} {what}: delete it, or set `spec.drain.{field}` of the policy to 'Evict'",
-            pod.title()
-        );
-        return DrainPlan::Refused("PodNotEvictable", message);
-    }
-    let total = SignedDuration::from_secs(spec.total_seconds.into());
-    if now.duration_since(began) >= total {
-        let names: Vec<String> = leaves.iter().take(3).map(|pod| pod.title()).collect();
-        let message = format!(
-            "{} pods are left after {} s, {} among them",
-            leaves.len(),
-            spec.total_seconds,
+            "{} pods are left after {} s (`spec.drain.timeoutSeconds` of the policy), such as {}",
+            leaving.len(),
+            spec.timeout_seconds,
             names.join(", ")
         );
-        return DrainPlan::Refused("DrainTimedOut", message);
+        return DrainPlan::Refused(DRAIN_TIMED_OUT, message);
     }
-    let patience = SignedDuration::from_secs(spec.pod_seconds.into());
-    let stuck = |pod: &&&PodView| pod.gone_at.is_some_and(|at| now.duration_since(at) >= patience);
-    if let Some(pod) = leaves.iter().find(stuck) {
+    let overtime = SignedDuration::from_secs(spec.pod_overtime_seconds.into());
+    let is_stuck =
+        |pod: &&&PodView| pod.deletion_timestamp.is_some_and(|at| now.duration_since(at) >= overtime);
+    if let Some(pod) = leaving.iter().find(is_stuck) {
         let message = format!(
-            "pod {} does not go: {} s after the end of its grace period it is still there",
+            "pod {} still exists {} s after the end of its grace period: check its finalizers and its kubelet",
             pod.title(),
-            spec.pod_seconds
+            spec.pod_overtime_seconds
         );
-        return DrainPlan::Refused("PodStuck", message);
+        return DrainPlan::Refused(POD_STUCK, message);
     }
     if to_evict.is_empty() {
-        let count = leaves.iter().filter(going).count();
-        return DrainPlan::Waiting(format!("{count} pods are going, {} among them", leaves[0].title()));
+        let message = format!("{} pods are terminating, such as {}", leaving.len(), first.title());
+        return DrainPlan::Waiting(message);
     }
-    DrainPlan::Evict(to_evict.into_iter().take(AT_ONCE).map(|pod| (**pod).clone()).collect())
+    DrainPlan::Evict(to_evict.into_iter().take(BATCH).cloned().collect())
+}
+
+/// Why the policy forbids the eviction of the pod.
+fn refusal(pod: &PodView, spec: &Drain) -> Option<String> {
+    let (what, field) = if pod.finished {
+        return None;
+    } else if pod.has_empty_dir && spec.empty_dir_pods == Evictable::Refuse {
+        ("has an emptyDir volume", "emptyDirPods")
+    } else if !pod.managed && spec.unmanaged_pods == Evictable::Refuse {
+        ("has no controller that would create it again", "unmanagedPods")
+    } else {
+        return None;
+    };
+    Some(format!(
+        "pod {} {what}: delete it, or set `spec.drain.{field}` of the policy to 'Evict'",
+        pod.title()
+    ))
 }

@@ -1,4 +1,4 @@
-//! All nodes, counted for the brakes.
+//! Counts of all nodes, for budget, breaker and fuse.
 
 use std::collections::BTreeMap;
 
@@ -6,40 +6,38 @@ use jiff::Timestamp;
 
 use crate::gate::{GateView, Ownership, ownership};
 use crate::node::NodeView;
+use crate::record::Record;
 use crate::report::Verdict;
 use crate::topology::group;
 
-/// How many nodes had a verdict lately, each its last.
+/// How many nodes have a recent verdict. Each node counts with its last one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VerdictCounts {
-    /// Passed or failed.
-    pub all: u32,
-    /// Failed.
+    /// Passed and failed.
+    pub total: u32,
     pub failed: u32,
 }
 
-/// The nodes of a group.
+/// Counts of one node group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupCounts {
-    /// How many there are.
     pub size: u32,
-    /// How many can be scheduled to.
-    pub open: u32,
-    /// Those with a verdict: when they were made, and whether they passed.
-    pub judged: Vec<(Timestamp, bool)>,
+    /// Nodes that are ready, not cordoned and not gated.
+    pub schedulable: u32,
+    /// For each node with a verdict, when the node was created and whether it passed.
+    pub verdicts: Vec<(Timestamp, bool)>,
 }
 
-/// All nodes.
+/// Counts of all nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupStats {
-    /// By group.
     pub groups: BTreeMap<String, GroupCounts>,
-    /// Of all of them.
+    /// The recent verdicts of the cluster.
     pub verdicts: VerdictCounts,
 }
 
 impl GroupStats {
-    /// Counts the nodes. VerdictCounts since `from` count.
+    /// Counts the nodes. A verdict is recent if it is not older than `from`.
     #[must_use]
     pub fn new<'a>(
         nodes: impl IntoIterator<Item = &'a NodeView>,
@@ -54,25 +52,24 @@ impl GroupStats {
     }
 
     fn count<'a>(&mut self, node: &'a NodeView, gates: &[&'a GateView], from: Timestamp) {
-        let served = ownership(gates.iter().copied(), node);
-        let is_held = matches!(served, Ownership::Gated(_) | Ownership::Unserved(..));
+        let ownership = ownership(gates.iter().copied(), node);
+        let is_gated = matches!(ownership, Ownership::Gated(_) | Ownership::Unserved(..));
         let group = self.groups.entry(group(node).to_owned()).or_default();
         group.size += 1;
-        group.open += u32::from(node.ready && !node.unschedulable && !is_held);
-        let Some(record) = node.record.as_deref() else { return };
+        group.schedulable += u32::from(node.ready && !node.unschedulable && !is_gated);
+        let Some(record) = &node.record else { return };
         let passed = match record.verdict {
             Some(Verdict::Passed) => true,
             Some(Verdict::Failed) => false,
             Some(Verdict::Inconclusive) | None => return,
         };
-        group.judged.push((node.created, passed));
+        group.verdicts.push((node.created, passed));
         if record.at.is_some_and(|at| at >= from) {
-            self.verdicts.all += 1;
+            self.verdicts.total += 1;
             self.verdicts.failed += u32::from(!passed);
         }
     }
 
-    /// The nodes of a group.
     #[must_use]
     pub fn group(&self, name: &str) -> GroupCounts {
         self.groups.get(name).cloned().unwrap_or_default()

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::control::{MOST, candidates, spent};
+use super::control::{MAX_RUNNING_CONTROLS, eligible_nodes, expired_controls};
 use super::view::ClusterView;
 use super::{BlockReason, GroupStats, PolicyInput, Remediation, Target, prune, reconcile_policy_status};
 use crate::api::{ActEnforcement, RemediationPolicySpec, RemediationPolicyStatus};
@@ -59,7 +59,7 @@ pub fn decide_policy(
     effects.extend(cordoned.into_iter().map(|target| PolicyEffect::Uncordon(Box::new(target))));
     let zone_of = |node: &str| cluster.node(node).map(|node| zone(node).to_owned());
     // Control workers go also where somebody deleted the policy meanwhile.
-    let expired = spent(&cluster.controls, zone_of, cluster.elapsed);
+    let expired = expired_controls(&cluster.controls, zone_of, cluster.elapsed);
     effects.extend(expired.into_iter().map(|one| PolicyEffect::DeleteControlWorker(Box::new(one.clone()))));
     let has_controls = !cluster.controls.is_empty();
     let Some(policy) = cluster.policy else {
@@ -83,11 +83,11 @@ pub fn decide_policy(
         compared: &compared,
         now: cluster.now,
     });
-    let is_busy = cluster.remediations.iter().any(|remediation| !remediation.is_history())
+    let is_busy = cluster.remediations.iter().any(|remediation| !remediation.is_complete())
         || status.breaker.open
         || !status.down.is_empty()
         || status.cooldown_until.is_some()
-        || policy.spec.pause.is_some()
+        || policy.paused(cluster.now).is_some()
         || status.reservations.iter().any(|one| one.ended.is_none())
         || has_controls;
     if is_different(&status, &policy.status) {
@@ -109,9 +109,9 @@ fn control_workers(cluster: &ClusterView<'_>) -> Vec<PolicyEffect> {
     let mut effects = Vec::new();
     for (gate, in_zone) in cluster.compared_places(&[BlockReason::Comparing]) {
         let Some(gate) = cluster.gate(&gate) else { continue };
-        let there = candidates(cluster.nodes.iter().copied(), gate, &in_zone, number);
+        let there = eligible_nodes(cluster.nodes.iter().copied(), gate, &in_zone, number);
         let is_due = cluster.compared(gate, &in_zone).is_due();
-        if !is_due || running + size > MOST || there.len() < size {
+        if !is_due || running + size > MAX_RUNNING_CONTROLS || there.len() < size {
             continue;
         }
         running += size;

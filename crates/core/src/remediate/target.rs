@@ -1,4 +1,4 @@
-//! The node that an act is about, read from the server just before.
+//! The node of a remediation, read from the API server just before a decision.
 
 use std::collections::BTreeMap;
 
@@ -10,63 +10,54 @@ use crate::node::{CORDONED, NodeView};
 use crate::record::{self, Record};
 use crate::topology::{self, GROUPS};
 
-/// Whoever puts one of these on a node or a pod, with `true`, keeps it from being disrupted.
-pub(super) const OPT_OUT: [&str; 2] = ["nodekeeper.dev/do-not-disrupt", "karpenter.sh/do-not-disrupt"];
+/// Annotations that forbid the disruption of a node or a pod.
+pub(super) const DO_NOT_DISRUPT: [&str; 2] = ["nodekeeper.dev/do-not-disrupt", "karpenter.sh/do-not-disrupt"];
 const CONTROL_PLANE: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
-const TYPE: &str = "node.kubernetes.io/instance-type";
-/// What says which image a machine was made from, best first.
+const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
+/// Labels and annotations with the image of the machine, the most precise first.
 const IMAGES: [&str; 3] = [
     "karpenter.k8s.aws/instance-ami-id",
     "eks.amazonaws.com/nodegroup-image",
     "kubernetes.azure.com/node-image-version",
 ];
-/// What says from which version of its pool's template a machine was made.
+/// Labels and annotations with the version of the template that the machine was created from.
 const TEMPLATES: [&str; 2] = ["karpenter.sh/nodepool-hash", "eks.amazonaws.com/sourceLaunchTemplateVersion"];
 
-/// A node, as it is now.
+/// The node of a remediation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own, as Kubernetes has them")]
+#[expect(clippy::struct_excessive_bools, reason = "the facts are independent of each other")]
 pub struct Target {
-    /// Which node, in which life.
     pub identity: NodeIdentity,
-    /// For guarded writes.
     pub resource_version: String,
-    /// When it was made.
     pub created: Timestamp,
-    /// Somebody deleted it, or an autoscaler is about to.
+    /// The Node is being deleted, or an autoscaler has marked it for removal.
     pub terminating: bool,
-    /// Cordoned.
     pub unschedulable: bool,
-    /// By us, for this `NodeRemediation`.
+    /// The `NodeRemediation` for which we cordoned the node.
     pub cordoned_for: Option<String>,
-    /// The annotation by which it is not to be disrupted.
+    /// The annotation that forbids the disruption of the node.
     pub opted_out: Option<&'static str>,
-    /// The control plane runs on it.
     pub control_plane: bool,
-    /// Its group.
     pub group: String,
-    /// Its zone.
     pub zone: String,
-    /// What its group makes nodes from; empty if nobody says.
+    /// Version of the template that the group's nodes are created from; empty if unknown.
     pub template: String,
-    /// What it may have in common with others that fail.
+    /// What the node may have in common with others that fail.
     pub attributes: BTreeMap<String, String>,
-    /// What we remember of it.
     pub record: Option<Record>,
-    /// The same as it stands there.
+    /// The record as it is in the annotation, for guarded writes.
     pub record_text: Option<String>,
-    /// Its `NodeClaim`, name and uid, where it says so.
+    /// Name and uid of the `NodeClaim` that owns the node.
     pub owner: Option<(String, String)>,
-    /// It is Karpenter's, by whatever it bears.
-    pub is_karpenters: bool,
-    /// Karpenter has registered it.
+    /// Whether an owner, label, taint or finalizer says that Karpenter created the node.
+    pub is_karpenter_node: bool,
+    /// Whether Karpenter has registered the node.
     pub registered: bool,
-    /// Whether it has any annotation at all; JSON Patch must know.
+    /// JSON Patch can add an annotation only if the map exists.
     pub has_annotations: bool,
 }
 
 impl Target {
-    /// Keeps what is needed of a Node.
     #[must_use]
     pub fn new(node: &Node) -> Self {
         let view = NodeView::new(node);
@@ -77,12 +68,12 @@ impl Target {
         let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
         let image = IMAGES.into_iter().find_map(either).or_else(|| info.map(|info| info.os_image.clone()));
         let zone = topology::zone(&view).to_owned();
-        let known = [("image", image), ("type", label(TYPE).cloned()), ("zone", Some(zone.clone()))];
+        let known = [("image", image), ("type", label(INSTANCE_TYPE).cloned()), ("zone", Some(zone.clone()))];
         let known = known.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
         let owner = metadata.owner_references.iter().flatten().find(|owner| {
             owner.kind == "NodeClaim" && owner.api_version.split('/').next() == Some("karpenter.sh")
         });
-        let is_karpenters = owner.is_some()
+        let is_karpenter_node = owner.is_some()
             || label(GROUPS[0]).is_some()
             || view.has_taint("karpenter.sh/unregistered")
             || metadata.finalizers.iter().flatten().any(|one| one == "karpenter.sh/termination");
@@ -98,7 +89,7 @@ impl Target {
             terminating: view.terminating,
             unschedulable: view.unschedulable,
             cordoned_for: annotation(CORDONED).cloned(),
-            opted_out: opts_out(|key| annotation(key).map(String::as_str)),
+            opted_out: do_not_disrupt(|key| annotation(key).map(String::as_str)),
             control_plane: CONTROL_PLANE.into_iter().any(|key| label(key).is_some() || view.has_taint(key)),
             group: topology::group(&view).to_owned(),
             template: TEMPLATES.into_iter().find_map(either).unwrap_or_default(),
@@ -106,7 +97,7 @@ impl Target {
             record: view.record.as_deref().cloned(),
             record_text: annotation(record::ANNOTATION).cloned(),
             owner: owner.map(|owner| (owner.name.clone(), owner.uid.clone())),
-            is_karpenters,
+            is_karpenter_node,
             registered: label("karpenter.sh/registered").is_some_and(|value| value == "true")
                 && !view.has_taint("karpenter.sh/unregistered"),
             has_annotations: view.has_annotations,
@@ -115,8 +106,8 @@ impl Target {
     }
 }
 
-/// The annotation by which something is not to be disrupted.
-pub(super) fn opts_out<'a>(annotation: impl Fn(&str) -> Option<&'a str>) -> Option<&'static str> {
-    // Karpenter takes durations for pods as well; whatever is not a plain no is a wish to be left alone.
-    OPT_OUT.into_iter().find(|key| annotation(key).is_some_and(|value| value != "false"))
+/// The annotation that forbids the disruption.
+pub(super) fn do_not_disrupt<'a>(annotation: impl Fn(&str) -> Option<&'a str>) -> Option<&'static str> {
+    // Karpenter also accepts durations on pods. Every value except `false` forbids the disruption.
+    DO_NOT_DISRUPT.into_iter().find(|key| annotation(key).is_some_and(|value| value != "false"))
 }

@@ -2,20 +2,26 @@ mod act;
 mod breaker;
 mod budget;
 mod control;
+mod evaluate;
 mod evidence;
 mod fuse;
+mod labels;
 mod policy;
 mod provider;
 mod window;
 
-use super::control::Run;
-use super::drain::PodView;
-use super::provider::ClaimView;
 use std::time::Duration;
 
+use super::control::ControlRun;
+use super::drain::PodView;
+use super::provider::NodeClaimView;
 use super::*;
-use crate::api::{NodeIdentity, Pause, SharedOutage};
+use crate::api::{
+    CauseVerdict, FailedCheck, NodeIdentity, NodeRemediationSpec, NodeRemediationStatus, Pause,
+    RemediationPolicySpec, SharedOutage,
+};
 use crate::checks::WorkerIdentity;
+use crate::condition::Finding;
 use crate::record::{Record, VerificationScope};
 use crate::report::{CheckResult, Outcome, Report, Verdict};
 use crate::worker::Progress;
@@ -80,19 +86,26 @@ fn target(uid: &str) -> Target {
         zone: "a".into(),
         record: Some(failed_record(uid, at(0))),
         registered: true,
-        is_karpenters: true,
+        is_karpenter_node: true,
         ..Target::default()
     }
 }
 
-fn claim(name: &str) -> ClaimView {
-    ClaimView { name: name.into(), uid: format!("uid-{name}"), ..ClaimView::default() }
+fn claim(name: &str) -> NodeClaimView {
+    NodeClaimView { name: name.into(), uid: format!("uid-{name}"), ..NodeClaimView::default() }
 }
 
 fn policy() -> Policy {
     let spec = RemediationPolicySpec { enforcement: ActEnforcement::Enforce, ..Default::default() };
     let status = RemediationPolicyStatus::default();
-    Policy { uid: "policy".into(), resource_version: "1".into(), generation: 1, spec, status }
+    Policy {
+        uid: "policy".into(),
+        resource_version: "1".into(),
+        generation: 1,
+        spec,
+        status,
+        ..Policy::missing()
+    }
 }
 
 fn pod(name: &str) -> PodView {
@@ -123,14 +136,18 @@ fn dns(outcome: Outcome) -> Progress {
     report(&[("dns", "kubernetes.", outcome), ("api", "https://10.0.0.1", Outcome::Passed)])
 }
 
-fn compared(age: u64, controls: Vec<Progress>) -> Compared {
+fn compared(age: u64, controls: Vec<Progress>) -> ControlGroupResult {
     let controls = controls.into_iter().enumerate().map(|(i, one)| (format!("control-{i}"), one)).collect();
     let since_failure = Duration::from_hours(1);
-    Compared { candidates: 9, run: Some(Run { age: Duration::from_secs(age), controls }), since_failure }
+    ControlGroupResult {
+        eligible: 9,
+        run: Some(ControlRun { age: Duration::from_secs(age), controls }),
+        since_failure,
+    }
 }
 
-fn group(size: u32, open: u32) -> GroupStats {
-    let facts = GroupCounts { size, open, judged: vec![] };
+fn group(size: u32, schedulable: u32) -> GroupStats {
+    let facts = GroupCounts { size, schedulable, verdicts: vec![] };
     GroupStats { groups: [("pool".to_owned(), facts)].into(), verdicts: VerdictCounts::default() }
 }
 
@@ -155,7 +172,7 @@ fn down(zone: &str, check: &str, target: &str) -> SharedOutage {
     }
 }
 
-/// All that is considered. As it is made, the act goes ahead.
+/// The input of an evaluation. By default the remediation is approved.
 struct World {
     request: Remediation,
     policy: Option<Policy>,
@@ -164,7 +181,7 @@ struct World {
     replacement: Replacement,
     group_stats: GroupStats,
     others: Vec<Remediation>,
-    compared: Compared,
+    compared: ControlGroupResult,
     ran_elsewhere: bool,
     now: Timestamp,
 }
@@ -176,7 +193,7 @@ impl World {
             policy: Some(policy()),
             target: Some(target("n1")),
             pods: vec![],
-            replacement: Replacement::Claim(claim("c1")),
+            replacement: Replacement::Karpenter(claim("c1")),
             group_stats: group(20, 12),
             others: vec![],
             compared: compared(10, vec![dns(Outcome::Passed), dns(Outcome::Passed)]),
@@ -209,7 +226,7 @@ impl World {
 
     fn evaluate(&self) -> Approval {
         let requests: Vec<&Remediation> = self.others.iter().chain([&self.request]).collect();
-        evaluate(&Seen {
+        evaluate(&EvaluationInput {
             request: &self.request,
             policy: self.policy.as_ref(),
             target: self.target.as_ref(),
@@ -223,235 +240,26 @@ impl World {
         })
     }
 
-    fn held(&self) -> Blocked {
+    fn blocked(&self) -> Blocked {
         match self.evaluate() {
-            Approval::BlockReason(held) | Approval::Compare(held) => held,
-            Approval::Approve(status) => panic!("approved: {status:?}"),
+            Approval::Blocked(blocked) => blocked,
+            Approval::Approved(status) => panic!("approved: {status:?}"),
         }
     }
 
-    fn hold(&self) -> Option<BlockReason> {
+    fn block_reason(&self) -> Option<BlockReason> {
         match self.evaluate() {
-            Approval::BlockReason(held) | Approval::Compare(held) => Some(held.hold),
-            Approval::Approve(_) => None,
+            Approval::Blocked(blocked) => Some(blocked.reason),
+            Approval::Approved(_) => None,
         }
     }
 
     fn approved(&self) -> RemediationPolicyStatus {
         match self.evaluate() {
-            Approval::Approve(status) => *status,
+            Approval::Approved(status) => *status,
             other => panic!("{other:?}"),
         }
     }
 }
 
-#[test]
-fn what_nothing_holds_is_approved_and_reserved() {
-    let status = World::new().approved();
-    let [one] = &status.reservations[..] else { panic!("{status:?}") };
-    assert_eq!((&*one.remediation, &*one.node, &*one.group, &*one.zone), ("n1", "node-n1", "pool", "a"));
-    assert_eq!((one.at, one.ended), (at(1), None));
-    assert_eq!(World::by_person().hold(), None);
-}
-
 type Change = fn(&mut World);
-
-/// What leads to each hold, and what its message has to say: the field and the fix.
-const HOLDS: [(BlockReason, Change, &[&str]); 20] = [
-    (BlockReason::NodeGone, |world| world.target = None, &["no node node-n1"]),
-    (BlockReason::BeingRemoved, |world| world.target().terminating = true, &["left to them"]),
-    (BlockReason::OtherBoot, |world| world.target().identity.boot_id = "boot-2".into(), &["booted since"]),
-    (
-        BlockReason::NodeRecovered,
-        |world| world.target().record = Some(failed_record("n1", at(0)).opened("label")),
-        &["passed since"],
-    ),
-    (BlockReason::EvidenceExpired, |world| world.now = at(11), &["gate default", "600 s", "seen again"]),
-    (
-        BlockReason::Paused,
-        |world| world.policy().spec.pause = Some(Pause { reason: "sale".into(), until: at(60) }),
-        &["`spec.pause`", "sale", "13:00"],
-    ),
-    (
-        BlockReason::OptedOut,
-        |world| world.target().opted_out = Some("nodekeeper.dev/do-not-disrupt"),
-        &["nodekeeper.dev/do-not-disrupt", "remove it"],
-    ),
-    (
-        BlockReason::ControlPlane,
-        |world| world.target().control_plane = true,
-        &["`spec.controlPlaneNodes`", "name it"],
-    ),
-    (
-        BlockReason::NotRegistered,
-        |world| world.target().registered = false,
-        &["Karpenter has not registered"],
-    ),
-    (
-        BlockReason::NoProvider,
-        |world| world.replacement = Replacement::Nobody,
-        &["`spec.deleteNodeObjectFor`"],
-    ),
-    (
-        BlockReason::ProviderUnreadable,
-        |world| world.replacement = Replacement::Unreadable("403".into()),
-        &["403"],
-    ),
-    (
-        BlockReason::PodNotEvictable,
-        |world| world.pods = vec![PodView { managed: false, ..pod("p") }],
-        &["shop/p", "`spec.drain.unmanaged`", "'Evict'"],
-    ),
-    (
-        BlockReason::OutsideWindow,
-        |world| {
-            *world = World::by_person();
-            world.policy().spec.windows = vec![window::between("22:00", "23:00")];
-        },
-        &["`spec.windows`"],
-    ),
-    (
-        BlockReason::Recovering,
-        |world| world.policy().status.cooldown_until = Some(at(5)),
-        &["12:05", "`spec.controlGroup.recoverySeconds`"],
-    ),
-    (
-        BlockReason::SharedDependencyDown,
-        |world| world.policy().status.down = vec![down("a", "dns", "kubernetes.")],
-        &["dns kubernetes.", "not the node"],
-    ),
-    (
-        BlockReason::BreakerOpen,
-        |world| world.group_stats.verdicts = VerdictCounts { all: 10, failed: 4 },
-        &["4 of 10", "10 %", "600 s", "`spec.breaker`"],
-    ),
-    (BlockReason::FuseBlown, fuse::blow, &["group pool", "check dns", "`spec.fuse.resetAt`"]),
-    (
-        BlockReason::BudgetSpent,
-        |world| world.policy().spec.budget.per_hour = 0,
-        &["`spec.budget.perHour`", "is 0"],
-    ),
-    (
-        BlockReason::LastOpenNode,
-        |world| {
-            *world = World::by_person();
-            world.group_stats = group(20, 1);
-        },
-        &["last open node of group pool", "add another"],
-    ),
-    (
-        BlockReason::Comparing,
-        |world| world.compared.run = None,
-        &["2 verified nodes of zone a", "gate default"],
-    ),
-];
-
-#[test]
-fn every_hold_has_its_reason_and_says_what_to_do() {
-    for (hold, change, words) in HOLDS {
-        let held = World::with(change).held();
-        assert_eq!(held.hold, hold, "{}", held.message);
-        for word in words {
-            assert!(held.message.contains(word), "{hold:?} does not say {word}: {}", held.message);
-        }
-        let [approved, succeeded] = &held.findings()[..] else { panic!("two findings") };
-        assert_eq!((approved.type_, approved.status, approved.reason), ("Approved", "False", hold.as_str()));
-        assert_eq!(hold.as_str(), format!("{hold:?}"));
-        let ends =
-            matches!(hold, BlockReason::NodeGone | BlockReason::OtherBoot | BlockReason::NodeRecovered);
-        assert_eq!(
-            (succeeded.type_, succeeded.status),
-            ("Succeeded", if ends { "False" } else { "Unknown" })
-        );
-    }
-}
-
-#[test]
-fn a_dry_run_says_what_would_happen_and_a_missing_policy_is_one() {
-    let dry: Change = |world| world.policy().spec.enforcement = ActEnforcement::DryRun;
-    let missing: Change = |world| world.policy = None;
-    for (change, words) in [(dry, "`spec.enforcement`"), (missing, "there is no RemediationPolicy 'default'")]
-    {
-        let held = World::with(change).held();
-        assert_eq!(held.hold, BlockReason::DryRun);
-        assert!(held.message.contains(words), "{}", held.message);
-        assert!(held.message.contains("replaced if they pass"), "{}", held.message);
-        let held = World::with(|world| {
-            change(world);
-            world.replacement = Replacement::Nobody;
-        })
-        .held();
-        assert_eq!(held.hold, BlockReason::DryRun);
-        assert!(held.message.contains("it would be held: NoProvider"), "{}", held.message);
-    }
-}
-
-#[test]
-fn a_dry_run_is_held_by_nothing_else_but_what_voids_the_wish() {
-    for (hold, change, _) in HOLDS {
-        let world = World::with(|world| {
-            change(world);
-            world.policy().spec.enforcement = ActEnforcement::DryRun;
-        });
-        let voids = matches!(
-            hold,
-            BlockReason::NodeGone
-                | BlockReason::BeingRemoved
-                | BlockReason::OtherBoot
-                | BlockReason::NodeRecovered
-                | BlockReason::EvidenceExpired
-        );
-        assert_eq!(world.hold(), Some(if voids { hold } else { BlockReason::DryRun }));
-    }
-}
-
-#[test]
-fn a_node_is_the_same_by_uid_and_machine_and_not_by_name() {
-    let gone = |change: Change| assert_eq!(World::with(change).hold(), Some(BlockReason::NodeGone));
-    gone(|world| world.target().identity.uid = "n2".into());
-    gone(|world| world.request.spec.node.provider_id = "cloud://other".into());
-    let same = World::with(|world| world.request.spec.node.provider_id = "cloud://n1".into());
-    assert_eq!(same.hold(), None);
-    let any_boot = World::with(|world| world.request.spec.node.boot_id = String::new());
-    assert_eq!(any_boot.hold(), None);
-}
-
-#[test]
-fn a_pause_ends_at_its_time_and_holds_a_person_too() {
-    let paused = |now: i64| {
-        let mut world = World::by_person();
-        world.policy().spec.pause = Some(Pause { reason: "sale".into(), until: at(5) });
-        world.now = at(now);
-        world.hold()
-    };
-    assert_eq!((paused(4), paused(5)), (Some(BlockReason::Paused), None));
-}
-
-#[test]
-fn a_pod_that_is_not_to_be_disrupted_keeps_its_node_and_a_named_control_plane_node_may_go() {
-    let opted = PodView { opted_out: Some("karpenter.sh/do-not-disrupt"), ..pod("p") };
-    let held = World::with(|world| world.pods = vec![pod("q"), opted]).held();
-    assert_eq!(held.hold, BlockReason::OptedOut);
-    assert!(held.message.contains("shop/p") && held.message.contains("karpenter.sh/do-not-disrupt"));
-    let named = World::with(|world| {
-        world.target().control_plane = true;
-        world.policy().spec.control_plane_nodes = vec!["node-n1".into()];
-    });
-    assert_eq!(named.hold(), None);
-}
-
-#[test]
-fn what_stands_still_for_all_is_found_without_the_node() {
-    let still = |policy: &Policy, verdicts| {
-        let group_stats = GroupStats { verdicts, ..GroupStats::default() };
-        cluster_block(Some(policy), &[], &group_stats, at(1)).map(|held| held.hold)
-    };
-    let calm = VerdictCounts::default();
-    assert_eq!(still(&policy(), calm), None);
-    assert_eq!(still(&policy(), VerdictCounts { all: 5, failed: 5 }), Some(BlockReason::BreakerOpen));
-    let mut spent = policy();
-    spent.status.reservations = vec![reservation("x", at(0)), reservation("y", at(0))];
-    assert_eq!(still(&spent, calm), Some(BlockReason::BudgetSpent));
-    spent.spec.enforcement = ActEnforcement::DryRun;
-    assert_eq!(still(&spent, calm), None, "a dry run says what would happen to each");
-}

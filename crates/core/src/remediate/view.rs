@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::control::{Compared, candidates};
-use super::{BlockReason, GroupStats, Policy, Remediation, evidence_lasts};
+use super::control::{ControlGroupResult, eligible_nodes};
+use super::{BlockReason, GroupStats, Policy, Remediation, evidence_ttl};
 use crate::api::{CauseSource, CauseVerdict, RemediationPolicySpec};
 use crate::gate::GateView;
 use crate::node::NodeView;
+use crate::reasons::remediation::APPROVED;
 use crate::report::Verdict;
 use crate::topology::zone;
 use crate::worker::WorkerView;
@@ -53,26 +54,31 @@ impl<'a> ClusterView<'a> {
     }
 
     /// How verified nodes of a zone fare with the checks of a gate.
-    pub fn compared(&self, gate: &GateView, in_zone: &str) -> Compared {
+    pub fn compared(&self, gate: &GateView, in_zone: &str) -> ControlGroupResult {
         let number = self.run_number();
-        let there = candidates(self.nodes.iter().copied(), gate, in_zone, number).len();
+        let there = eligible_nodes(self.nodes.iter().copied(), gate, in_zone, number).len();
         let is_in = |node: &str| self.node(node).is_some_and(|node| zone(node) == in_zone);
         let controls = self.controls.iter().copied().filter(|control| !control.deleting);
-        Compared::new(gate, controls, is_in, there, self.elapsed, number)
+        ControlGroupResult::new(gate, controls, is_in, there, self.elapsed, number)
     }
 
     /// The same for a node that fails: control runs count that began after its first failure.
-    pub fn compared_with(&self, node: Option<&NodeView>, gate: &GateView, in_zone: &str) -> Compared {
+    pub fn compared_with(
+        &self,
+        node: Option<&NodeView>,
+        gate: &GateView,
+        in_zone: &str,
+    ) -> ControlGroupResult {
         let since_failure =
             node.map_or(Duration::ZERO, |node| self.elapsed.saturating_sub(node.failing_since));
-        Compared { since_failure, ..self.compared(gate, in_zone) }
+        ControlGroupResult { since_failure, ..self.compared(gate, in_zone) }
     }
 
     /// Gates and zones of remediations that are blocked for one of these reasons, and of known outages.
     pub fn compared_places(&self, reasons: &[BlockReason]) -> BTreeSet<(String, String)> {
         let is_blocked = |remediation: &&&Remediation| {
-            let approved = remediation.condition("Approved");
-            !remediation.is_history()
+            let approved = remediation.condition(APPROVED);
+            !remediation.is_complete()
                 && approved.is_some_and(|one| reasons.iter().any(|reason| one.reason == reason.as_str()))
         };
         let blocked = self.remediations.iter().filter(is_blocked).filter_map(|remediation| {
@@ -94,7 +100,7 @@ impl<'a> ClusterView<'a> {
             .find(|cause| cause.source == CauseSource::Gate && cause.verdict == CauseVerdict::Stuck);
         let Some(gate) = stuck.and_then(|cause| self.gate(&cause.name)) else { return false };
         let uid = &remediation.spec.node.uid;
-        reported_elsewhere(self.nodes.iter().copied(), gate, uid, evidence_lasts(self.policy), self.now)
+        reported_elsewhere(self.nodes.iter().copied(), gate, uid, evidence_ttl(self.policy), self.now)
     }
 }
 

@@ -1,4 +1,6 @@
-//! Maintenance windows.
+//! Maintenance windows restrict remediations of recyclers and persons to some times of the week.
+
+use std::time::Duration;
 
 use jiff::civil::{Time, Weekday};
 use jiff::tz::TimeZone;
@@ -7,29 +9,26 @@ use jiff::{Timestamp, ToSpan as _};
 use super::{BlockReason, Blocked};
 use crate::api::{Day, Window};
 
-/// Whether now is within one of them, or there are none.
+/// Whether the time is within a window, or there are no windows.
 pub(super) fn check(windows: &[Window], now: Timestamp) -> Result<(), Blocked> {
     if windows.is_empty() || windows.iter().any(|window| contains(window, now).unwrap_or_default()) {
         return Ok(());
     }
-    let message = match unreadable(windows) {
-        Some(problem) => problem,
-        None => "it is outside of all `spec.windows` of the policy".into(),
-    };
-    let mut held = Blocked::new(BlockReason::OutsideWindow, message);
-    held.again_in = Some(std::time::Duration::from_mins(1));
-    Err(held)
+    let message =
+        invalid(windows).unwrap_or_else(|| "the time is outside of all `spec.windows` of the policy".into());
+    let blocked = Blocked::new(BlockReason::OutsideWindow, message);
+    Err(Blocked { requeue_after: Some(Duration::from_mins(1)), ..blocked })
 }
 
-/// What is wrong with the windows, if anything is.
-pub(super) fn unreadable(windows: &[Window]) -> Option<String> {
-    windows.iter().enumerate().find_map(|(place, window)| {
+/// What is wrong with the windows.
+pub(super) fn invalid(windows: &[Window]) -> Option<String> {
+    windows.iter().enumerate().find_map(|(index, window)| {
         let zone = TimeZone::get(&window.time_zone).err().map(|_| ("timeZone", &window.time_zone));
         let start = time(&window.start).is_none().then_some(("start", &window.start));
         let end = time(&window.end).is_none().then_some(("end", &window.end));
         let (field, value) = zone.or(start).or(end)?;
         Some(format!(
-            "`spec.windows[{place}].{field}` of the policy cannot be read: '{value}'; use a name such as 'Europe/Berlin', and times such as '22:30'"
+            "`spec.windows[{index}].{field}` of the policy cannot be read: '{value}'; use a name such as 'Europe/Berlin', and times such as '22:30'"
         ))
     })
 }
@@ -43,13 +42,13 @@ fn contains(window: &Window, now: Timestamp) -> Option<bool> {
     let local = now.to_zoned(TimeZone::get(&window.time_zone).ok()?);
     let (start, end) = (time(&window.start)?, time(&window.end)?);
     let (today, at) = (local.date(), local.time());
-    let begins_on =
+    let starts_on =
         |weekday| window.days.is_empty() || window.days.iter().any(|day| weekday_of(*day) == weekday);
     if start < end {
-        return Some(begins_on(today.weekday()) && start <= at && at < end);
+        return Some(starts_on(today.weekday()) && start <= at && at < end);
     }
     let yesterday = today.checked_sub(1.day()).ok()?;
-    Some((begins_on(today.weekday()) && start <= at) || (begins_on(yesterday.weekday()) && at < end))
+    Some((starts_on(today.weekday()) && start <= at) || (starts_on(yesterday.weekday()) && at < end))
 }
 
 fn weekday_of(day: Day) -> Weekday {

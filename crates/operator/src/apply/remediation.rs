@@ -7,7 +7,7 @@ use nodekeeper_core::api::{
     NodeRemediation, NodeRemediationSpec, NodeRemediationStatus, RemediationAction, RemediationCause,
 };
 use nodekeeper_core::node::NodeView;
-use nodekeeper_core::remediate::{Remediation, Target};
+use nodekeeper_core::remediate::{Remediation, Target, labels};
 use serde_json::json;
 
 use super::{WriteError, Writer, deleted, json_patch, test_uid, test_version, with_uid};
@@ -34,7 +34,8 @@ impl Writer {
         }
         // The cached view does not hold the providerID.
         let nodes: Api<Node> = self.all();
-        let identity = Target::new(&call(READ_TIMEOUT, nodes.get(&node.name)).await?).identity;
+        let target = Target::new(&call(READ_TIMEOUT, nodes.get(&node.name)).await?);
+        let (labels, identity) = (labels(&target, cause), target.identity);
         if identity.uid != *node.uid || identity.boot_id != *node.boot_id {
             return Err(WriteError::Conflict("the node was replaced or rebooted".into()));
         }
@@ -44,7 +45,8 @@ impl Writer {
             causes: vec![cause.clone()],
             action: RemediationAction::Replace,
         };
-        let remediation = NodeRemediation::new(&name, spec);
+        let mut remediation = NodeRemediation::new(&name, spec);
+        remediation.metadata.labels = Some(labels);
         self.write(remediations.create(&PostParams::default(), &remediation)).await
     }
 

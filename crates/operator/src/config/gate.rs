@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use nodekeeper_core::api::{
-    ActEnforcement, Backoff, FailureAction, GateTaint, RemediationPolicySpec, TaintEffect,
+    ActEnforcement, Backoff, CauseSelector, CauseSource, FailureAction, GateTaint, RemediationPolicySpec,
+    TaintEffect,
 };
 
 use super::section::{Field, Section};
@@ -70,7 +71,7 @@ pub fn read(root: &mut Section, loaded: &mut Loaded) {
 fn policy() -> RemediationPolicySpec {
     RemediationPolicySpec {
         enforcement: ActEnforcement::Enforce,
-        delete_node_object_for: vec!["config".into()],
+        delete_node_object_for: vec![CauseSelector { source: CauseSource::Gate, name: "config".into() }],
         ..RemediationPolicySpec::default()
     }
 }

@@ -1,4 +1,7 @@
-use nodekeeper_core::api::{ActEnforcement, FailureAction, NodeGateSpec, RemediationPolicySpec, TaintEffect};
+use nodekeeper_core::api::{
+    ActEnforcement, CauseSelector, CauseSource, FailureAction, NodeGateSpec, RemediationPolicySpec,
+    TaintEffect,
+};
 use nodekeeper_core::checks::Dns;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -207,13 +210,13 @@ fn f13_failed_nodes_are_replaced_within_a_budget_as_the_file_says() {
     assert_eq!(read.gate, NodeGateSpec { on_failure: FailureAction::Replace, ..NodeGateSpec::default() });
     let policy = RemediationPolicySpec {
         enforcement: ActEnforcement::Enforce,
-        delete_node_object_for: vec!["config".into()],
+        delete_node_object_for: vec![CauseSelector { source: CauseSource::Gate, name: "config".into() }],
         ..RemediationPolicySpec::default()
     };
     assert_eq!(read.policy.as_ref(), Some(&policy));
     let [warning] = read.warnings.as_slice() else { panic!("{:?}", read.warnings) };
     let budget = policy.budget;
-    let numbers = [format!("{} at once", budget.in_flight), format!("{} an hour", budget.per_hour)];
+    let numbers = [format!("{} at once", budget.max_in_flight), format!("{} an hour", budget.max_per_hour)];
     let words = ["`nodeManagement.deleteFailedNodes`", "kubectl edit remediationpolicy default"];
     for word in words.into_iter().chain(numbers.iter().map(String::as_str)) {
         assert!(warning.contains(word), "no {word:?} in {warning:?}");

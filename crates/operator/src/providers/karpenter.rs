@@ -6,7 +6,7 @@ use kube::api::ListParams;
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Api, Client, ResourceExt as _};
 use nodekeeper_core::remediate::Target;
-use nodekeeper_core::remediate::provider::{ClaimView, Claims};
+use nodekeeper_core::remediate::provider::{NodeClaimView, NodeClaims};
 use tracing::info;
 
 use crate::apply::{WriteError, Writer};
@@ -20,9 +20,9 @@ pub fn node_claims(client: &Client) -> Api<DynamicObject> {
     Api::all_with(client.clone(), &ApiResource::from_gvk(&kind))
 }
 
-fn view(claim: &DynamicObject) -> ClaimView {
+fn view(claim: &DynamicObject) -> NodeClaimView {
     let status = |key: &str| claim.data["status"][key].as_str().unwrap_or_default().to_owned();
-    ClaimView {
+    NodeClaimView {
         name: claim.name_any(),
         uid: claim.uid().unwrap_or_default(),
         provider_id: status("providerID"),
@@ -32,23 +32,23 @@ fn view(claim: &DynamicObject) -> ClaimView {
 }
 
 /// Reads the NodeClaims among which a node's is, if it has one.
-pub async fn find(client: &Client, target: &Target) -> Claims {
+pub async fn find(client: &Client, target: &Target) -> NodeClaims {
     match read(client, target).await {
-        Ok(claims) => Claims::Known(claims),
+        Ok(claims) => NodeClaims::Known(claims),
         // Karpenter is not installed.
-        Err(error) if error.is_not_found() => Claims::NotServed,
+        Err(error) if error.is_not_found() => NodeClaims::NotServed,
         Err(error) => {
             let hint = if error.code() == Some(403) {
                 ": give the controller the right to get and list them"
             } else {
                 ""
             };
-            Claims::Unreadable(format!("NodeClaims of karpenter.sh/v1 cannot be read: {error}{hint}"))
+            NodeClaims::Unreadable(format!("NodeClaims of karpenter.sh/v1 cannot be read: {error}{hint}"))
         }
     }
 }
 
-async fn read(client: &Client, target: &Target) -> Result<Vec<ClaimView>, CallError> {
+async fn read(client: &Client, target: &Target) -> Result<Vec<NodeClaimView>, CallError> {
     let claims = node_claims(client);
     if let Some((name, uid)) = &target.owner {
         match call(LIST_TIMEOUT, claims.get_opt(name)).await? {
@@ -70,7 +70,7 @@ async fn read(client: &Client, target: &Target) -> Result<Vec<ClaimView>, CallEr
 }
 
 /// Deletes the NodeClaim: Karpenter ends the machine, and creates another if it needs one.
-pub async fn replace(writer: &Writer, claim: &ClaimView, target: &Target) -> Result<(), WriteError> {
+pub async fn replace(writer: &Writer, claim: &NodeClaimView, target: &Target) -> Result<(), WriteError> {
     let name = &claim.name;
     info!(
         nodeClaim = name,

@@ -6,7 +6,7 @@ pub mod node_object;
 
 use kube::Client;
 use nodekeeper_core::remediate::Target;
-use nodekeeper_core::remediate::provider::{Claims, Replacement, find as decide};
+use nodekeeper_core::remediate::provider::{NodeClaims, Replacement, find as decide};
 use tracing::warn;
 
 use crate::apply::{WriteError, Writer};
@@ -14,7 +14,7 @@ use crate::apply::{WriteError, Writer};
 /// Finds out who would replace a node.
 pub async fn find(client: &Client, target: &Target, may_delete_node: bool) -> Replacement {
     let claims = karpenter::find(client, target).await;
-    if let Claims::Unreadable(why) = &claims {
+    if let NodeClaims::Unreadable(why) = &claims {
         warn!(node = target.identity.name, why, "NodeClaims not read; nothing is deleted");
     }
     decide(target, &claims, may_delete_node)
@@ -23,8 +23,8 @@ pub async fn find(client: &Client, target: &Target, may_delete_node: bool) -> Re
 /// Asks the provider to replace the machine.
 pub async fn replace(writer: &Writer, replacement: &Replacement, target: &Target) -> Result<(), WriteError> {
     match replacement {
-        Replacement::Claim(claim) => karpenter::replace(writer, claim, target).await,
+        Replacement::Karpenter(claim) => karpenter::replace(writer, claim, target).await,
         Replacement::NodeObject => node_object::replace(writer, target).await,
-        Replacement::Nobody | Replacement::ClaimMissing | Replacement::Unreadable(_) => Ok(()),
+        Replacement::None | Replacement::NodeClaimMissing | Replacement::Unknown(_) => Ok(()),
     }
 }

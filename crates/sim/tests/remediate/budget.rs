@@ -11,7 +11,7 @@ use super::test_cluster::{CLAIMS, TestCluster, group, max_in_window, permissive_
 #[tokio::test(start_paused = true)]
 async fn the_hourly_budget_holds_while_leaders_crash() {
     let mut policy = permissive_policy();
-    policy["budget"]["perHour"] = json!(2);
+    policy["budget"]["maxPerHour"] = json!(2);
     let mut test = TestCluster::new(1, &policy);
     test.change_gate(|gate| gate["spec"]["retry"]["recheckSeconds"] = json!(300));
     test.start_controller();

@@ -155,14 +155,14 @@ async fn i08_a_new_node_of_the_same_name_is_not_remediated() {
     test.fail_dns("n1");
     test.join("n1", "a");
     // The remediation is requested and waits for the budget.
-    test.change_policy(|policy| set(policy, "spec.budget.perHour", json!(0)));
+    test.change_policy(|policy| set(policy, "spec.budget.maxPerHour", json!(0)));
     test.until("the remediation waits", 10, |test| test.reason("n1") == "BudgetSpent").await;
     let old = test.node("n1").expect("it is there");
     test.kubelets.power_off("n1");
     test.api.delete(&old, None).expect("it is there");
     test.heal_dns("n1");
     test.join("n1", "a");
-    test.change_policy(|policy| set(policy, "spec.budget.perHour", json!(100)));
+    test.change_policy(|policy| set(policy, "spec.budget.maxPerHour", json!(100)));
     test.until("the new node is verified", 10, |test| test.is_verified("n1")).await;
     sleep(Duration::from_hours(1)).await;
     assert_ne!(uid(&test.node("n1").expect("it stays")), uid(&old));

@@ -76,9 +76,9 @@ pub fn group(name: &str, size: usize, broken: u64) -> Group {
 pub fn permissive_policy() -> Value {
     json!({
         "enforcement": "Enforce",
-        "budget": {"inFlightPerGroup": 50, "inFlightPerZone": 50, "inFlight": 50, "perHour": 100, "groupPercent": 100},
+        "budget": {"maxInFlightPerGroup": 50, "maxInFlightPerZone": 50, "maxInFlight": 50, "maxPerHour": 100, "maxGroupPercentPerHour": 100},
         "breaker": {"openPercent": 100},
-        "deleteNodeObjectFor": ["default"],
+        "deleteNodeObjectFor": [{"source": "Gate", "name": "default"}],
     })
 }
 

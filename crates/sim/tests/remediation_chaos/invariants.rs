@@ -68,7 +68,7 @@ impl WithinTheBudget {
             self.approved.push((change.at, text(one, "remediation").to_owned()));
             let lately = self.approved.iter().filter(|(at, _)| change.at.duration_since(*at) < HOUR).count();
             let in_flight = reserved(policy).filter(|one| at(one, "ended").is_none()).count();
-            for (count, field) in [(lately, "perHour"), (in_flight, "inFlight")] {
+            for (count, field) in [(lately, "maxPerHour"), (in_flight, "maxInFlight")] {
                 let most = number(policy, &format!("spec.budget.{field}")).unwrap_or_default();
                 if i64::try_from(count).unwrap_or(i64::MAX) > most {
                     return Err(format!(

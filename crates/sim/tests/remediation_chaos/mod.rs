@@ -88,12 +88,12 @@ fn create_policy(user: &Local) -> Option<&'static str> {
     let enforcement = if dice(user, 8) == 0 { "DryRun" } else { "Enforce" };
     let body = json!({"apiVersion": API, "kind": "RemediationPolicy", "metadata": {"name": "default"}, "spec": {
         "enforcement": enforcement,
-        "budget": {"inFlightPerGroup": 2, "inFlightPerZone": 2, "inFlight": 3, "perHour": 6, "groupPercent": 100},
+        "budget": {"maxInFlightPerGroup": 2, "maxInFlightPerZone": 2, "maxInFlight": 3, "maxPerHour": 6, "maxGroupPercentPerHour": 100},
         "breaker": {"openPercent": 100},
         "controlGroup": {"recoverySeconds": 30},
         "evidenceSeconds": 120,
-        "deleteNodeObjectFor": ["default"],
-        "drain": {"totalSeconds": 60, "podSeconds": 30},
+        "deleteNodeObjectFor": [{"source": "Gate", "name": "default"}],
+        "drain": {"timeoutSeconds": 60, "podOvertimeSeconds": 30},
     }});
     user.create(API, "RemediationPolicy", "", body).ok().map(|_| "policy created")
 }
@@ -195,8 +195,8 @@ fn change_policy(user: &Local, random: &mut fastrand::Rng) -> Option<&'static st
     let changed = user.change(&policy, None, |policy| match choice {
         0 | 1 if is_paused => drop(take(policy, "spec.pause")),
         0 | 1 => set(policy, "spec.pause", json!({"reason": "a change", "until": until})),
-        2 | 3 => set(policy, "spec.budget.perHour", json!(more)),
-        4 => set(policy, "spec.budget.inFlight", json!(few)),
+        2 | 3 => set(policy, "spec.budget.maxPerHour", json!(more)),
+        4 => set(policy, "spec.budget.maxInFlight", json!(few)),
         5 => set(policy, "spec.evidenceSeconds", json!(seconds)),
         _ => set(policy, "spec.enforcement", json!(if is_dry { "Enforce" } else { "DryRun" })),
     });

@@ -232,8 +232,8 @@ fn a_request_from_before_an_outage_is_not_approved_after_it() {
     let mut target = crate::remediate::Target { record: Some(sim.record()), ..Default::default() };
     target.identity.boot_id = BOOT.into();
     let moment = sim.record().at.expect("a time");
-    let held = crate::remediate::evidence(&request, &target, None, true, moment).expect_err("blocked");
-    assert_eq!(held.hold, crate::remediate::BlockReason::EvidenceExpired);
+    let held = crate::remediate::check_evidence(&request, &target, None, true, moment).expect_err("blocked");
+    assert_eq!(held.reason, crate::remediate::BlockReason::EvidenceExpired);
 }
 
 #[test]

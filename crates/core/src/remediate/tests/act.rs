@@ -7,7 +7,7 @@ use crate::remediate::drain::{DrainPlan, plan};
 
 use Evictable::{Evict, Refuse};
 
-/// An act that was approved at noon, and what there is of it.
+/// A remediation that was approved at noon, and what is observed of it.
 #[derive(Clone)]
 struct Scene {
     request: Remediation,
@@ -26,7 +26,7 @@ impl Scene {
             policy: Some(policy()),
             target: Some(target("n1")),
             pods: vec![],
-            replacement: Replacement::Claim(claim("c1")),
+            replacement: Replacement::Karpenter(claim("c1")),
             blocked: None,
             now: at(1),
         }
@@ -76,7 +76,7 @@ impl Scene {
                 self.target().cordoned_for = None;
             }
             Step::Evict(pods) => self.pods.retain(|pod| !pods.contains(pod)),
-            Step::DeleteClaim(_) | Step::DeleteNode => self.target = None,
+            Step::Replace(_) => self.target = None,
         }
         next
     }
@@ -107,7 +107,7 @@ fn said<'a>(next: &'a NextStep, type_: &str) -> Option<(&'a str, &'a str)> {
 }
 
 #[test]
-fn a_node_is_cordoned_emptied_and_replaced_in_this_order() {
+fn a_node_is_cordoned_drained_and_replaced_in_this_order() {
     let mut scene = Scene::new();
     scene.pods = vec![pod("p"), PodView { stays: true, ..pod("daemon") }];
     let first = scene.step();
@@ -119,31 +119,35 @@ fn a_node_is_cordoned_emptied_and_replaced_in_this_order() {
         (Step::Evict(vec![pod("p")]), Some(("True", "Drained")))
     );
     let third = scene.step();
-    assert_eq!(third.step, Step::DeleteClaim(claim("c1")), "its NodeClaim, and not its Node");
+    assert_eq!(
+        third.step,
+        Step::Replace(Replacement::Karpenter(claim("c1"))),
+        "its NodeClaim, and not its Node"
+    );
     assert_eq!(said(&third, "Succeeded"), Some(("Unknown", "InProgress")));
     let last = scene.next();
     assert!(last.is_end() && said(&last, "Succeeded") == Some(("True", "Replaced")));
     let mut bare = Scene::cordoned();
     bare.replacement = Replacement::NodeObject;
-    assert_eq!(bare.next().step, Step::DeleteNode);
+    assert_eq!(bare.next().step, Step::Replace(Replacement::NodeObject));
 }
 
 #[test]
-fn whatever_was_done_before_a_crash_the_end_is_the_same() {
-    // Whoever leads next has the steps that were done, with or without what was said about them.
+fn a_crash_after_any_step_leads_to_the_same_end() {
+    // The next leader observes the finished steps, with or without their conditions.
     for done in 0..5 {
-        for told in 0..=done {
+        for reported in 0..=done {
             let mut scene = Scene::new();
             scene.pods = vec![pod("p"), pod("q")];
             for i in 0..done {
                 let next = scene.step();
-                if i < told {
+                if i < reported {
                     scene.say(&next);
                 }
             }
             let end = scene.run();
             assert!(end.target.is_none() && end.pods.is_empty(), "after {done} steps");
-            assert_eq!(end.ended(), ("True", "Replaced"), "after {done} steps, {told} seen");
+            assert_eq!(end.ended(), ("True", "Replaced"), "after {done} steps, {reported} reported");
         }
     }
 }
@@ -151,9 +155,9 @@ fn whatever_was_done_before_a_crash_the_end_is_the_same() {
 type SceneChange = fn(&mut Scene);
 
 #[test]
-fn what_holds_an_act_holds_one_that_was_begun() {
+fn a_limit_stops_a_remediation_in_flight() {
     let reasons: [(&str, SceneChange); 12] = [
-        ("OtherBoot", |scene| scene.target().identity.boot_id = "boot-2".into()),
+        ("NodeRebooted", |scene| scene.target().identity.boot_id = "boot-2".into()),
         ("DryRun", |scene| scene.policy = None),
         ("DryRun", |scene| scene.policy().spec.enforcement = ActEnforcement::DryRun),
         ("Paused", |scene| scene.policy().spec.pause = Some(Pause { reason: "sale".into(), until: at(9) })),
@@ -161,7 +165,7 @@ fn what_holds_an_act_holds_one_that_was_begun() {
         ("OptedOut", |scene| {
             scene.pods = vec![PodView { opted_out: Some("nodekeeper.dev/do-not-disrupt"), ..pod("p") }];
         }),
-        ("NoProvider", |scene| scene.replacement = Replacement::Nobody),
+        ("NoProvider", |scene| scene.replacement = Replacement::None),
         ("TimedOut", |scene| scene.now = at(60)),
         ("NodeRecovered", |scene| scene.target().record = Some(failed_record("n1", at(0)).opened("label"))),
         ("SharedDependencyDown", |scene| scene.policy().status.down = vec![down("a", "dns", "kubernetes.")]),
@@ -191,7 +195,7 @@ fn what_holds_an_act_holds_one_that_was_begun() {
 }
 
 #[test]
-fn given_up_is_given_up_though_the_reason_is_gone() {
+fn a_failed_remediation_is_not_resumed() {
     let mut scene = Scene::cordoned();
     scene.policy().spec.pause = Some(Pause { reason: "sale".into(), until: at(2) });
     let mut scene = scene.run();
@@ -207,11 +211,15 @@ fn given_up_is_given_up_though_the_reason_is_gone() {
     assert_eq!(scene.next().step, Step::Uncordon, "where that failed, it is tried again");
     scene.request.status.conditions[0].last_transition_time = at(-9).to_string();
     scene.request.status.conditions[1].last_transition_time = at(-9).to_string();
-    assert_eq!(scene.next().step, Step::DeleteClaim(claim("c1")), "an end of before is not this one's");
+    assert_eq!(
+        scene.next().step,
+        Step::Replace(Replacement::Karpenter(claim("c1"))),
+        "an end of before is not this one's"
+    );
 }
 
 #[test]
-fn a_mark_without_a_cordon_goes_as_well() {
+fn the_annotation_is_removed_even_without_a_cordon() {
     let mut scene = Scene::cordoned();
     scene.target().unschedulable = false;
     scene.policy = None;
@@ -219,7 +227,7 @@ fn a_mark_without_a_cordon_goes_as_well() {
 }
 
 #[test]
-fn a_person_s_cordon_is_drained_behind_and_stays() {
+fn a_cordon_of_a_user_stays_after_a_failed_drain() {
     let mut scene = Scene::new();
     scene.target().unschedulable = true;
     scene.pods = vec![pod("p")];
@@ -229,10 +237,10 @@ fn a_person_s_cordon_is_drained_behind_and_stays() {
 }
 
 #[test]
-fn who_is_going_is_waited_for_but_not_for_ever() {
+fn a_terminating_node_is_awaited_for_an_hour() {
     let going: [SceneChange; 2] = [
         |scene| scene.target().terminating = true,
-        |scene| scene.replacement = Replacement::Claim(ClaimView { deleting: true, ..claim("c1") }),
+        |scene| scene.replacement = Replacement::Karpenter(NodeClaimView { deleting: true, ..claim("c1") }),
     ];
     for change in going {
         let mut scene = Scene::cordoned();
@@ -243,7 +251,7 @@ fn who_is_going_is_waited_for_but_not_for_ever() {
         assert_eq!(said(&next, "Replaced"), Some(("True", "Requested")));
         scene.now = at(60);
         let next = scene.next();
-        assert_eq!((next.is_end(), said(&next, "Succeeded")), (true, Some(("False", "NodeStays"))));
+        assert_eq!((next.is_end(), said(&next, "Succeeded")), (true, Some(("False", "DeletionTimedOut"))));
     }
     let mut reused = Scene::cordoned();
     reused.target().identity.uid = "n2".into();
@@ -253,8 +261,8 @@ fn who_is_going_is_waited_for_but_not_for_ever() {
 }
 
 #[test]
-fn a_provider_that_cannot_be_read_is_waited_for_and_nothing_is_deleted() {
-    for replacement in [Replacement::Unreadable("403".into()), Replacement::ClaimMissing] {
+fn an_unreadable_provider_deletes_nothing() {
+    for replacement in [Replacement::Unknown("403".into()), Replacement::NodeClaimMissing] {
         let mut scene = Scene::cordoned();
         scene.replacement = replacement;
         let next = scene.next();
@@ -269,7 +277,7 @@ fn a_provider_that_cannot_be_read_is_waited_for_and_nothing_is_deleted() {
 }
 
 #[test]
-fn a_drain_that_a_budget_blocks_says_which_and_gives_up_in_time() {
+fn a_blocked_drain_names_the_budget_and_times_out() {
     let mut scene = Scene::cordoned();
     scene.pods = vec![pod("p")];
     scene.blocked = Some("the disruption budget shop needs 2 healthy pods".into());
@@ -294,14 +302,14 @@ fn planned(pods: &[PodView], spec: &Drain, seconds: i64) -> DrainPlan {
 }
 
 #[test]
-fn the_right_pods_go_and_are_waited_for() {
+fn the_drain_evicts_pods_and_waits_for_them() {
     let spec = Drain::default();
     let stays = PodView { stays: true, managed: false, ..pod("daemon") };
     assert_eq!(planned(&[], &spec, 0), DrainPlan::Done);
     assert_eq!(planned(std::slice::from_ref(&stays), &spec, 9_999), DrainPlan::Done);
     let finished = PodView { finished: true, managed: false, ..pod("job") };
     assert_eq!(planned(&[stays, finished.clone()], &spec, 0), DrainPlan::Evict(vec![finished]));
-    let going = PodView { gone_at: Some(at(1)), managed: false, ..pod("going") };
+    let going = PodView { deletion_timestamp: Some(at(1)), managed: false, ..pod("going") };
     let waits = planned(std::slice::from_ref(&going), &spec, 0);
     assert!(matches!(&waits, DrainPlan::Waiting(why) if why.contains("shop/going")), "{waits:?}");
     assert_eq!(planned(&[going.clone(), pod("p")], &spec, 0), DrainPlan::Evict(vec![pod("p")]));
@@ -315,17 +323,17 @@ fn the_right_pods_go_and_are_waited_for() {
 }
 
 #[test]
-fn pods_that_a_policy_keeps_name_the_field_that_lets_them_go() {
+fn a_pod_that_must_not_be_evicted_names_the_field() {
     let (storage, lonely) =
-        (PodView { local_storage: true, ..pod("s") }, PodView { managed: false, ..pod("l") });
-    let both = PodView { local_storage: true, ..lonely.clone() };
-    let spec = |local_storage, unmanaged| Drain { local_storage, unmanaged, ..Drain::default() };
+        (PodView { has_empty_dir: true, ..pod("s") }, PodView { managed: false, ..pod("l") });
+    let both = PodView { has_empty_dir: true, ..lonely.clone() };
+    let spec = |empty_dir_pods, unmanaged_pods| Drain { empty_dir_pods, unmanaged_pods, ..Drain::default() };
     let refused = |pod: &PodView, spec: &Drain| match planned(std::slice::from_ref(pod), spec, 0) {
         DrainPlan::Refused("PodNotEvictable", why) => why.split('`').nth(1).map(str::to_owned),
         _ => None,
     };
     let (storage_field, lonely_field) =
-        (Some("spec.drain.localStorage".to_owned()), Some("spec.drain.unmanaged".to_owned()));
+        (Some("spec.drain.emptyDirPods".to_owned()), Some("spec.drain.unmanagedPods".to_owned()));
     assert_eq!(refused(&storage, &Drain::default()), None);
     assert_eq!(refused(&lonely, &Drain::default()), lonely_field);
     assert_eq!(refused(&storage, &spec(Refuse, Evict)), storage_field);
@@ -338,7 +346,7 @@ fn pods_that_a_policy_keeps_name_the_field_that_lets_them_go() {
 }
 
 #[test]
-fn a_pod_says_what_it_is() {
+fn a_pod_view_reads_owners_phase_and_volumes() {
     let view = |json| PodView::new(&serde_json::from_value(json).expect("a pod"));
     let owned = |kind: &str| {
         view(serde_json::json!({"metadata": {"name": "p", "namespace": "n", "uid": "u",
@@ -355,6 +363,6 @@ fn a_pod_says_what_it_is() {
     let lonely = view(serde_json::json!({
         "spec": {"containers": [], "volumes": [{"name": "v", "emptyDir": {}}]}, "status": {"phase": "Running"},
     }));
-    assert!(lonely.local_storage && !lonely.managed && !lonely.stays && !lonely.finished);
+    assert!(lonely.has_empty_dir && !lonely.managed && !lonely.stays && !lonely.finished);
     assert!(view(serde_json::json!({"status": {"phase": "Succeeded"}})).finished);
 }

@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::api::{Breaker, BreakerState};
-use crate::remediate::breaker::state;
+use crate::remediate::breaker::next_state;
 
 fn verdicts(failed: u32, all: u32) -> VerdictCounts {
-    VerdictCounts { all, failed }
+    VerdictCounts { total: all, failed }
 }
 
 fn open(below_threshold_since: Option<Timestamp>) -> BreakerState {
@@ -13,7 +13,7 @@ fn open(below_threshold_since: Option<Timestamp>) -> BreakerState {
 }
 
 #[test]
-fn it_opens_past_its_share_of_enough_verdicts() {
+fn the_breaker_opens_above_its_threshold() {
     let closed = BreakerState::default();
     for (failed, all, opens) in [
         (4, 4, false),
@@ -24,11 +24,11 @@ fn it_opens_past_its_share_of_enough_verdicts() {
         (31, 100, true),
         (30, 100, false),
     ] {
-        let is = state(&Breaker::default(), &closed, verdicts(failed, all), at(0));
+        let is = next_state(&Breaker::default(), &closed, verdicts(failed, all), at(0));
         assert_eq!(is.open, opens, "{failed} of {all}");
         let world = World::with(|world| world.group_stats.verdicts = verdicts(failed, all));
         assert_eq!(
-            world.hold() == Some(BlockReason::BreakerOpen),
+            world.block_reason() == Some(BlockReason::BreakerOpen),
             opens,
             "also before it is written: {failed} of {all}"
         );
@@ -36,38 +36,42 @@ fn it_opens_past_its_share_of_enough_verdicts() {
 }
 
 #[test]
-fn it_closes_after_calm_and_not_before() {
+fn the_breaker_closes_after_its_time_below_the_threshold() {
     let spec = Breaker::default();
     // Between the two shares it stays as it is.
-    assert_eq!(state(&spec, &open(None), verdicts(2, 10), at(0)), open(None));
-    assert_eq!(state(&spec, &BreakerState::default(), verdicts(2, 10), at(0)), BreakerState::default());
-    let calm = state(&spec, &open(None), verdicts(1, 10), at(0));
+    assert_eq!(next_state(&spec, &open(None), verdicts(2, 10), at(0)), open(None));
+    assert_eq!(next_state(&spec, &BreakerState::default(), verdicts(2, 10), at(0)), BreakerState::default());
+    let calm = next_state(&spec, &open(None), verdicts(1, 10), at(0));
     assert_eq!(calm, open(Some(at(0))), "no more than a tenth is calm");
     let almost = at(10) - SignedDuration::from_secs(1);
-    assert_eq!(state(&spec, &calm, verdicts(1, 10), almost), open(Some(at(0))));
-    assert_eq!(state(&spec, &calm, verdicts(1, 10), at(10)), BreakerState::default());
-    assert_eq!(state(&spec, &calm, verdicts(0, 0), at(10)), BreakerState::default(), "nobody fails any more");
-    let held = World::with(|world| world.policy().status.breaker = open(Some(at(0)))).hold();
-    assert_eq!(held, Some(BlockReason::BreakerOpen), "until it is closed, few failures do not matter");
+    assert_eq!(next_state(&spec, &calm, verdicts(1, 10), almost), open(Some(at(0))));
+    assert_eq!(next_state(&spec, &calm, verdicts(1, 10), at(10)), BreakerState::default());
+    assert_eq!(
+        next_state(&spec, &calm, verdicts(0, 0), at(10)),
+        BreakerState::default(),
+        "no node fails any more"
+    );
+    let blocked = World::with(|world| world.policy().status.breaker = open(Some(at(0)))).block_reason();
+    assert_eq!(blocked, Some(BlockReason::BreakerOpen), "until it is closed, few failures do not matter");
 }
 
 #[test]
-fn flapping_does_not_close_it() {
+fn flapping_does_not_close_the_breaker() {
     let mut breaker = open(None);
     for minute in 0..120 {
         let failed = if minute % 9 == 8 { 2 } else { 0 };
-        breaker = state(&Breaker::default(), &breaker, verdicts(failed, 10), at(minute));
+        breaker = next_state(&Breaker::default(), &breaker, verdicts(failed, 10), at(minute));
         assert!(breaker.open, "minute {minute}");
     }
 }
 
 #[test]
-fn at_100_percent_it_never_opens() {
+fn at_100_percent_the_breaker_never_opens() {
     let spec = Breaker { open_percent: 100, ..Breaker::default() };
-    assert!(!state(&spec, &BreakerState::default(), verdicts(50, 50), at(0)).open);
+    assert!(!next_state(&spec, &BreakerState::default(), verdicts(50, 50), at(0)).open);
     let world = World::with(|world| {
         world.policy().spec.breaker = spec;
         world.group_stats.verdicts = verdicts(50, 50);
     });
-    assert_eq!(world.hold(), None);
+    assert_eq!(world.block_reason(), None);
 }

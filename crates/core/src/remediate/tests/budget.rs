@@ -1,24 +1,24 @@
-//! How much may be done.
+//! The budget.
 
 use proptest::prelude::*;
 
 use super::*;
 
 /// How many minutes ago, which group and zone, and whether it ended.
-type Spent = (i64, &'static str, &'static str, bool);
+type PastApproval = (i64, &'static str, &'static str, bool);
 
-/// A world in which these acts were approved, so many minutes ago; those that ended did so at once.
-fn spent(acts: &[Spent]) -> World {
+/// A world with these approvals, some minutes ago. Those that ended did so at once.
+fn with_approvals(approvals: &[PastApproval]) -> World {
     let mut world = World::by_person();
     world.now = at(0);
     world.policy().spec.budget = crate::api::Budget {
-        in_flight_per_group: 9,
-        in_flight_per_zone: 9,
-        in_flight: 9,
-        per_hour: 99,
-        group_percent: 100,
+        max_in_flight_per_group: 9,
+        max_in_flight_per_zone: 9,
+        max_in_flight: 9,
+        max_per_hour: 99,
+        max_group_percent_per_hour: 100,
     };
-    for (i, (ago, group, zone, ended)) in acts.iter().enumerate() {
+    for (i, (ago, group, zone, ended)) in approvals.iter().enumerate() {
         let approved = at(-ago);
         world.policy().status.reservations.push(Reservation {
             group: (*group).into(),
@@ -30,48 +30,53 @@ fn spent(acts: &[Spent]) -> World {
     world
 }
 
-/// The field that the message blames.
-fn blamed(world: &World) -> Option<String> {
-    let Approval::BlockReason(held) = world.evaluate() else { return None };
-    assert_eq!(held.hold, BlockReason::BudgetSpent, "{}", held.message);
-    held.message.split("spec.budget.").nth(1)?.split('`').next().map(str::to_owned)
+/// The field of the budget that the message names.
+fn limiting_field(world: &World) -> Option<String> {
+    let Approval::Blocked(blocked) = world.evaluate() else { return None };
+    assert_eq!(blocked.reason, BlockReason::BudgetSpent, "{}", blocked.message);
+    blocked.message.split("spec.budget.").nth(1)?.split('`').next().map(str::to_owned)
 }
 
 #[test]
-fn acts_in_flight_are_counted_for_group_zone_and_cluster() {
-    let table: [(&[Spent], Option<&str>); 6] = [
-        (&[(1, "pool", "b", false)], Some("inFlightPerGroup")),
-        (&[(1, "other", "a", false)], Some("inFlightPerZone")),
+fn in_flight_limits_hold_for_group_zone_and_cluster() {
+    let table: [(&[PastApproval], Option<&str>); 6] = [
+        (&[(1, "pool", "b", false)], Some("maxInFlightPerGroup")),
+        (&[(1, "other", "a", false)], Some("maxInFlightPerZone")),
         (&[(1, "other", "b", false)], None),
-        (&[(1, "other", "b", false), (1, "third", "c", false)], Some("inFlight")),
+        (&[(1, "other", "b", false), (1, "third", "c", false)], Some("maxInFlight")),
         (&[(1, "pool", "a", true)], None),
-        (&[(90, "pool", "b", false)], Some("inFlightPerGroup")),
+        (&[(90, "pool", "b", false)], Some("maxInFlightPerGroup")),
     ];
-    for (acts, expected) in table {
-        let mut world = spent(acts);
-        let budget = crate::api::Budget { per_hour: 99, group_percent: 100, ..Default::default() };
+    for (approvals, expected) in table {
+        let mut world = with_approvals(approvals);
+        let budget =
+            crate::api::Budget { max_per_hour: 99, max_group_percent_per_hour: 100, ..Default::default() };
         world.policy().spec.budget = budget;
-        assert_eq!(blamed(&world).as_deref(), expected, "{acts:?}");
+        assert_eq!(limiting_field(&world).as_deref(), expected, "{approvals:?}");
     }
 }
 
 #[test]
-fn the_hour_rolls() {
-    let acts = [(59, "b", "b", true), (30, "c", "c", true), (1, "d", "d", true)];
-    let mut world = spent(&acts);
-    world.policy().spec.budget.per_hour = 3;
-    assert_eq!(blamed(&world).as_deref(), Some("perHour"));
-    assert_eq!(world.held().again_in, Some(Duration::from_mins(1)), "when the oldest is an hour old");
+fn the_hourly_limit_is_a_sliding_window() {
+    let approvals = [(59, "b", "b", true), (30, "c", "c", true), (1, "d", "d", true)];
+    let mut world = with_approvals(&approvals);
+    world.policy().spec.budget.max_per_hour = 3;
+    assert_eq!(limiting_field(&world).as_deref(), Some("maxPerHour"));
+    assert_eq!(world.blocked().requeue_after, Some(Duration::from_mins(1)), "when the oldest is an hour old");
     world.now = at(1) - SignedDuration::from_nanos(1);
-    assert_eq!(blamed(&world).as_deref(), Some("perHour"));
+    assert_eq!(limiting_field(&world).as_deref(), Some("maxPerHour"));
     world.now = at(1);
-    assert_eq!(world.hold(), None);
+    assert_eq!(world.block_reason(), None);
     world.policy().status.reservations[0].at = at(30);
-    assert_eq!(blamed(&world).as_deref(), Some("perHour"), "a clock that went back does not free anything");
+    assert_eq!(
+        limiting_field(&world).as_deref(),
+        Some("maxPerHour"),
+        "a clock that went back does not free anything"
+    );
 }
 
 #[test]
-fn a_group_loses_no_more_than_its_share_of_an_hour() {
+fn a_group_loses_at_most_its_percentage_in_an_hour() {
     for (size, percent, allowed) in [
         (1, 10, 1),
         (9, 10, 1),
@@ -84,48 +89,48 @@ fn a_group_loses_no_more_than_its_share_of_an_hour() {
         (10, 100, 10),
     ] {
         let lost = |count: usize| {
-            let mut world = spent(&vec![(5, "pool", "b", true); count]);
-            world.policy().spec.budget.group_percent = percent;
+            let mut world = with_approvals(&vec![(5, "pool", "b", true); count]);
+            world.policy().spec.budget.max_group_percent_per_hour = percent;
             world.target().unschedulable = true;
             world.group_stats = group(size, 0);
-            blamed(&world)
+            limiting_field(&world)
         };
         if allowed > 0 {
             assert_eq!(lost(allowed - 1), None, "{size} nodes, {percent} %");
         }
-        assert_eq!(lost(allowed).as_deref(), Some("groupPercent"), "{size} nodes, {percent} %");
+        assert_eq!(lost(allowed).as_deref(), Some("maxGroupPercentPerHour"), "{size} nodes, {percent} %");
     }
-    let mut others = spent(&[(5, "other", "b", true)]);
-    others.policy().spec.budget.group_percent = 10;
+    let mut others = with_approvals(&[(5, "other", "b", true)]);
+    others.policy().spec.budget.max_group_percent_per_hour = 10;
     others.group_stats = group(9, 9);
-    assert_eq!(others.hold(), None, "those of other groups do not count");
+    assert_eq!(others.block_reason(), None, "those of other groups do not count");
 }
 
 #[test]
-fn a_group_keeps_an_open_node() {
+fn a_group_keeps_a_schedulable_node() {
     let open = |count, change: Change| {
         let mut world = World::by_person();
         world.group_stats = group(20, count);
         change(&mut world);
-        world.hold()
+        world.block_reason()
     };
     assert_eq!((open(2, |_| ()), open(1, |_| ())), (None, Some(BlockReason::LastOpenNode)));
     assert_eq!(open(0, |world| world.target().unschedulable = true), None, "a cordoned one is not open");
     assert_eq!(
-        World::with(|world| world.group_stats = group(20, 0)).hold(),
+        World::with(|world| world.group_stats = group(20, 0)).block_reason(),
         None,
-        "one that is held is not open"
+        "one that is blocked is not open"
     );
     let other_goes: Change = |world| {
-        world.policy().spec.budget.in_flight_per_group = 9;
+        world.policy().spec.budget.max_in_flight_per_group = 9;
         let going = Reservation { group: "pool".into(), ..reservation("x", at(0)) };
         world.policy().status.reservations = vec![going];
-        world.policy().spec.budget.group_percent = 100;
+        world.policy().spec.budget.max_group_percent_per_hour = 100;
     };
     assert_eq!((open(2, other_goes), open(3, other_goes)), (Some(BlockReason::LastOpenNode), None));
 }
 
-/// As the operator writes what it decides.
+/// Writes the conditions as the operator does.
 fn write(request: &mut Remediation, findings: Vec<Finding>, now: Timestamp) {
     request.status = request.status_with(findings, now);
 }
@@ -142,49 +147,56 @@ fn given_up() -> Vec<Finding> {
 }
 
 #[test]
-fn requests_remember_what_a_wiped_status_forgot() {
+fn a_lost_status_is_rebuilt_from_the_remediations() {
     let mut other = request("x", vec![cause(CauseSource::Person, at(0))]);
     write(&mut other, going_on(), at(0));
     let mut world = World::by_person();
     world.others = vec![other];
-    assert!(blamed(&world).is_some_and(|field| field == "inFlightPerGroup"), "of which group, nobody knows");
-    let restored = policy::housekept(world.policy.as_ref().expect("one"), &world.others).reservations;
+    assert!(
+        limiting_field(&world).is_some_and(|field| field == "maxInFlightPerGroup"),
+        "its group is unknown"
+    );
+    let restored = policy::status_of(world.policy.as_ref().expect("one"), &world.others).reservations;
     assert_eq!((&*restored[0].remediation, restored[0].at, restored[0].ended), ("x", at(0), None));
     write(&mut world.others[0], given_up(), at(1));
-    assert_eq!(world.hold(), None, "it came to an end");
-    world.policy().spec.budget.per_hour = 1;
-    assert_eq!(blamed(&world).as_deref(), Some("perHour"), "and was approved all the same");
+    assert_eq!(world.block_reason(), None, "it came to an end");
+    world.policy().spec.budget.max_per_hour = 1;
+    assert_eq!(limiting_field(&world).as_deref(), Some("maxPerHour"), "and was approved all the same");
     world.now = at(10);
     world.request.spec.causes = vec![cause(CauseSource::Person, at(9))];
-    assert_eq!(blamed(&world).as_deref(), Some("perHour"));
+    assert_eq!(limiting_field(&world).as_deref(), Some("maxPerHour"));
     world.now = at(60);
     world.request.spec.causes = vec![cause(CauseSource::Person, at(59))];
-    assert_eq!(world.hold(), None);
+    assert_eq!(world.block_reason(), None);
 }
 
 #[test]
-fn what_is_in_flight_by_its_own_word_is_not_approved_twice() {
+fn a_remediation_in_flight_is_not_approved_twice() {
     let mut world = World::by_person();
     world.policy().spec.budget = crate::api::Budget {
-        in_flight_per_group: 9,
-        in_flight_per_zone: 9,
-        in_flight: 9,
-        per_hour: 99,
-        group_percent: 100,
+        max_in_flight_per_group: 9,
+        max_in_flight_per_zone: 9,
+        max_in_flight: 9,
+        max_per_hour: 99,
+        max_group_percent_per_hour: 100,
     };
     write(&mut world.request, going_on(), at(0));
-    let held = world.held();
-    assert!(held.hold == BlockReason::BudgetSpent && held.message.contains("already"), "{}", held.message);
+    let blocked = world.blocked();
+    assert!(
+        blocked.reason == BlockReason::BudgetSpent && blocked.message.contains("already"),
+        "{}",
+        blocked.message
+    );
 }
 
 #[derive(Clone, Debug)]
 enum Event {
-    /// Somebody asks for this node, and it is considered.
+    /// The replacement of this node is requested and evaluated.
     Ask(u8),
     Succeed(u8),
     GiveUp(u8),
     Minutes(i64),
-    Housekeep,
+    ReconcileStatus,
     LoseStatus,
 }
 
@@ -194,7 +206,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         2 => (0..12_u8).prop_map(Event::Succeed),
         2 => (0..12_u8).prop_map(Event::GiveUp),
         3 => (0..40_i64).prop_map(Event::Minutes),
-        2 => Just(Event::Housekeep),
+        2 => Just(Event::ReconcileStatus),
         1 => Just(Event::LoseStatus),
     ];
     prop::collection::vec(one, 1..80)
@@ -205,7 +217,7 @@ struct Cluster {
     policy: Policy,
     requests: Vec<Remediation>,
     /// Which node, when, and until when.
-    acts: Vec<(usize, Timestamp, Option<Timestamp>)>,
+    approvals: Vec<(usize, Timestamp, Option<Timestamp>)>,
     now: Timestamp,
 }
 
@@ -215,11 +227,11 @@ impl Cluster {
     }
 
     fn in_flight(&self) -> impl Iterator<Item = usize> {
-        self.acts.iter().filter(|(.., ended)| ended.is_none()).map(|(node, ..)| *node)
+        self.approvals.iter().filter(|(.., ended)| ended.is_none()).map(|(node, ..)| *node)
     }
 
     fn group_stats() -> GroupStats {
-        let facts = || GroupCounts { size: 100, open: 100, judged: vec![] };
+        let facts = || GroupCounts { size: 100, schedulable: 100, verdicts: vec![] };
         let groups = [("pool-0".to_owned(), facts()), ("pool-1".to_owned(), facts())].into();
         GroupStats { groups, verdicts: VerdictCounts::default() }
     }
@@ -240,21 +252,23 @@ impl Cluster {
         world.others = self.requests.iter().filter(|one| one.name != name).cloned().collect();
         (world.group_stats, world.now) = (Self::group_stats(), self.now);
         match world.evaluate() {
-            Approval::Approve(status) => {
+            Approval::Approved(status) => {
                 self.policy.status = *status;
                 write(&mut self.requests[node], going_on(), self.now);
-                self.acts.push((node, self.now, None));
+                self.approvals.push((node, self.now, None));
             }
-            Approval::BlockReason(held) | Approval::Compare(held) => {
-                write(&mut self.requests[node], held.findings(), self.now);
+            Approval::Blocked(blocked) => {
+                write(&mut self.requests[node], blocked.findings(), self.now);
             }
         }
     }
 
     fn end(&mut self, node: usize, findings: Vec<Finding>) {
         let now = self.now;
-        if let Some(act) = self.acts.iter_mut().find(|(one, _, ended)| *one == node && ended.is_none()) {
-            act.2 = Some(now);
+        if let Some(approval) =
+            self.approvals.iter_mut().find(|(one, _, ended)| *one == node && ended.is_none())
+        {
+            approval.2 = Some(now);
             write(&mut self.requests[node], findings, now);
         }
     }
@@ -271,16 +285,16 @@ impl Cluster {
             }
             Event::GiveUp(node) => self.end(usize::from(*node), given_up()),
             Event::Minutes(minutes) => self.now += SignedDuration::from_mins(*minutes),
-            Event::Housekeep => {
-                self.policy.status = policy::housekept_at(&self.policy, &self.requests, self.now);
+            Event::ReconcileStatus => {
+                self.policy.status = policy::status_at(&self.policy, &self.requests, self.now);
             }
             Event::LoseStatus => self.policy.status = RemediationPolicyStatus::default(),
         }
-        // No act takes longer: whoever does it gives it up.
+        // A remediation that takes longer fails.
         let late = |(_, began, ended): &&(usize, Timestamp, Option<Timestamp>)| {
-            ended.is_none() && self.now.duration_since(*began) >= LONGEST_ACT
+            ended.is_none() && self.now.duration_since(*began) >= MAX_DURATION
         };
-        let late: Vec<usize> = self.acts.iter().filter(late).map(|(node, ..)| *node).collect();
+        let late: Vec<usize> = self.approvals.iter().filter(late).map(|(node, ..)| *node).collect();
         for node in late {
             self.end(node, given_up());
         }
@@ -291,13 +305,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn no_sequence_of_events_overspends(events in events(), per_hour in 1..5_i32, in_flight in 1..4_i32) {
+    fn no_sequence_of_events_exceeds_the_budget(events in events(), per_hour in 1..5_i32, in_flight in 1..4_i32) {
         let mut policy = policy();
         policy.spec.budget = crate::api::Budget {
-            in_flight_per_group: 2, in_flight_per_zone: 1, in_flight, per_hour, group_percent: 100,
+            max_in_flight_per_group: 2, max_in_flight_per_zone: 1, max_in_flight: in_flight, max_per_hour: per_hour, max_group_percent_per_hour: 100,
         };
         let requests = (0..12).map(|node| request(&format!("n{node:02}"), vec![])).collect();
-        let mut cluster = Cluster { policy, requests, acts: vec![], now: at(0) };
+        let mut cluster = Cluster { policy, requests, approvals: vec![], now: at(0) };
         for event in &events {
             cluster.apply(event);
             let going: Vec<(String, String)> = cluster.in_flight().map(Cluster::place).collect();
@@ -306,14 +320,14 @@ proptest! {
                 prop_assert!(going.iter().filter(|(other, _)| other == group).count() <= 2);
                 prop_assert!(going.iter().filter(|(_, other)| other == zone).count() <= 1);
             }
-            for (_, began, _) in &cluster.acts {
-                let within = |other: &Timestamp| (SignedDuration::ZERO..HOUR).contains(&other.duration_since(*began));
+            for (_, began, _) in &cluster.approvals {
+                let within = |other: &Timestamp| (SignedDuration::ZERO..BUDGET_WINDOW).contains(&other.duration_since(*began));
                 // A node that was approved, given up and approved again while the status was lost counts once.
                 let mut nodes: Vec<usize> =
-                    cluster.acts.iter().filter(|(_, other, _)| within(other)).map(|(node, ..)| *node).collect();
+                    cluster.approvals.iter().filter(|(_, other, _)| within(other)).map(|(node, ..)| *node).collect();
                 nodes.sort_unstable();
                 nodes.dedup();
-                prop_assert!(nodes.len() <= usize::try_from(per_hour).expect("few"), "{:?}", cluster.acts);
+                prop_assert!(nodes.len() <= usize::try_from(per_hour).expect("few"), "{:?}", cluster.approvals);
             }
         }
     }

@@ -4,13 +4,13 @@ use super::*;
 use crate::gate::GateView;
 use crate::node::{Labels, NodeView, Taint};
 use crate::record::InconclusiveReason;
-use crate::remediate::control::{SHARED, STALE, candidates, spent};
+use crate::remediate::control::{RUN_EXPIRES_AFTER, RUN_INTERVAL, eligible_nodes, expired_controls};
 use crate::worker::WorkerView;
 
 use Outcome::{Failed, Inconclusive, Passed, Skipped};
 
 fn judged(age: u64, controls: Vec<Progress>) -> Comparison {
-    compared(age, controls).judge(2, &[check("dns", "kubernetes.")])
+    compared(age, controls).compare(2, &[check("dns", "kubernetes.")])
 }
 
 fn silent() -> Progress {
@@ -18,135 +18,143 @@ fn silent() -> Progress {
 }
 
 #[test]
-fn a_node_is_blamed_only_if_all_controls_pass_what_it_fails() {
-    assert_eq!(judged(10, vec![dns(Passed), dns(Passed)]), Comparison::NodeIsWorse);
+fn a_node_is_replaced_only_if_the_controls_pass() {
+    assert_eq!(judged(10, vec![dns(Passed), dns(Passed)]), Comparison::ControlsPassed);
     let one = judged(10, vec![dns(Passed), dns(Failed)]);
     assert_eq!(
         one,
-        Comparison::Shared("dns kubernetes. on control-1: Timeout".into()),
+        Comparison::ControlsFailed("dns kubernetes. on control-1: Timeout".into()),
         "one of two is enough"
     );
     let early = judged(10, vec![dns(Failed), Progress::Running]);
-    assert!(matches!(early, Comparison::Shared(_)), "nobody waits for the other: {early:?}");
+    assert!(matches!(early, Comparison::ControlsFailed(_)), "without waiting for the other: {early:?}");
     assert_eq!(judged(10, vec![dns(Passed), Progress::Running]), Comparison::Running);
     let other = report(&[("dns", "kubernetes.", Passed), ("tcp", "x:1", Failed)]);
     assert_eq!(
         judged(10, vec![dns(Passed), other]),
-        Comparison::NodeIsWorse,
+        Comparison::ControlsPassed,
         "a control fails something else"
     );
     let other = report(&[("dns", "elsewhere.", Failed), ("dns", "kubernetes.", Passed)]);
-    assert_eq!(judged(10, vec![dns(Passed), other]), Comparison::NodeIsWorse, "or of another target");
+    assert_eq!(judged(10, vec![dns(Passed), other]), Comparison::ControlsPassed, "or of another target");
 }
 
 #[test]
-fn controls_that_cannot_tell_blame_nobody() {
-    assert_eq!(judged(10, vec![dns(Passed), silent()]), Comparison::TooFew(1));
-    assert_eq!(judged(10, vec![silent(), silent()]), Comparison::TooFew(0));
+fn inconclusive_controls_do_not_count() {
+    assert_eq!(judged(10, vec![dns(Passed), silent()]), Comparison::TooFewControls(1));
+    assert_eq!(judged(10, vec![silent(), silent()]), Comparison::TooFewControls(0));
     for outcome in [Inconclusive, Skipped] {
-        assert_eq!(judged(10, vec![dns(Passed), dns(outcome)]), Comparison::TooFew(1), "{outcome}");
+        assert_eq!(judged(10, vec![dns(Passed), dns(outcome)]), Comparison::TooFewControls(1), "{outcome}");
     }
     let without = report(&[("dns", "other.", Inconclusive)]);
-    assert_eq!(judged(10, vec![dns(Passed), without]), Comparison::TooFew(1));
+    assert_eq!(judged(10, vec![dns(Passed), without]), Comparison::TooFewControls(1));
 }
 
 #[test]
-fn a_report_that_was_cut_is_believed_by_its_verdict_and_by_what_is_left() {
+fn a_truncated_report_counts_by_its_verdict() {
     let cut = |outcome| {
         let Progress::Reported(mut report) = report(&[("api", "x", outcome)]) else { panic!("a report") };
         report.left_out = 40;
         Progress::Reported(report)
     };
-    assert_eq!(judged(10, vec![dns(Passed), cut(Passed)]), Comparison::NodeIsWorse);
-    assert_eq!(judged(10, vec![dns(Passed), cut(Failed)]), Comparison::TooFew(1));
+    assert_eq!(judged(10, vec![dns(Passed), cut(Passed)]), Comparison::ControlsPassed);
+    assert_eq!(judged(10, vec![dns(Passed), cut(Failed)]), Comparison::TooFewControls(1));
     let long = "x".repeat(300);
     let remembered = check("http", &"x".repeat(128));
     let run = |outcome| {
         compared(10, vec![report(&[("http", &long, outcome)]), report(&[("http", &long, outcome)])])
     };
     assert!(
-        matches!(run(Failed).judge(2, std::slice::from_ref(&remembered)), Comparison::Shared(_)),
+        matches!(run(Failed).compare(2, std::slice::from_ref(&remembered)), Comparison::ControlsFailed(_)),
         "long targets are cut"
     );
-    assert_eq!(run(Passed).judge(2, &[remembered]), Comparison::NodeIsWorse);
+    assert_eq!(run(Passed).compare(2, &[remembered]), Comparison::ControlsPassed);
 }
 
 #[test]
-fn a_run_serves_all_for_a_minute_and_says_nothing_when_it_is_old() {
+fn a_run_is_shared_for_a_minute_and_then_expires() {
     let both = || vec![dns(Passed), dns(Passed)];
-    assert_eq!((judged(119, both()), judged(120, both())), (Comparison::NodeIsWorse, Comparison::Due));
+    assert_eq!((judged(119, both()), judged(120, both())), (Comparison::ControlsPassed, Comparison::Due));
     let few = || vec![dns(Passed), silent()];
-    assert_eq!((judged(59, few()), judged(60, few())), (Comparison::TooFew(1), Comparison::Due));
-    let none =
-        |candidates| Compared { candidates, ..Compared::default() }.judge(2, &[check("dns", "kubernetes.")]);
-    assert_eq!((none(2), none(1)), (Comparison::Due, Comparison::TooFew(1)));
+    assert_eq!((judged(59, few()), judged(60, few())), (Comparison::TooFewControls(1), Comparison::Due));
+    let none = |eligible| {
+        ControlGroupResult { eligible, ..ControlGroupResult::default() }
+            .compare(2, &[check("dns", "kubernetes.")])
+    };
+    assert_eq!((none(2), none(1)), (Comparison::Due, Comparison::TooFewControls(1)));
     assert_eq!(
-        Compared::default().judge(0, &[check("dns", "")]),
-        Comparison::NodeIsWorse,
+        ControlGroupResult::default().compare(0, &[check("dns", "")]),
+        Comparison::ControlsPassed,
         "nothing is compared"
     );
 }
 
 #[test]
-fn without_a_verified_node_in_the_zone_nobody_is_blamed() {
-    let mut world = World::with(|world| world.compared = Compared { candidates: 1, ..Compared::default() });
-    let held = world.held();
-    assert_eq!((held.hold, held.again_in), (BlockReason::SharedDependencyDown, Some(SHARED)));
-    assert!(
-        held.message.contains("1 verified nodes of zone a")
-            && held.message.contains("`spec.controlGroup.size`")
+fn too_few_controls_block_the_remediation() {
+    let mut world = World::with(|world| {
+        world.compared = ControlGroupResult { eligible: 1, ..ControlGroupResult::default() }
+    });
+    let blocked = world.blocked();
+    assert_eq!(
+        (blocked.reason, blocked.requeue_after),
+        (BlockReason::SharedDependencyDown, Some(RUN_INTERVAL))
     );
-    world.compared.candidates = 2;
-    assert!(matches!(world.evaluate(), Approval::Compare(held) if held.hold == BlockReason::Comparing));
-    world.compared = compared(10, vec![dns(Passed), dns(Failed)]);
-    let held = world.held();
     assert!(
-        held.hold == BlockReason::SharedDependencyDown && held.message.contains("control-1"),
+        blocked.message.contains("1 verified nodes of zone a")
+            && blocked.message.contains("`spec.controlGroup.size`")
+    );
+    world.compared.eligible = 2;
+    assert_eq!(world.block_reason(), Some(BlockReason::Comparing));
+    world.compared = compared(10, vec![dns(Passed), dns(Failed)]);
+    let blocked = world.blocked();
+    assert!(
+        blocked.reason == BlockReason::SharedDependencyDown && blocked.message.contains("control-1"),
         "{}",
-        held.message
+        blocked.message
     );
     world.policy().spec.control_group.size = 0;
-    assert_eq!(world.hold(), None);
+    assert_eq!(world.block_reason(), None);
 }
 
 #[test]
-fn what_is_down_holds_those_that_fail_it_there_and_recyclers() {
-    let held = |down: SharedOutage| World::with(|world| world.policy().status.down = vec![down]).hold();
-    assert_eq!(held(down("a", "dns", "kubernetes.")), Some(BlockReason::SharedDependencyDown));
-    assert_eq!(held(down("a", "dns", "")), Some(BlockReason::SharedDependencyDown));
-    assert_eq!(held(down("b", "dns", "kubernetes.")), None, "in another zone");
-    assert_eq!(held(down("a", "dns", "other.")), None);
-    assert_eq!(held(down("a", "tcp", "kubernetes.")), None);
+fn an_outage_blocks_its_zone_and_check_and_recyclers() {
+    let blocked =
+        |down: SharedOutage| World::with(|world| world.policy().status.down = vec![down]).block_reason();
+    assert_eq!(blocked(down("a", "dns", "kubernetes.")), Some(BlockReason::SharedDependencyDown));
+    assert_eq!(blocked(down("a", "dns", "")), Some(BlockReason::SharedDependencyDown));
+    assert_eq!(blocked(down("b", "dns", "kubernetes.")), None, "in another zone");
+    assert_eq!(blocked(down("a", "dns", "other.")), None);
+    assert_eq!(blocked(down("a", "tcp", "kubernetes.")), None);
     let mut recycled = World::by_person();
     recycled.policy().status.down = vec![down("a", "tcp", "x:1")];
-    assert_eq!(recycled.hold(), None, "a person knows");
+    assert_eq!(recycled.block_reason(), None, "a person knows");
     recycled.request.spec.causes = vec![cause(CauseSource::Recycler, at(0))];
-    assert_eq!(recycled.hold(), Some(BlockReason::SharedDependencyDown));
+    assert_eq!(recycled.block_reason(), Some(BlockReason::SharedDependencyDown));
 }
 
-/// The gate takes its verdict back as soon as it knows of the outage. Whoever is first, people read why.
+/// The gate withdraws its verdict as soon as it knows of the outage.
 #[test]
-fn what_an_outage_takes_back_is_held_for_the_outage() {
+fn a_withdrawn_verdict_is_explained_by_the_outage() {
     let mut world = World::with(|world| {
         let record = world.target().record.as_mut().expect("there is one");
         (record.verdict, record.cause) =
             (Some(Verdict::Inconclusive), Some(InconclusiveReason::SharedDependency));
     });
-    assert_eq!(world.hold(), Some(BlockReason::EvidenceExpired), "it is over");
+    assert_eq!(world.block_reason(), Some(BlockReason::EvidenceExpired), "it is over");
     world.policy().status.down = vec![down("a", "dns", "kubernetes.")];
-    let held = world.held();
-    assert_eq!(held.hold, BlockReason::SharedDependencyDown);
-    assert!(held.message.contains("It is not the node"), "{}", held.message);
+    let blocked = world.blocked();
+    assert_eq!(blocked.reason, BlockReason::SharedDependencyDown);
+    assert!(blocked.message.contains("fix this shared dependency"), "{}", blocked.message);
     world.target().record.as_mut().expect("there is one").cause = None;
-    assert_eq!(world.hold(), Some(BlockReason::EvidenceExpired));
+    assert_eq!(world.block_reason(), Some(BlockReason::EvidenceExpired));
 }
 
-fn kept(policy: &Policy, compared: &Compared, now: Timestamp) -> RemediationPolicyStatus {
+fn kept(policy: &Policy, compared: &ControlGroupResult, now: Timestamp) -> RemediationPolicyStatus {
     policy::keep(policy, &[], &[("default".into(), "a".into(), compared.clone())], true, now)
 }
 
 #[test]
-fn i06_what_recovers_is_quiet_for_a_while_and_no_storm_follows() {
+fn i06_remediation_waits_after_a_recovery() {
     let mut policy = policy();
     policy.status = kept(&policy, &compared(5, vec![dns(Failed), Progress::Running]), at(0));
     let [only] = &policy.status.down[..] else { panic!("{:?}", policy.status) };
@@ -174,32 +182,28 @@ fn i06_what_recovers_is_quiet_for_a_while_and_no_storm_follows() {
         world.now = at(minute);
         world.request.spec.causes[0].observed_at = Some(at(minute));
         world.target().record = Some(failed_record("n1", at(minute)));
-        assert_eq!(world.hold(), expected, "minute {minute}");
+        assert_eq!(world.block_reason(), expected, "minute {minute}");
     }
     assert_eq!(kept(&policy, &back, at(12)).cooldown_until, None);
 }
 
 #[test]
-fn what_a_node_has_nothing_to_try_of_does_not_stay_down_for_that() {
+fn a_skipped_check_does_not_prolong_an_outage() {
     let mut policy = policy();
     policy.status = kept(&policy, &compared(5, vec![dns(Failed), dns(Skipped)]), at(0));
     let matches_outage = |controls| !kept(&policy, &compared(5, controls), at(1)).down.is_empty();
     assert!(!matches_outage(vec![dns(Passed), dns(Skipped)]));
-    assert!(matches_outage(vec![dns(Skipped), dns(Skipped)]), "nobody tried it");
+    assert!(matches_outage(vec![dns(Skipped), dns(Skipped)]), "no control tried it");
     assert!(matches_outage(vec![dns(Passed), dns(Inconclusive)]));
     assert!(matches_outage(vec![dns(Passed)]), "too few");
 }
 
 #[test]
-fn what_nobody_would_find_out_about_is_not_down_for_ever() {
+fn an_outage_without_a_control_group_is_dropped() {
     let mut policy = policy();
     policy.status.down = vec![down("a", "dns", "kubernetes."), down("b", "dns", "kubernetes.")];
     let running = compared(5, vec![Progress::Running]);
-    assert_eq!(
-        kept(&policy, &running, at(0)).down,
-        [down("a", "dns", "kubernetes.")],
-        "nobody looks at zone b"
-    );
+    assert_eq!(kept(&policy, &running, at(0)).down, [down("a", "dns", "kubernetes.")], "no run in zone b");
     policy.spec.control_group.size = 0;
     assert_eq!(kept(&policy, &running, at(0)).down, []);
     let names: Vec<String> = (0..99).map(|i| format!("x{i}:1")).collect();
@@ -213,11 +217,11 @@ fn what_nobody_would_find_out_about_is_not_down_for_ever() {
 }
 
 #[test]
-fn where_there_is_nothing_to_compare_with_the_policy_says_so() {
-    let mut held = request("x", vec![cause(CauseSource::Gate, at(0))]);
-    let too_few = World::with(|world| world.compared = Compared::default()).held();
-    held.status = held.status_with(too_few.findings(), at(0));
-    let said = policy::housekept(&policy(), &[held]).conditions;
+fn the_policy_reports_a_lack_of_controls() {
+    let mut blocked = request("x", vec![cause(CauseSource::Gate, at(0))]);
+    let too_few = World::with(|world| world.compared = ControlGroupResult::default()).blocked();
+    blocked.status = blocked.status_with(too_few.findings(), at(0));
+    let said = policy::status_of(&policy(), &[blocked]).conditions;
     let shared = said.iter().find(|one| one.type_ == "SharedDependencyDown").expect("it is there");
     assert_eq!((&*shared.status, &*shared.reason), ("True", "NothingToCompareWith"));
     assert!(shared.message.contains("1 nodes wait"), "{}", shared.message);
@@ -252,11 +256,11 @@ fn verified(name: &str) -> NodeView {
 }
 
 #[test]
-fn controls_are_verified_nodes_of_the_zone_that_work() {
+fn controls_are_verified_schedulable_nodes_of_the_zone() {
     let fits = |change: fn(&mut NodeView)| {
         let mut node = verified("n");
         change(&mut node);
-        candidates([&node], &gate(), "a", 1).len() == 1
+        eligible_nodes([&node], &gate(), "a", 1).len() == 1
     };
     assert!(fits(|_| ()));
     assert!(!fits(|node| node.ready = false));
@@ -269,9 +273,9 @@ fn controls_are_verified_nodes_of_the_zone_that_work() {
     }));
     assert!(!fits(|node| node.record = Some(failed_record("uid-n", at(0)).into())));
     let of_other = GateView { uid: "gate-2".into(), ..gate() };
-    assert_eq!(candidates([&verified("n")], &of_other, "a", 1).len(), 0);
+    assert_eq!(eligible_nodes([&verified("n")], &of_other, "a", 1).len(), 0);
     let nodes: Vec<NodeView> = (0..20).map(|i| verified(&format!("n{i}"))).collect();
-    let first = |number| candidates(&nodes, &gate(), "a", number)[0].name.clone();
+    let first = |number| eligible_nodes(&nodes, &gate(), "a", number)[0].name.clone();
     assert!((1..20).any(|number| first(number) != first(0)), "others each time");
     assert_eq!(first(7), first(7));
 }
@@ -305,7 +309,8 @@ fn the_last_run_of_a_gate_in_a_zone_counts() {
         control("v", 4, 2, 95),
     ];
     let run_at = |elapsed, minute| {
-        Compared::new(&gate(), &all, |node| node != "far", 5, Duration::from_secs(elapsed), minute).run
+        ControlGroupResult::new(&gate(), &all, |node| node != "far", 5, Duration::from_secs(elapsed), minute)
+            .run
     };
     let run = |elapsed| run_at(elapsed, 3);
     let last = run(100).expect("a run");
@@ -322,7 +327,7 @@ fn the_last_run_of_a_gate_in_a_zone_counts() {
 }
 
 #[test]
-fn names_of_controls_fit_a_label_for_centuries() {
+fn names_of_control_pods_are_valid_labels() {
     let uid = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0";
     let minute: Timestamp = "2400-01-01T00:00:00Z".parse().expect("a time");
     let number = u32::try_from(minute.as_second() / 60).expect("a number");
@@ -333,33 +338,40 @@ fn names_of_controls_fit_a_label_for_centuries() {
 
 /// The run was over before the node failed: DNS may have gone down in between, for all.
 #[test]
-fn what_was_seen_before_the_node_failed_says_nothing_about_it() {
-    let before =
-        Compared { since_failure: Duration::from_secs(9), ..compared(10, vec![dns(Passed), dns(Passed)]) };
-    assert_eq!(before.judge(2, &[check("dns", "kubernetes.")]), Comparison::Running);
-    let due =
-        Compared { since_failure: Duration::from_secs(9), ..compared(60, vec![dns(Passed), dns(Passed)]) };
-    assert_eq!(due.judge(2, &[check("dns", "kubernetes.")]), Comparison::Due);
-    let after =
-        Compared { since_failure: Duration::from_secs(10), ..compared(10, vec![dns(Passed), dns(Passed)]) };
-    assert_eq!(after.judge(2, &[check("dns", "kubernetes.")]), Comparison::NodeIsWorse);
+fn a_run_before_the_failure_does_not_count() {
+    let before = ControlGroupResult {
+        since_failure: Duration::from_secs(9),
+        ..compared(10, vec![dns(Passed), dns(Passed)])
+    };
+    assert_eq!(before.compare(2, &[check("dns", "kubernetes.")]), Comparison::Running);
+    let due = ControlGroupResult {
+        since_failure: Duration::from_secs(9),
+        ..compared(60, vec![dns(Passed), dns(Passed)])
+    };
+    assert_eq!(due.compare(2, &[check("dns", "kubernetes.")]), Comparison::Due);
+    let after = ControlGroupResult {
+        since_failure: Duration::from_secs(10),
+        ..compared(10, vec![dns(Passed), dns(Passed)])
+    };
+    assert_eq!(after.compare(2, &[check("dns", "kubernetes.")]), Comparison::ControlsPassed);
 }
 
 #[test]
-fn another_run_begins_a_minute_after_the_last_and_never_beside_it() {
-    assert!(Compared::default().is_due(), "there was none");
+fn runs_do_not_overlap_and_start_once_a_minute() {
+    assert!(ControlGroupResult::default().is_due(), "there was none");
     let due = |age, controls| compared(age, controls).is_due();
     assert_eq!((due(59, vec![dns(Failed), silent()]), due(60, vec![dns(Failed), silent()])), (false, true));
     assert!(!due(60, vec![dns(Passed), Progress::Running]), "it is not over");
 }
 
 #[test]
-fn controls_go_when_others_follow_in_their_place_or_they_are_stale() {
+fn control_workers_expire_with_age_or_a_newer_run() {
     let ended = |node: &str, number| WorkerView { progress: dns(Passed), ..control(node, number, 1, 10) };
     let gone = |all: &[WorkerView], elapsed| {
         let zone_of = |node: &str| Some(node[..1].to_owned());
-        let spent = spent(&all.iter().collect::<Vec<_>>(), zone_of, Duration::from_secs(elapsed));
-        spent.into_iter().map(|one| one.node_name.clone()).collect::<Vec<_>>()
+        let expired =
+            expired_controls(&all.iter().collect::<Vec<_>>(), zone_of, Duration::from_secs(elapsed));
+        expired.into_iter().map(|one| one.node_name.clone()).collect::<Vec<_>>()
     };
     let all = [ended("a1", 1), ended("a2", 2), ended("b1", 1), control("a3", 1, 1, 10)];
     assert_eq!(gone(&all, 20), ["a1"], "the last of a zone stays, and so does what still looks");
@@ -368,7 +380,7 @@ fn controls_go_when_others_follow_in_their_place_or_they_are_stale() {
         one
     };
     assert!(gone(&[ended("a1", 1), other_gate(ended("a2", 2))], 20).is_empty());
-    let stale = 10 + STALE.as_secs();
+    let stale = 10 + RUN_EXPIRES_AFTER.as_secs();
     assert_eq!((gone(&all[3..], stale - 1).len(), gone(&all[3..], stale)), (0, vec!["a3".to_owned()]));
     let terminating = WorkerView { deleting: true, ..control("a3", 1, 1, 10) };
     assert!(gone(&[terminating], stale).is_empty(), "once is enough");

@@ -1,49 +1,53 @@
-//! Whether what was seen may still be acted on.
+//! Evidence.
 
 use super::*;
 
 #[test]
-fn what_was_seen_is_fresh_for_its_time_and_no_longer() {
-    let held = |world: &mut World, seconds: i64| {
+fn evidence_expires_after_its_ttl() {
+    let blocked = |world: &mut World, seconds: i64| {
         world.now = at(0) + SignedDuration::from_secs(seconds);
-        world.hold()
+        world.block_reason()
     };
     for world in [&mut World::new(), &mut World::by_person()] {
         assert_eq!(
-            (held(world, 0), held(world, 600), held(world, 601)),
+            (blocked(world, 0), blocked(world, 600), blocked(world, 601)),
             (None, None, Some(BlockReason::EvidenceExpired))
         );
         world.policy().spec.evidence_seconds = 60;
-        assert_eq!((held(world, 60), held(world, 61)), (None, Some(BlockReason::EvidenceExpired)));
+        assert_eq!((blocked(world, 60), blocked(world, 61)), (None, Some(BlockReason::EvidenceExpired)));
     }
 }
 
 #[test]
-fn a_clock_that_is_ahead_does_not_make_it_fresh_for_ever() {
+fn evidence_from_the_future_is_refused() {
     let mut world = World::by_person();
     world.request.spec.causes = vec![cause(CauseSource::Person, at(60))];
     world.now = at(59);
-    assert_eq!(world.hold(), None, "a minute is forgiven");
+    assert_eq!(world.block_reason(), None, "a minute is forgiven");
     world.now = at(59) - SignedDuration::from_secs(1);
-    let held = world.held();
-    assert_eq!(held.hold, BlockReason::EvidenceExpired);
-    assert!(held.message.contains("person ada") && held.message.contains("`observedAt`"), "{}", held.message);
+    let blocked = world.blocked();
+    assert_eq!(blocked.reason, BlockReason::EvidenceExpired);
+    assert!(
+        blocked.message.contains("person ada") && blocked.message.contains("`observedAt`"),
+        "{}",
+        blocked.message
+    );
 }
 
 #[test]
-fn a_person_who_does_not_say_when_asked_when_the_object_was_made() {
+fn without_observed_at_the_creation_time_counts() {
     let mut world = World::by_person();
     world.request.spec.causes[0].observed_at = None;
     world.request.created = at(0);
-    assert_eq!(world.hold(), None);
+    assert_eq!(world.block_reason(), None);
     world.now = at(11);
-    assert_eq!(world.hold(), Some(BlockReason::EvidenceExpired));
+    assert_eq!(world.block_reason(), Some(BlockReason::EvidenceExpired));
 }
 
 #[test]
-fn a_gate_is_believed_only_by_what_the_node_bears_now() {
+fn a_cause_of_a_gate_has_to_match_the_record() {
     let gate = |change: fn(&mut Record)| {
-        World::with(|world| change(world.target().record.as_mut().expect("there is one"))).hold()
+        World::with(|world| change(world.target().record.as_mut().expect("there is one"))).block_reason()
     };
     assert_eq!(gate(|_| ()), None);
     assert_eq!(
@@ -51,21 +55,24 @@ fn a_gate_is_believed_only_by_what_the_node_bears_now() {
         Some(BlockReason::EvidenceExpired)
     );
     assert_eq!(gate(|record| record.at = None), Some(BlockReason::EvidenceExpired));
-    assert_eq!(gate(|record| record.scope.boot_id = "boot-0".into()), Some(BlockReason::OtherBoot));
+    assert_eq!(gate(|record| record.scope.boot_id = "boot-0".into()), Some(BlockReason::NodeRebooted));
     assert_eq!(gate(|record| record.open = true), Some(BlockReason::NodeRecovered));
     assert_eq!(gate(|record| record.verdict = Some(Verdict::Passed)), Some(BlockReason::NodeRecovered));
-    assert_eq!(World::with(|world| world.target().record = None).hold(), Some(BlockReason::EvidenceExpired));
+    assert_eq!(
+        World::with(|world| world.target().record = None).block_reason(),
+        Some(BlockReason::EvidenceExpired)
+    );
 }
 
 #[test]
-fn a_verdict_that_the_gate_did_not_ask_with_revives_nothing() {
-    let held = World::with(|world| world.target().record = Some(failed_record("n1", at(1)))).held();
-    assert_eq!(held.hold, BlockReason::EvidenceExpired);
-    assert!(held.message.contains("ask again"), "{}", held.message);
+fn another_verdict_needs_another_request() {
+    let blocked = World::with(|world| world.target().record = Some(failed_record("n1", at(1)))).blocked();
+    assert_eq!(blocked.reason, BlockReason::EvidenceExpired);
+    assert!(blocked.message.contains("request the remediation again"), "{}", blocked.message);
 }
 
 #[test]
-fn who_is_stuck_is_blamed_only_where_others_could_tell() {
+fn a_stuck_node_needs_reports_from_other_nodes() {
     let stuck = |ran_elsewhere| {
         let mut world = World::new();
         world.request.spec.causes[0].verdict = CauseVerdict::Stuck;
@@ -74,71 +81,75 @@ fn who_is_stuck_is_blamed_only_where_others_could_tell() {
             Record { verdict: Some(Verdict::Inconclusive), failed: vec![], ..failed_record("n1", at(0)) };
         world.target().record = Some(inconclusive);
         world.ran_elsewhere = ran_elsewhere;
-        world.compared = Compared::default();
+        world.compared = ControlGroupResult::default();
         world
     };
-    let burnt = stuck(true).approved().fuses;
+    let fuse_state = stuck(true).approved().fuses;
     assert_eq!(
-        (burnt.len(), &*burnt[0].check),
+        (fuse_state.len(), &*fuse_state[0].check),
         (1, "Stuck"),
-        "replacements that are stuck alike are a loop, too"
+        "stuck replacements are a repeated failure, too"
     );
-    let held = stuck(false).held();
+    let blocked = stuck(false).blocked();
     assert!(
-        held.hold == BlockReason::EvidenceExpired && held.message.contains("same image"),
+        blocked.reason == BlockReason::EvidenceExpired && blocked.message.contains("same image"),
         "{}",
-        held.message
+        blocked.message
     );
 }
 
 #[test]
-fn what_came_to_an_end_is_not_replayed_until_it_is_seen_again() {
+fn an_ended_remediation_needs_a_new_observation() {
     let mut world = World::by_person();
     let given_up = vec![Finding::new("Succeeded", "False", "Paused", "")];
     world.request.status = world.request.status_with(given_up, at(0));
-    let held = world.held();
+    let blocked = world.blocked();
     assert!(
-        held.hold == BlockReason::EvidenceExpired && held.message.contains("nothing new"),
+        blocked.reason == BlockReason::EvidenceExpired && blocked.message.contains("not observed again"),
         "{}",
-        held.message
+        blocked.message
     );
     world.request.spec.causes[0].observed_at = Some(at(0) + SignedDuration::from_secs(1));
-    assert_eq!(world.hold(), None);
+    assert_eq!(world.block_reason(), None);
 }
 
 #[test]
-fn one_fresh_cause_is_enough_and_only_it_decides() {
+fn only_fresh_causes_decide() {
     let mut world = World::by_person();
     let stale = RemediationCause { checks: vec![check("tcp", "x:1")], ..cause(CauseSource::Gate, at(-90)) };
     world.request.spec.causes.insert(0, stale);
-    world.compared = Compared::default();
+    world.compared = ControlGroupResult::default();
     assert_eq!(world.approved().fuses, vec![], "what the gate said then is neither compared nor counted");
     world.policy().status.down = vec![down("a", "tcp", "x:1")];
-    assert_eq!(world.hold(), None);
+    assert_eq!(world.block_reason(), None);
     world.request.spec.causes = vec![];
-    assert_eq!(world.hold(), Some(BlockReason::EvidenceExpired));
+    assert_eq!(world.block_reason(), Some(BlockReason::EvidenceExpired));
 }
 
 #[test]
-fn i05_what_waited_through_a_pause_is_dropped() {
+fn i05_evidence_expires_during_a_pause() {
     let mut world = World::by_person();
     world.policy().spec.pause = Some(Pause { reason: "sale".into(), until: at(30) });
-    assert_eq!(world.hold(), Some(BlockReason::Paused));
+    assert_eq!(world.block_reason(), Some(BlockReason::Paused));
     world.now = at(30);
-    assert_eq!(world.hold(), Some(BlockReason::EvidenceExpired));
+    assert_eq!(world.block_reason(), Some(BlockReason::EvidenceExpired));
 }
 
 #[test]
-fn i04_evidence_of_another_life_is_void() {
+fn i04_evidence_of_another_boot_is_void() {
     let mut world = World::new();
     world.target().identity.boot_id = "boot-2".into();
-    assert_eq!(world.hold(), Some(BlockReason::OtherBoot));
+    assert_eq!(world.block_reason(), Some(BlockReason::NodeRebooted));
     world.request.spec.node.boot_id = String::new();
-    assert_eq!(world.hold(), Some(BlockReason::OtherBoot), "the record says which boot it is about");
+    assert_eq!(
+        world.block_reason(),
+        Some(BlockReason::NodeRebooted),
+        "the record says which boot it is about"
+    );
 }
 
 #[test]
-fn the_gate_that_asked_last_is_the_one_that_blames() {
+fn the_latest_gate_cause_counts() {
     let mut older = cause(CauseSource::Gate, at(0));
     older.name = "older".into();
     let request =
@@ -146,14 +157,14 @@ fn the_gate_that_asked_last_is_the_one_that_blames() {
     assert_eq!(request.gate_cause().map(|(gate, _)| gate), Some("default"));
 }
 
-/// Otherwise it would come to an end anew at every look, and be written each time.
+/// Otherwise it would end again, and be written, in each reconcile.
 #[test]
-fn an_end_is_not_before_the_wish_whatever_the_clock_says() {
+fn an_end_is_never_before_the_request() {
     let mut request = request("x", vec![cause(CauseSource::Gate, at(10))]);
     let over = Blocked::new(BlockReason::NodeRecovered, "it passed").findings();
     request.status = request.status_with(over.clone(), at(5));
-    assert!(request.is_history());
+    assert!(request.is_complete());
     assert_eq!(request.status_with(over, at(6)), request.status, "nothing new");
     request.spec.causes[0].observed_at = Some(at(11));
-    assert!(!request.is_history(), "somebody asks again");
+    assert!(!request.is_complete(), "it was requested again");
 }

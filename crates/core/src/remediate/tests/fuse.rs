@@ -1,15 +1,15 @@
 //! The generation fuse.
 
 use super::*;
-use crate::api::{Fuse, FuseState};
-use crate::remediate::fuse::settle;
+use crate::api::FuseState;
+use crate::remediate::fuse::{prune, record_replacement};
 
 /// Two generations of replacements failed before this node was made.
 pub(super) fn blow(world: &mut World) {
-    world.policy().status.fuses = vec![burnt(&[-90, -60])];
+    world.policy().status.fuses = vec![fuse_state(&[-90, -60])];
 }
 
-fn burnt(minutes: &[i64]) -> FuseState {
+fn fuse_state(minutes: &[i64]) -> FuseState {
     FuseState {
         group: "pool".into(),
         check: "dns".into(),
@@ -27,21 +27,21 @@ fn replace(policy: &mut Policy, created: i64, change: fn(&mut World)) -> Option<
     world.target().record = Some(failed_record("n1", now));
     world.request.spec.causes = vec![cause(CauseSource::Gate, now)];
     policy.spec.budget = crate::api::Budget {
-        in_flight_per_group: 99,
-        in_flight_per_zone: 99,
-        in_flight: 99,
-        per_hour: 99,
-        group_percent: 100,
+        max_in_flight_per_group: 99,
+        max_in_flight_per_zone: 99,
+        max_in_flight: 99,
+        max_per_hour: 99,
+        max_group_percent_per_hour: 100,
     };
     policy.status.reservations.clear();
     (world.policy, world.now) = (Some(policy.clone()), now);
     change(&mut world);
     match world.evaluate() {
-        Approval::Approve(status) => {
+        Approval::Approved(status) => {
             policy.status = *status;
             None
         }
-        Approval::BlockReason(held) | Approval::Compare(held) => Some(held.hold),
+        Approval::Blocked(blocked) => Some(blocked.reason),
     }
 }
 
@@ -50,7 +50,11 @@ fn the_second_generation_of_replacements_is_not_replaced() {
     let mut policy = policy();
     assert_eq!(replace(&mut policy, 0, |_| ()), None, "generation 0");
     assert_eq!(policy.status.fuses[0].generations, [at(10)]);
-    assert_eq!(replace(&mut policy, 5, |_| ()), None, "made before the first act: the same generation");
+    assert_eq!(
+        replace(&mut policy, 5, |_| ()),
+        None,
+        "created before the first replacement: the same generation"
+    );
     assert_eq!(policy.status.fuses[0].generations, [at(10)]);
     assert_eq!(replace(&mut policy, 20, |_| ()), None, "generation 1");
     assert_eq!(policy.status.fuses[0].generations, [at(10), at(30)]);
@@ -63,7 +67,7 @@ fn the_second_generation_of_replacements_is_not_replaced() {
 }
 
 #[test]
-fn the_key_is_group_and_check_whatever_machine_it_is() {
+fn a_fuse_belongs_to_a_group_and_a_check() {
     let mut one = policy();
     for (minute, kind) in [(0, "m5"), (20, "c6")] {
         let mut world = World::new();
@@ -71,13 +75,7 @@ fn the_key_is_group_and_check_whatever_machine_it_is() {
         world.target().created = at(minute);
         let names = ["dns"];
         let target = world.target.expect("one");
-        crate::remediate::fuse::burn(
-            &mut one.status.fuses,
-            &Fuse::default(),
-            &names,
-            &target,
-            at(minute + 10),
-        );
+        record_replacement(&mut one.status.fuses, &policy(), &names, &target, at(minute + 10));
     }
     assert_eq!((one.status.fuses.len(), one.status.fuses[0].shared.len()), (1, 0), "they share no type");
     assert_eq!(replace(&mut one, 40, |world| world.target().zone = "b".into()), Some(BlockReason::FuseBlown));
@@ -93,45 +91,64 @@ fn the_key_is_group_and_check_whatever_machine_it_is() {
 }
 
 #[test]
-fn it_says_what_all_of_them_have_in_common() {
+fn a_blown_fuse_names_common_attributes() {
     let mut world = World::with(blow);
     world.target().attributes = [("image", "ami-1"), ("type", "m5"), ("zone", "b")]
         .into_iter()
         .map(|(key, value)| (key.to_owned(), value.to_owned()))
         .collect();
-    let message = world.held().message;
+    let message = world.blocked().message;
     assert!(
         message.contains("2 generations") && message.contains("all of them have image ami-1."),
         "{message}"
     );
     world.target().attributes.clear();
-    assert!(world.held().message.contains("neither image nor type nor zone"));
+    assert!(world.blocked().message.contains("neither image nor type nor zone"));
 }
 
 #[test]
-fn a_person_resets_it_for_what_happened_before() {
+fn a_reset_forgets_earlier_replacements() {
     let mut reset = World::with(blow);
     reset.policy().spec.fuse.reset_at = Some(at(-60));
     let status = reset.approved();
     assert_eq!(status.fuses[0].generations, [at(1)], "it begins anew");
     let mut between = World::with(blow);
     between.policy().spec.fuse.reset_at = Some(at(-61));
-    assert_eq!(between.hold(), None, "one generation is left of two");
+    assert_eq!(between.block_reason(), None, "one generation is left of two");
     let mut before = World::with(blow);
     before.policy().spec.fuse.reset_at = Some(at(-91));
-    assert_eq!(before.hold(), Some(BlockReason::FuseBlown));
+    assert_eq!(before.block_reason(), Some(BlockReason::FuseBlown));
     let mut to_come = World::with(blow);
     to_come.policy().spec.fuse.reset_at = Some(at(2));
-    assert_eq!(to_come.hold(), Some(BlockReason::FuseBlown), "a time to come does not switch it off");
+    assert_eq!(to_come.block_reason(), Some(BlockReason::FuseBlown), "a time to come does not switch it off");
 }
 
 #[test]
-fn another_template_and_a_group_that_is_well_begin_anew() {
+fn an_annotation_resets_one_fuse_or_all() {
+    let reset = |value: &str, minute: i64| {
+        let mut world = World::with(blow);
+        world.policy().annotations.reset_fuse = Some(format!("{value}@{}", at(minute)));
+        world.block_reason()
+    };
+    assert_eq!((reset("*", -60), reset("pool/dns", -60)), (None, None));
+    assert_eq!(reset("*", -91), Some(BlockReason::FuseBlown), "the replacements were later");
+    assert_eq!(reset("*", 2), Some(BlockReason::FuseBlown), "a time in the future does not turn it off");
+    assert_eq!(reset("pool/tcp", -60), Some(BlockReason::FuseBlown), "another check");
+    assert_eq!(reset("other/dns", -60), Some(BlockReason::FuseBlown), "another group");
+    let mut policy = policy();
+    policy.status.fuses = vec![fuse_state(&[-90, -60])];
+    policy.annotations.reset_fuse = Some(format!("pool/dns@{}", at(0)));
+    policy.status = policy::status_of(&policy, &[]);
+    assert_eq!(policy.status.fuses, vec![], "the reset lasts after the annotation was removed");
+}
+
+#[test]
+fn a_new_template_or_passing_nodes_reset_the_fuse() {
     let mut world = World::with(blow);
     world.policy().status.fuses[0].template = "hash-1".into();
-    assert_eq!(world.hold(), Some(BlockReason::FuseBlown), "nobody knows the node's");
+    assert_eq!(world.block_reason(), Some(BlockReason::FuseBlown), "the template of the node is unknown");
     world.target().template = "hash-1".into();
-    assert_eq!(world.hold(), Some(BlockReason::FuseBlown));
+    assert_eq!(world.block_reason(), Some(BlockReason::FuseBlown));
     world.target().template = "hash-2".into();
     let fuses = world.approved().fuses;
     assert_eq!((&*fuses[0].template, &fuses[0].generations[..]), ("hash-2", &[at(1)][..]));
@@ -139,8 +156,8 @@ fn another_template_and_a_group_that_is_well_begin_anew() {
     let well = |judged: &[(i64, bool)]| {
         let mut world = World::with(blow);
         let facts = world.group_stats.groups.get_mut("pool").expect("it is there");
-        facts.judged = judged.iter().map(|(minute, passed)| (at(*minute), *passed)).collect();
-        world.hold().is_none()
+        facts.verdicts = judged.iter().map(|(minute, passed)| (at(*minute), *passed)).collect();
+        world.block_reason().is_none()
     };
     assert!(well(&[(-10, true), (-20, true), (-30, false)]));
     assert!(!well(&[(-10, true), (-30, false)]), "half of them is not most");
@@ -148,7 +165,7 @@ fn another_template_and_a_group_that_is_well_begin_anew() {
 }
 
 #[test]
-fn each_check_that_fails_is_counted_and_one_is_enough() {
+fn each_failed_check_has_a_fuse() {
     let mut world = World::new();
     world.request.spec.causes[0].checks =
         vec![check("tcp", "x:1"), check("dns", "kubernetes."), check("dns", "b.")];
@@ -157,20 +174,20 @@ fn each_check_that_fails_is_counted_and_one_is_enough() {
     let fuses = world.approved().fuses;
     assert_eq!(fuses.iter().map(|fuse| &*fuse.check).collect::<Vec<_>>(), ["dns", "tcp"]);
     blow(&mut world);
-    assert_eq!(world.hold(), Some(BlockReason::FuseBlown));
+    assert_eq!(world.block_reason(), Some(BlockReason::FuseBlown));
 }
 
 #[test]
-fn it_is_forgotten_after_a_week_and_never_outgrows_its_schema() {
-    let mut fuses = vec![burnt(&[0])];
+fn fuses_expire_after_a_week_and_fit_the_schema() {
+    let mut fuses = vec![fuse_state(&[0])];
     let week = 7 * 24 * 60;
-    settle(&mut fuses, &Fuse::default(), &GroupStats::default(), at(week) - SignedDuration::from_secs(1));
+    prune(&mut fuses, &policy(), &GroupStats::default(), at(week) - SignedDuration::from_secs(1));
     assert_eq!(fuses.len(), 1);
-    settle(&mut fuses, &Fuse::default(), &GroupStats::default(), at(week));
+    prune(&mut fuses, &policy(), &GroupStats::default(), at(week));
     assert_eq!(fuses.len(), 0);
     for i in 0..200 {
         let target = Target { group: format!("pool-{i}"), ..target("n1") };
-        crate::remediate::fuse::burn(&mut fuses, &Fuse::default(), &["dns"], &target, at(i));
+        record_replacement(&mut fuses, &policy(), &["dns"], &target, at(i));
     }
     assert_eq!((fuses.len(), &*fuses[127].group), (128, "pool-199"));
 }

@@ -1,13 +1,13 @@
-//! What the policy says about itself, and what becomes of history.
+//! The policy's status and the history.
 
 use super::*;
 use crate::api::{BreakerState, History};
 
-pub(super) fn housekept(policy: &Policy, requests: &[Remediation]) -> RemediationPolicyStatus {
-    housekept_at(policy, requests, at(1))
+pub(super) fn status_of(policy: &Policy, requests: &[Remediation]) -> RemediationPolicyStatus {
+    status_at(policy, requests, at(1))
 }
 
-pub(super) fn housekept_at(
+pub(super) fn status_at(
     policy: &Policy,
     requests: &[Remediation],
     now: Timestamp,
@@ -18,7 +18,7 @@ pub(super) fn housekept_at(
 pub(super) fn keep(
     policy: &Policy,
     requests: &[Remediation],
-    compared: &[(String, String, Compared)],
+    compared: &[(String, String, ControlGroupResult)],
     is_there: bool,
     now: Timestamp,
 ) -> RemediationPolicyStatus {
@@ -43,7 +43,7 @@ fn ended(uid: &str, minutes: i64) -> Remediation {
 }
 
 #[test]
-fn a_reservation_ends_when_its_act_does_and_only_then() {
+fn a_reservation_ends_with_its_remediation() {
     let mut policy = policy();
     policy.status.reservations = vec![reservation("x", at(0))];
     let ends = |requests: &[Remediation], is_there, minutes| {
@@ -54,32 +54,32 @@ fn a_reservation_ends_when_its_act_does_and_only_then() {
     assert_eq!(ends(std::slice::from_ref(&pending), true, 59), Some(None));
     assert_eq!(ends(std::slice::from_ref(&pending), false, 59), Some(None), "its request has to say so");
     assert_eq!(ends(&[ended("x", 5)], true, 6), Some(Some(at(6))));
-    assert_eq!(ends(&[ended("x", -5)], true, 6), Some(None), "that was the end of an earlier act");
-    assert_eq!(ends(&[], true, 59), Some(None), "whoever deletes the request does not end the act");
+    assert_eq!(ends(&[ended("x", -5)], true, 6), Some(None), "that was the end of an earlier remediation");
+    assert_eq!(ends(&[], true, 59), Some(None), "a deleted NodeRemediation has not ended");
     assert_eq!(ends(&[], false, 59), Some(Some(at(59))), "but the node is gone with it");
     assert_eq!(ends(std::slice::from_ref(&pending), true, 119), Some(None));
-    assert_eq!(ends(&[pending], true, 120), None, "no act takes two hours");
+    assert_eq!(ends(&[pending], true, 120), None, "no remediation takes two hours");
 }
 
 #[test]
-fn a_reservation_is_kept_for_the_hour_that_the_budget_counts() {
+fn a_reservation_is_kept_for_an_hour() {
     let mut policy = policy();
     policy.status.reservations = vec![Reservation { ended: Some(at(2)), ..reservation("x", at(0)) }];
-    assert_eq!(housekept_at(&policy, &[], at(60) - SignedDuration::from_nanos(1)).reservations.len(), 1);
-    assert_eq!(housekept_at(&policy, &[], at(60)).reservations.len(), 0);
+    assert_eq!(status_at(&policy, &[], at(60) - SignedDuration::from_nanos(1)).reservations.len(), 1);
+    assert_eq!(status_at(&policy, &[], at(60)).reservations.len(), 0);
 }
 
 #[test]
-fn an_end_that_looks_like_the_last_one_is_an_end_of_its_own() {
+fn a_second_end_gets_its_own_time() {
     let mut again = ended("x", 0);
-    assert!(again.is_history());
+    assert!(again.is_complete());
     again.spec.causes = vec![cause(CauseSource::Person, at(5))];
-    assert!(!again.is_history(), "somebody asked again");
+    assert!(!again.is_complete(), "it was requested again");
     again.status = again.status_with(vec![Finding::new("Succeeded", "False", "DrainTimedOut", "")], at(6));
-    assert_eq!((again.finished(), again.is_history()), (Some(at(6)), true));
+    assert_eq!((again.finished_at(), again.is_complete()), (Some(at(6)), true));
     let mut policy = policy();
     policy.status.reservations = vec![reservation("x", at(5))];
-    assert_eq!(housekept_at(&policy, &[again.clone()], at(7)).reservations[0].ended, Some(at(7)));
+    assert_eq!(status_at(&policy, &[again.clone()], at(7)).reservations[0].ended, Some(at(7)));
     let later = again.status_with(vec![Finding::new("Succeeded", "False", "DrainTimedOut", "")], at(9));
     assert_eq!(later.conditions[0].last_transition_time, at(6).to_string(), "said twice, it ended once");
     again.spec.causes = vec![cause(CauseSource::Person, at(8))];
@@ -87,20 +87,20 @@ fn an_end_that_looks_like_the_last_one_is_an_end_of_its_own() {
 }
 
 #[test]
-fn a_replaced_node_is_not_replaced_twice_and_a_refused_one_may_be_asked_for_again() {
+fn only_a_failed_remediation_can_be_requested_again() {
     let mut done = request("x", vec![cause(CauseSource::Person, at(60))]);
     done.status = done.status_with(vec![Finding::new("Succeeded", "True", "Replaced", "")], at(0));
-    assert!(done.is_history(), "though a clock that is ahead asked later");
+    assert!(done.is_complete(), "though a clock that is ahead asked later");
     done.status = done.status_with(vec![Finding::new("Succeeded", "False", "Paused", "")], at(0));
-    assert!(done.is_history(), "and it was refused after that");
+    assert!(done.is_complete(), "and it was refused after that");
     done.spec.causes = vec![cause(CauseSource::Person, at(61))];
-    assert!(!done.is_history());
+    assert!(!done.is_complete());
 }
 
 #[test]
-fn history_goes_when_it_is_old_or_too_much_and_never_inside_the_hour() {
+fn history_is_pruned_by_age_and_count() {
     let mut policy = policy();
-    policy.spec.history = History { keep_seconds: 7 * 86_400, most: 500 };
+    policy.spec.history = History { ttl_seconds: 7 * 86_400, max_count: 500 };
     let week = 7 * 24 * 60;
     let pruned = |policy: &Policy, requests: &[Remediation], now| {
         let requests: Vec<&Remediation> = requests.iter().collect();
@@ -109,9 +109,9 @@ fn history_goes_when_it_is_old_or_too_much_and_never_inside_the_hour() {
     let all = [ended("a", 0), ended("b", 1), request("c", vec![cause(CauseSource::Person, at(0))])];
     assert_eq!(pruned(&policy, &all, at(week) - SignedDuration::from_secs(1)), [""; 0]);
     assert_eq!(pruned(&policy, &all, at(week)), ["a"]);
-    policy.spec.history.most = 1;
+    policy.spec.history.max_count = 1;
     assert_eq!(pruned(&policy, &all, at(100)), ["a"], "the oldest goes first, what goes on stays");
-    policy.spec.history.most = 0;
+    policy.spec.history.max_count = 0;
     let mut approved = ended("d", 30);
     approved.status.approved_at = Some(at(0));
     let all = [approved, ended("e", 30)];
@@ -119,14 +119,14 @@ fn history_goes_when_it_is_old_or_too_much_and_never_inside_the_hour() {
     assert_eq!(pruned(&policy, &all, at(60)), ["d", "e"]);
     policy.status.reservations = vec![reservation("e", at(0))];
     assert_eq!(pruned(&policy, &all, at(60)), ["d"], "it is reserved");
-    assert_eq!(prune(None, &[&ended("f", 0)], at(week)).len(), 1, "without a policy the defaults hold");
+    assert_eq!(prune(None, &[&ended("f", 0)], at(week)).len(), 1, "without a policy the defaults reason");
 }
 
 #[test]
-fn the_policy_says_what_holds_and_keeps_its_times() {
+fn the_policy_reports_why_it_is_not_ready() {
     let mut policy = policy();
     let ready = |policy: &Policy| {
-        let one = housekept(policy, &[])
+        let one = status_of(policy, &[])
             .conditions
             .into_iter()
             .find(|one| one.type_ == "Ready")
@@ -143,13 +143,91 @@ fn the_policy_says_what_holds_and_keeps_its_times() {
     assert_eq!(ready(&policy), is("False", "Paused"));
     policy.spec.enforcement = ActEnforcement::DryRun;
     assert_eq!(ready(&policy), is("False", "DryRun"));
-    policy.status = housekept(&policy, &[]);
-    let later = housekept_at(&policy, &[], at(5));
+    policy.status = status_of(&policy, &[]);
+    let later = status_at(&policy, &[], at(5));
     assert_eq!(later.conditions[0].last_transition_time, at(1).to_string());
-    let mut held = request("x", vec![cause(CauseSource::Gate, at(0))]);
-    held.status =
-        held.status_with(Blocked::new(BlockReason::FuseBlown, "replacements fail").findings(), at(0));
-    let said = housekept(&policy, &[held]).conditions;
+    let mut blocked = request("x", vec![cause(CauseSource::Gate, at(0))]);
+    blocked.status =
+        blocked.status_with(Blocked::new(BlockReason::FuseBlown, "replacements fail").findings(), at(0));
+    let said = status_of(&policy, &[blocked]).conditions;
     let fuse = said.iter().find(|one| one.type_ == "FuseBlown").expect("it is there");
     assert_eq!((&*fuse.status, &*fuse.message), ("True", "replacements fail"));
+}
+
+fn paused(policy: &Policy, now: Timestamp) -> (String, String) {
+    let conditions = status_at(policy, &[], now).conditions;
+    let paused = conditions.into_iter().find(|one| one.type_ == "Paused").expect("it is there");
+    (paused.status, paused.reason)
+}
+
+#[test]
+fn a_pause_by_annotation_blocks_until_its_end() {
+    let is = |status: &str, reason: &str| (status.to_owned(), reason.to_owned());
+    let mut world = World::by_person();
+    assert_eq!(paused(world.policy(), at(1)), is("False", "NotPaused"));
+    world.policy().annotations.pause_until = Some(at(5).to_string());
+    world.policy().annotations.pause_reason = Some("network change".into());
+    let blocked = world.blocked();
+    assert_eq!(
+        (blocked.reason, blocked.requeue_after),
+        (BlockReason::Paused, Some(Duration::from_mins(4))),
+        "{blocked:?}"
+    );
+    assert!(blocked.message.contains("nodekeeper.dev/pause-until"), "{}", blocked.message);
+    assert!(blocked.message.contains("network change"), "{}", blocked.message);
+    assert_eq!(paused(world.policy(), at(4)), is("True", "PausedByAnnotation"));
+    assert_eq!(paused(world.policy(), at(5)), is("False", "NotPaused"));
+    world.policy().spec.pause = Some(Pause { reason: "sale".into(), until: at(9) });
+    assert_eq!(paused(world.policy(), at(4)), is("True", "PausedBySpec"), "the later end counts");
+    assert_eq!(paused(world.policy(), at(9)), is("False", "NotPaused"));
+}
+
+#[test]
+fn an_annotation_that_cannot_be_read_pauses_and_is_reported() {
+    let mut world = World::by_person();
+    world.policy().annotations.pause_until = Some("tomorrow".into());
+    let blocked = world.blocked();
+    assert_eq!(blocked.reason, BlockReason::Paused);
+    assert!(blocked.message.contains("'tomorrow'") && blocked.message.contains("2030-01-31T18:00:00Z"));
+    assert_eq!(paused(world.policy(), at(1)), ("True".to_owned(), "InvalidAnnotation".to_owned()));
+    let mut policy = policy();
+    for value in ["", "*", "pool/dns", "2026-11-16T12:00:00Z", "pool@2026-11-16T12:00:00Z", "*@now"] {
+        policy.annotations.reset_fuse = Some(value.into());
+        let ready = status_of(&policy, &[]).conditions.remove(0);
+        assert_eq!((&*ready.type_, &*ready.reason), ("Ready", "InvalidAnnotation"), "{value}");
+        assert!(ready.message.contains("nodekeeper.dev/reset-fuse"), "{}", ready.message);
+    }
+}
+
+#[test]
+fn annotations_are_read_from_the_policy_and_change_decisions() {
+    let object = |annotations: serde_json::Value| {
+        let json = serde_json::json!({"apiVersion": "nodekeeper.dev/v1alpha1", "kind": "RemediationPolicy",
+            "metadata": {"name": "default", "annotations": annotations}, "spec": {}});
+        Policy::new(&serde_json::from_value(json).expect("a policy")).expect("it is named default")
+    };
+    let policy =
+        object(serde_json::json!({"nodekeeper.dev/pause-until": "a", "nodekeeper.dev/pause-reason": "b",
+        "nodekeeper.dev/reset-fuse": "c"}));
+    let some = |text: &str| Some(text.to_owned());
+    let expected =
+        PolicyAnnotations { pause_until: some("a"), pause_reason: some("b"), reset_fuse: some("c") };
+    assert_eq!(policy.annotations, expected);
+    assert_ne!(policy.decision_state(), object(serde_json::json!({})).decision_state());
+}
+
+#[test]
+fn times_in_a_status_are_whole_seconds_and_rounded_up() {
+    let late = at(1) + SignedDuration::from_millis(300);
+    let second = at(1) + SignedDuration::from_secs(1);
+    let world = World::with(|world| world.now = late);
+    let approved = world.approved();
+    assert_eq!(approved.reservations[0].at, second);
+    assert_eq!(approved.fuses[0].generations, [at(1)], "creation times of nodes are rounded down");
+    let mut request = request("x", vec![cause(CauseSource::Person, late)]);
+    request.status = request.status_with(vec![Finding::new("Succeeded", "False", "Paused", "")], at(0));
+    assert_eq!(request.finished_at(), Some(second), "not before the observation");
+    assert!(request.is_complete());
+    let status = status_at(&policy(), &[], late);
+    assert!(status.conditions.iter().all(|one| one.last_transition_time == second.to_string()));
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::api::{Day, Window};
-use crate::remediate::window::{check, unreadable};
+use crate::remediate::window::{check, invalid};
 
 pub(super) fn between(start: &str, end: &str) -> Window {
     Window { days: vec![], start: start.into(), end: end.into(), time_zone: "UTC".into() }
@@ -13,7 +13,7 @@ fn is_in(window: &Window, time: &str) -> bool {
 }
 
 #[test]
-fn a_window_begins_with_its_first_minute_and_ends_before_its_last() {
+fn a_window_includes_its_start_and_not_its_end() {
     let window = between("10:00", "12:30");
     for (time, inside) in [("09:59:59", false), ("10:00:00", true), ("12:29:59", true), ("12:30:00", false)] {
         assert_eq!(is_in(&window, &format!("2026-11-16T{time}Z")), inside, "{time}");
@@ -24,7 +24,7 @@ fn a_window_begins_with_its_first_minute_and_ends_before_its_last() {
 }
 
 #[test]
-fn one_that_ends_on_the_next_day_belongs_to_the_day_on_which_it_begins() {
+fn a_window_over_midnight_belongs_to_its_first_day() {
     let window = Window { days: vec![Day::Friday], ..between("22:00", "04:00") };
     // 2026-11-20 is a Friday.
     for (time, inside) in [
@@ -42,7 +42,7 @@ fn one_that_ends_on_the_next_day_belongs_to_the_day_on_which_it_begins() {
 }
 
 #[test]
-fn the_clock_on_the_wall_of_its_zone_counts_also_when_it_is_changed() {
+fn a_window_follows_daylight_saving_time() {
     let berlin = Window { time_zone: "Europe/Berlin".into(), ..between("02:00", "04:00") };
     // Summer: two hours ahead of UTC; winter: one.
     assert!(is_in(&berlin, "2026-07-01T00:30:00Z") && !is_in(&berlin, "2026-07-01T02:30:00Z"));
@@ -56,35 +56,35 @@ fn the_clock_on_the_wall_of_its_zone_counts_also_when_it_is_changed() {
 }
 
 #[test]
-fn what_cannot_be_read_is_no_time_at_all_and_is_said() {
+fn an_invalid_window_never_opens_and_is_reported() {
     let unknown = Window { time_zone: "Europe/Atlantis".into(), ..between("00:00", "23:59") };
-    let held = check(std::slice::from_ref(&unknown), at(0)).expect_err("it is never in it");
-    assert!(held.message.contains("`spec.windows[0].timeZone`"), "{}", held.message);
-    assert!(held.message.contains("'Europe/Atlantis'") && held.message.contains("'Europe/Berlin'"));
+    let blocked = check(std::slice::from_ref(&unknown), at(0)).expect_err("it is never in it");
+    assert!(blocked.message.contains("`spec.windows[0].timeZone`"), "{}", blocked.message);
+    assert!(blocked.message.contains("'Europe/Atlantis'") && blocked.message.contains("'Europe/Berlin'"));
     let good = between("00:00", "23:59");
-    assert_eq!(unreadable(std::slice::from_ref(&good)), None);
-    let said = unreadable(&[good.clone(), between("10:00", "25:00")]).expect("a problem");
+    assert_eq!(invalid(std::slice::from_ref(&good)), None);
+    let said = invalid(&[good.clone(), between("10:00", "25:00")]).expect("a problem");
     assert!(said.contains("`spec.windows[1].end`") && said.contains("'25:00'"), "{said}");
     assert!(check(&[unknown.clone(), good], at(0)).is_ok(), "the others still count");
     let mut policy = policy();
     policy.spec.windows = vec![unknown];
-    let ready = policy::housekept(&policy, &[]).conditions.remove(0);
+    let ready = policy::status_of(&policy, &[]).conditions.remove(0);
     assert_eq!((&*ready.type_, &*ready.status, &*ready.reason), ("Ready", "False", "InvalidWindow"));
     assert!(ready.message.contains("Atlantis"));
 }
 
 #[test]
-fn who_does_not_pass_its_gate_waits_for_no_window_and_who_did_once_does() {
+fn causes_of_gates_ignore_windows() {
     let closed: Change = |world| world.policy().spec.windows = vec![between("22:00", "23:00")];
-    assert_eq!(World::with(closed).hold(), None);
+    assert_eq!(World::with(closed).block_reason(), None);
     let passed = World::with(|world| {
         closed(world);
         world.request.spec.causes.push(cause(CauseSource::Recycler, at(0)));
         world.target().record = Some(failed_record("n1", at(0)).opened("label"));
     });
     assert_eq!(
-        passed.hold(),
+        passed.block_reason(),
         Some(BlockReason::OutsideWindow),
-        "the gate's word is void, the recycler's is not"
+        "the gate's cause is void, the recycler's is not"
     );
 }

@@ -103,8 +103,8 @@ impl Runner {
             ),
         );
         let spec = json!({
-            "enforcement": "Enforce", "deleteNodeObjectFor": ["default"],
-            "budget": {"groupPercent": 20}, "controlGroup": {"size": 2, "recoverySeconds": 5},
+            "enforcement": "Enforce", "deleteNodeObjectFor": [{"source": "Gate", "name": "default"}],
+            "budget": {"maxGroupPercentPerHour": 20}, "controlGroup": {"size": 2, "recoverySeconds": 5},
         });
         let (version, kind) = ("nodekeeper.dev/v1alpha1", "RemediationPolicy");
         let policy =

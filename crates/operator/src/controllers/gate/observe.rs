@@ -7,7 +7,7 @@ use nodekeeper_core::gate::{
     Decision, Effect, Fleet, GateView, NodeInputs, Ownership, Slots, State, Surroundings, decide, observe,
 };
 use nodekeeper_core::node::NodeView;
-use nodekeeper_core::remediate::{evidence_lasts, reported_elsewhere};
+use nodekeeper_core::remediate::{evidence_ttl, reported_elsewhere};
 use nodekeeper_core::worker::WorkerView;
 use std::sync::Arc;
 use tracing::info;
@@ -37,7 +37,7 @@ impl Surroundings for GateReconciler {
         let fleet = lock(&self.term.fleet).fleet(&gate.name, refused);
         // Walks over all nodes, so it is found out only where something depends on it.
         let ran_elsewhere = gated && gate.spec.on_stuck == FailureAction::Replace && {
-            let within = evidence_lasts(self.shared.caches.policy().as_ref());
+            let within = evidence_ttl(self.shared.caches.policy().as_ref());
             let nodes = self.shared.caches.nodes.lock();
             reported_elsewhere(nodes.iter(), gate, &node.uid, within, self.shared.clock.now())
         };

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use nodekeeper_core::api::NodeRemediationStatus;
 use nodekeeper_core::gate::EventSpec;
+use nodekeeper_core::reasons::remediation::SUCCEEDED;
 use nodekeeper_core::remediate::decision::{Decision, Effect};
 use nodekeeper_core::remediate::drain::PodView;
 use nodekeeper_core::remediate::{Policy, Remediation, Target};
@@ -131,7 +132,7 @@ impl RemediationReconciler {
             let result = if succeeded { "succeeded" } else { "given_up" };
             let provider = if status.provider.is_empty() { "none" } else { &status.provider };
             metrics.inc_remediations(provider, "replace", result);
-            let why = after.condition("Succeeded").map(|one| one.message.clone()).unwrap_or_default();
+            let why = after.condition(SUCCEEDED).map(|one| one.message.clone()).unwrap_or_default();
             info!(node = remediation.spec.node.name, result, why, "remediation ended");
         }
         caches.remediations.lock().apply_response(after, clock.elapsed());

@@ -60,7 +60,7 @@ impl RemediationReconciler {
         let node = self.shared.get_node(name).await?;
         let target = node.map(|node| Target::new(&node));
         let Some(target) = target.filter(|target| target.identity.uid == remediation.spec.node.uid) else {
-            return Ok(LiveState { target: None, pods: Vec::new(), replacement: Replacement::Nobody });
+            return Ok(LiveState { target: None, pods: Vec::new(), replacement: Replacement::None });
         };
         let pods: Api<Pod> = Api::all(self.shared.client.clone());
         let params = ListParams::default().fields(&format!("spec.nodeName={name}"));
@@ -74,13 +74,13 @@ impl RemediationReconciler {
 
     fn pending(&self, is_concerned: impl Fn(&Remediation) -> bool) -> Vec<Arc<str>> {
         let remediations = self.shared.caches.remediations.lock();
-        let pending = remediations.iter().filter(|one| !one.is_history() && is_concerned(one));
+        let pending = remediations.iter().filter(|one| !one.is_complete() && is_concerned(one));
         pending.map(|one| one.name.as_str().into()).collect()
     }
 
     fn report_block(&self, remediation: &Remediation, decision: &Decision) {
         let Some(blocked) = &decision.newly_blocked else { return };
-        let (node, reason) = (&remediation.spec.node.name, blocked.hold.as_str());
+        let (node, reason) = (&remediation.spec.node.name, blocked.reason.as_str());
         info!(node, reason, why = blocked.message, "remediation blocked");
         let gate = remediation.gate_cause().map_or("", |(gate, _)| gate);
         self.shared.metrics.inc_remediations_blocked(gate, reason);
@@ -160,5 +160,5 @@ impl Reconciler for RemediationReconciler {
 /// Whether a policy changed in what remediations are decided by.
 pub(super) fn acts_changed(change: &Change) -> bool {
     let (before, after) = change.states::<Policy>();
-    before.map(Policy::brakes) != after.map(Policy::brakes)
+    before.map(Policy::decision_state) != after.map(Policy::decision_state)
 }

@@ -1,0 +1,117 @@
+//! The parts of a `NodeRemediation` that decisions depend on.
+
+use jiff::Timestamp;
+
+use super::whole_second;
+use crate::api::{
+    CauseSource, Condition, FailedCheck, NodeRemediation, NodeRemediationSpec, NodeRemediationStatus,
+    RemediationCause,
+};
+use crate::condition::{Finding, conditions};
+use crate::reasons::remediation::{APPROVED, SUCCEEDED};
+
+/// How many causes a remediation keeps.
+const MAX_CAUSES: usize = 8;
+
+/// A `NodeRemediation`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remediation {
+    /// The uid of the node.
+    pub name: String,
+    /// The uid of the `NodeRemediation` itself.
+    pub uid: String,
+    pub resource_version: String,
+    pub generation: i64,
+    pub created: Timestamp,
+    pub spec: NodeRemediationSpec,
+    pub status: NodeRemediationStatus,
+}
+
+impl Remediation {
+    #[must_use]
+    pub fn new(object: &NodeRemediation) -> Self {
+        let metadata = &object.metadata;
+        Self {
+            name: metadata.name.clone().unwrap_or_default(),
+            uid: metadata.uid.clone().unwrap_or_default(),
+            resource_version: metadata.resource_version.clone().unwrap_or_default(),
+            generation: metadata.generation.unwrap_or_default(),
+            created: metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+            spec: object.spec.clone(),
+            status: object.status.clone().unwrap_or_default(),
+        }
+    }
+
+    #[must_use]
+    pub fn condition(&self, type_: &str) -> Option<&Condition> {
+        self.status.conditions.iter().find(|condition| condition.type_ == type_)
+    }
+
+    /// When the remediation last succeeded or failed.
+    #[must_use]
+    pub fn finished_at(&self) -> Option<Timestamp> {
+        let ended = self.condition(SUCCEEDED).filter(|condition| condition.status != "Unknown")?;
+        Some(ended.last_transition_time.parse().unwrap_or(self.created))
+    }
+
+    /// When the remediation was last approved, whatever its result.
+    #[must_use]
+    pub fn approved_at(&self) -> Option<Timestamp> {
+        self.status.approved_at
+    }
+
+    /// When its latest cause was observed.
+    #[must_use]
+    pub fn requested_at(&self) -> Timestamp {
+        let observed = self.spec.causes.iter().map(|cause| cause.observed_at.unwrap_or(self.created));
+        observed.max().unwrap_or(self.created)
+    }
+
+    /// Whether the remediation has ended and was not requested again. A replaced node is not replaced twice.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        let succeeded = self.condition(SUCCEEDED).is_some_and(|condition| condition.status == "True");
+        succeeded || self.finished_at().is_some_and(|at| self.requested_at() <= at)
+    }
+
+    /// The gate with the latest cause, and the checks that the node failed there.
+    #[must_use]
+    pub fn gate_cause(&self) -> Option<(&str, &[FailedCheck])> {
+        let gates = self.spec.causes.iter().filter(|cause| cause.source == CauseSource::Gate);
+        let gate = gates.rev().max_by_key(|cause| cause.observed_at)?;
+        Some((&gate.name, &gate.checks))
+    }
+
+    /// Its causes with a new or refreshed one, newest first: one for each source and name.
+    #[must_use]
+    pub fn causes_with(&self, cause: &RemediationCause) -> Vec<RemediationCause> {
+        let is_other = |known: &&RemediationCause| (known.source, &known.name) != (cause.source, &cause.name);
+        let others = self.spec.causes.iter().filter(is_other).cloned();
+        std::iter::once(cause.clone()).chain(others).take(MAX_CAUSES).collect()
+    }
+
+    /// The status with these conditions set.
+    #[must_use]
+    pub fn status_with(&self, findings: Vec<Finding>, now: Timestamp) -> NodeRemediationStatus {
+        let mut before = self.status.conditions.clone();
+        if !self.is_complete() && findings.iter().any(|finding| finding.type_ == SUCCEEDED) {
+            // An end after another request is a new end, even if its status is the same.
+            before.retain(|condition| condition.type_ != SUCCEEDED || condition.status == "Unknown");
+        }
+        // The end is not before the approval or the request, even if this clock is behind. Otherwise the remediation
+        // would not be complete and would end again in each reconcile.
+        let is_end = findings.iter().any(|one| one.type_ == SUCCEEDED && one.status != "Unknown");
+        let least = self.status.approved_at.into_iter().chain([self.requested_at()]).max();
+        let now = whole_second(least.filter(|_| is_end).map_or(now, |least| now.max(least)));
+        let conditions = conditions(findings, &before, self.generation, &now.to_string());
+        let approved = conditions.iter().find(|one| one.type_ == APPROVED && one.status == "True");
+        NodeRemediationStatus {
+            observed_generation: self.generation,
+            approved_at: approved
+                .and_then(|one| one.last_transition_time.parse().ok())
+                .or(self.status.approved_at),
+            conditions,
+            ..self.status.clone()
+        }
+    }
+}
