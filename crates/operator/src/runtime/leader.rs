@@ -82,7 +82,7 @@ impl LeaderElector {
                 return;
             }
             let until = self.state().expires_at().unwrap_or_else(|| self.clock.elapsed() + retry);
-            if !self.follow(until).await {
+            if !self.watch_lease(until).await {
                 // Without a watch the Lease is read again after a while.
                 let now = self.clock.elapsed();
                 let next = Some(until).filter(|until| *until > now).unwrap_or(Duration::MAX);
@@ -93,7 +93,7 @@ impl LeaderElector {
     }
 
     /// Watches the Lease until it is free or its holder has not renewed it in time. Returns whether it could be watched.
-    async fn follow(&self, mut until: Duration) -> bool {
+    async fn watch_lease(&self, mut until: Duration) -> bool {
         let known = self.known().clone();
         let Some(version) = known.and_then(|lease| lease.metadata.resource_version) else { return false };
         let fields = format!("metadata.name={}", self.name);

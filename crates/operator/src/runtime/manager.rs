@@ -60,7 +60,7 @@ pub enum Start {
 pub type StartCondition = Box<dyn FnMut(bool) -> Start + Send>;
 
 /// One term of leadership.
-pub struct Term {
+pub struct Leadership {
     pub clock: Clock,
     pub metrics: Arc<Metrics>,
     pub stop: Stop,
@@ -69,7 +69,7 @@ pub struct Term {
     reconciled: Mutex<bool>,
 }
 
-impl Term {
+impl Leadership {
     /// Whether the caches of all these kinds are current.
     pub fn is_current(&self, kinds: &[&str]) -> bool {
         self.states.iter().filter(|state| kinds.contains(&state.kind())).all(|state| state.is_current())
@@ -401,7 +401,7 @@ impl<B: Fn() -> Vec<Arc<dyn Controller>>> Leading<B> {
         self.metrics.start_leading(self.elector.name());
         self.health.leads();
         self.kinds.iter().for_each(|kind| kind.state.set_current(false));
-        let term = Arc::new(Term {
+        let term = Arc::new(Leadership {
             clock: self.clock.clone(),
             metrics: self.metrics.clone(),
             stop: self.stop.clone(),

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use tracing::{debug, info, warn};
 
 use super::cache::AnyObject;
-use super::manager::Term;
+use super::manager::Leadership;
 use super::workqueue::WorkQueue;
 
 /// So many keys at once go to the backlog of a queue.
@@ -134,7 +134,7 @@ pub trait Controller: Send + Sync {
     /// Looks at the queue and at the caches again.
     fn wake(&self);
     /// Works until the term is asked to stop, and then until the reconciles that have begun are done.
-    fn run(self: Arc<Self>, term: Arc<Term>) -> BoxFuture<'static, ()>;
+    fn run(self: Arc<Self>, term: Arc<Leadership>) -> BoxFuture<'static, ()>;
 }
 
 /// Makes a controller of a reconciler.
@@ -169,7 +169,7 @@ impl<R: Reconciler> QueuedController<R> {
         self.wake.notify_one();
     }
 
-    async fn reconcile(&self, key: R::Key, term: &Term) -> (R::Key, Result<Action, ()>) {
+    async fn reconcile(&self, key: R::Key, term: &Leadership) -> (R::Key, Result<Action, ()>) {
         let started = term.clock.elapsed();
         term.first_reconcile(R::NAME);
         let result = self.reconciler.reconcile(&key).await;
@@ -181,7 +181,7 @@ impl<R: Reconciler> QueuedController<R> {
         (key, result)
     }
 
-    async fn work(&self, term: &Term) {
+    async fn work(&self, term: &Leadership) {
         let (clock, metrics) = (&term.clock, &term.metrics);
         let needs = self.reconciler.needs();
         let most = self.options.concurrency.max(1);
@@ -254,7 +254,7 @@ impl<R: Reconciler> Controller for QueuedController<R> {
         self.wake.notify_one();
     }
 
-    fn run(self: Arc<Self>, term: Arc<Term>) -> BoxFuture<'static, ()> {
+    fn run(self: Arc<Self>, term: Arc<Leadership>) -> BoxFuture<'static, ()> {
         async move { self.work(&term).await }.boxed()
     }
 }
