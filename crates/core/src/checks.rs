@@ -1,40 +1,46 @@
-//! What a worker has to do: which checks, for whom, and how long it may take.
+//! The assignment of a worker: its checks, the node that they are for, and the time that they may take.
 
 use serde::{Deserialize, Serialize};
 
-/// The name that every cluster has, asked for as it is: one question, whatever the search list says.
+/// The DNS name of the API server inside a cluster with the usual domain. The trailing dot keeps the resolver from
+/// trying its search list.
 pub const CLUSTER_NAME: &str = "kubernetes.default.svc.cluster.local.";
 
-/// The checks to run; one that is absent does not run.
+/// The checks that a worker runs. A check that is absent does not run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "api", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Checks {
-    /// Names resolve through the pod's resolver.
+    /// Verifies that names resolve through the DNS resolver of the pod. By default that is the name of the API server
+    /// inside the cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dns: Option<Dns>,
-    /// The API server takes an authenticated request, over verified TLS.
+    /// Verifies that the API server accepts an authenticated request over TLS with a trusted certificate. It has no
+    /// options.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api: Option<Api>,
-    /// Connections can be made.
+    /// Verifies that TCP connections can be opened. By default that is one to the address of the API server inside the
+    /// cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tcp: Option<Tcp>,
-    /// Services have ready endpoints.
+    /// Verifies that Services have ready endpoints. By default these are the API server and the cluster DNS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub services: Option<Services>,
-    /// Pods on other nodes can be connected to.
+    /// Verifies that pods on other nodes can be reached by their own addresses. By default these are the pods of the
+    /// cluster DNS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peers: Option<Peers>,
-    /// URLs answer.
+    /// Verifies that URLs answer a GET request with the expected status. It is not part of the default set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http: Option<Http>,
-    /// The node's clock agrees with the API server's.
+    /// Verifies that the clock of the node agrees with that of the API server. It is not part of the default set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock: Option<Clock>,
-    /// Packets of full size get through, not only small ones.
+    /// Verifies that packets of full size reach the API server, not only small ones. It is not part of the default set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<Mtu>,
-    /// Images of your own, each a container of the worker's pod: exit code 0 has passed, 1 to 125 has failed.
+    /// Runs containers of your own next to the worker, each as one check. Exit code 0 passes and 1 to 125 fail; any
+    /// other end reaches no verdict. At most 4; defaults to none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(
         feature = "api",
@@ -44,12 +50,11 @@ pub struct Checks {
 }
 
 impl Checks {
-    /// The checks that the worker's own binary knows, in the order in which it reports them.
+    /// The checks that the worker implements itself, in the order of its report.
     pub const OF_WORKER: [&'static str; 8] =
         ["dns", "api", "tcp", "services", "peers", "http", "clock", "mtu"];
 
-    /// What is checked where nobody says anything else. Nobody asked for the name outside the cluster, so it is told
-    /// and holds no node: many clusters cannot resolve it.
+    /// The default set.
     #[must_use]
     pub fn standard() -> Self {
         Self {
@@ -62,7 +67,7 @@ impl Checks {
         }
     }
 
-    /// Those of [`Self::OF_WORKER`] that are to run.
+    /// The checks of [`Self::OF_WORKER`] that are present.
     #[must_use]
     pub fn assigned(&self) -> Vec<&'static str> {
         let there = [
@@ -78,7 +83,7 @@ impl Checks {
         Self::OF_WORKER.into_iter().zip(there).filter(|(_, there)| *there).map(|(name, _)| name).collect()
     }
 
-    /// These of them; what runs in containers of its own is not the worker's to leave out.
+    /// Removes the built-in checks that `wanted` rejects. Exec checks stay: they are containers of their own.
     #[must_use]
     pub fn only(self, wanted: impl Fn(&str) -> bool) -> Self {
         Self {
@@ -94,7 +99,7 @@ impl Checks {
         }
     }
 
-    /// Whether a worker needs a token: whether it has to ask the API server for anything.
+    /// Whether a worker sends requests to the API server and needs a token for them.
     #[must_use]
     pub fn need_token(&self) -> bool {
         self.api.is_some()
@@ -105,7 +110,7 @@ impl Checks {
             || self.dns.as_ref().is_some_and(|dns| dns.replicas == Replicas::Each)
     }
 
-    /// Whether a worker needs the cluster's authority: whether it may be shown a certificate that it signed.
+    /// Whether a worker needs the cluster's CA certificate, for the API server or for an HTTPS URL.
     #[must_use]
     pub fn need_authority(&self) -> bool {
         let targets = self.http.iter().flat_map(|http| &http.targets);
@@ -113,26 +118,30 @@ impl Checks {
     }
 }
 
-/// Names to resolve.
+/// Names that have to resolve.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "api", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Dns {
-    /// Every one of them has to resolve. A name with a dot at its end is asked for as it is; one without goes through
-    /// the search list of the pod, which can be many questions. Default: the API server's name in the cluster.
+    /// Lists names that all have to resolve to an address, at most 16. A name that ends with a dot is looked up as it
+    /// is; any other name goes through the search list of the pod, which can take several queries. IP addresses are
+    /// rejected. Defaults to the name of the API server inside the cluster.
     #[serde(default = "Dns::names")]
     #[cfg_attr(feature = "api", schemars(length(min = 1, max = 16), inner(length(min = 1, max = 254))))]
     pub names: Vec<String>,
-    /// Names that are asked for and reported, and hold no node. They are not waited for once all else is done.
+    /// Lists names that are looked up and reported but never fail the check, at most 16. The worker stops waiting for
+    /// them 0.2 seconds after all other checks have ended. Defaults to none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "api", schemars(length(max = 16), inner(length(min = 1, max = 254))))]
     pub optional: Vec<String>,
-    /// DNS servers, by IP address, each of which has to answer when it is asked for the first of the names. That there
-    /// is no such name is an answer too.
+    /// Lists DNS servers by IP address that each have to answer a query for the first of the names, at most 8. The
+    /// answer that the name does not exist counts as an answer. Defaults to none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "api", schemars(length(max = 8), inner(length(min = 2, max = 45))))]
     pub servers: Vec<String>,
-    /// Which servers of the cluster's DNS have to know the first of the names.
+    /// Determines which servers of the cluster DNS have to resolve the first of the names. `Any`, the default, uses
+    /// only the resolver of the pod. `Each` also queries every ready endpoint of the Service `kube-system/kube-dns` by
+    /// its pod address.
     #[serde(default)]
     pub replicas: Replicas,
 }
@@ -149,18 +158,18 @@ impl Default for Dns {
     }
 }
 
-/// Which servers of the cluster's DNS are asked.
+/// Which servers of the cluster DNS are queried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "api", derive(schemars::JsonSchema))]
 pub enum Replicas {
-    /// Whichever the pod's resolver comes to.
+    /// The resolver of the pod alone.
     #[default]
     Any,
-    /// Each ready endpoint of kube-system/kube-dns as well, by the address of its pod.
+    /// Every ready endpoint of kube-system/kube-dns as well, by its pod address.
     Each,
 }
 
-/// Asks the API server who we are.
+/// A self subject review against the API server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "api", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -168,7 +177,7 @@ pub enum Replicas {
 // may say.
 pub struct Api {}
 
-/// Addresses to connect to.
+/// Addresses that have to accept a TCP connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "api", derive(kube::KubeSchema))]
 #[cfg_attr(
@@ -180,7 +189,8 @@ pub struct Api {}
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Tcp {
-    /// Each as `host:port`. None: the address of the API server inside the cluster.
+    /// Lists the addresses to connect to, each as `host:port`, at most 16. IPv6 addresses are written in brackets.
+    /// Defaults to the address of the API server inside the cluster.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "api", schemars(length(max = 16), inner(length(min = 3, max = 260))))]
     pub targets: Vec<String>,
@@ -191,7 +201,9 @@ pub struct Tcp {
 #[cfg_attr(feature = "api", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Services {
-    /// Default: the API server and the cluster's DNS.
+    /// Lists the Services to look at, at least 1 and at most 16. Keep `kube-system/kube-dns` in the list: if it has no
+    /// ready endpoint, names that do not resolve are not held against the node. Defaults to `default/kubernetes` and
+    /// `kube-system/kube-dns`.
     #[serde(default = "Services::targets")]
     #[cfg_attr(feature = "api", schemars(length(min = 1, max = 16)))]
     pub targets: Vec<ServiceTarget>,
@@ -209,25 +221,25 @@ impl Default for Services {
     }
 }
 
-/// One Service.
+/// A Service that needs a number of ready endpoints.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "api", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ServiceTarget {
-    /// Its namespace.
+    /// The name of the Service whose endpoints are counted.
     #[cfg_attr(feature = "api", schemars(length(min = 1, max = 63)))]
     pub namespace: String,
     /// Its name.
     #[cfg_attr(feature = "api", schemars(length(min = 1, max = 63)))]
     pub name: String,
-    /// How many of its endpoints must be ready.
+    /// The number of endpoints that have to be ready, from 1 to 1000. Defaults to 1.
     #[serde(default = "ServiceTarget::one")]
     #[cfg_attr(feature = "api", schemars(range(min = 1, max = 1000)))]
     pub min_ready: i32,
 }
 
 impl ServiceTarget {
-    /// A Service of which one endpoint must be ready.
+    /// A Service that needs one ready endpoint.
     #[must_use]
     pub fn new(namespace: &str, name: &str) -> Self {
         Self { namespace: namespace.to_owned(), name: name.to_owned(), min_ready: Self::one() }
@@ -238,12 +250,13 @@ impl ServiceTarget {
     }
 }
 
-/// Pods on other nodes.
+/// Pods on other nodes that have to be reachable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "api", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Peers {
-    /// Namespace of the Service whose pods are connected to. Default: the cluster's DNS.
+    /// The name of the Service whose pods the worker connects to. The Service needs a TCP port; its lowest one is used.
+    /// Defaults to `kube-dns`.
     #[serde(default = "Peers::namespace")]
     #[cfg_attr(feature = "api", schemars(length(min = 1, max = 63)))]
     pub namespace: String,
@@ -251,7 +264,8 @@ pub struct Peers {
     #[serde(default = "Peers::name")]
     #[cfg_attr(feature = "api", schemars(length(min = 1, max = 63)))]
     pub name: String,
-    /// How many pods of each zone are connected to at first; never more than 5 in all.
+    /// The number of pods in each zone that the worker connects to at first, from 1 to 5. At most 5 pods are used in
+    /// total. Defaults to 1.
     #[serde(default = "Peers::per_zone")]
     #[cfg_attr(feature = "api", schemars(range(min = 1, max = 5)))]
     pub per_zone: i32,
@@ -277,48 +291,49 @@ impl Default for Peers {
     }
 }
 
-/// URLs to get.
+/// URLs that have to answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "api", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Http {
-    /// Every one of them has to answer as it should.
+    /// Lists the URLs to request, at least 1 and at most 16. All of them have to answer as expected.
     #[cfg_attr(feature = "api", schemars(length(min = 1, max = 16)))]
     pub targets: Vec<HttpTarget>,
 }
 
-/// One URL, asked for with GET. Redirections are not followed.
+/// A GET request and the answer that it has to receive. Redirects are not followed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "api", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HttpTarget {
-    /// With http or https. A certificate has to be signed by the cluster's authority, by one in `caFile`, or by one that
-    /// the worker's image trusts; ours trusts none.
+    /// The URL to request, with the scheme `http` or `https`. A certificate has to be signed by the CA of the cluster,
+    /// by one in `caFile`, or by one that the worker image trusts; the default image trusts none.
     #[cfg_attr(
         feature = "api",
         schemars(length(min = 8, max = 1024), regex(pattern = r"^https?://[^\s]+$"))
     )]
     pub url: String,
-    /// The status that it has to answer with.
+    /// The range of HTTP status codes that count as success. Defaults to 200 to 399.
     #[serde(default)]
     pub expect_status: StatusRange,
-    /// A file in the worker's container with more authorities, in PEM. The key `k` of a ConfigMap that is the volume `v`
-    /// of `worker.volumes` is the file `/etc/nodekeeper/v/k`.
+    /// The path of a file in the worker container that holds additional CA certificates in PEM format. The key `k` of a
+    /// ConfigMap that is the volume `v` of `worker.volumes` is the file `/etc/nodekeeper/v/k`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "api", schemars(length(min = 1, max = 256)))]
     pub ca_file: Option<String>,
 }
 
-/// HTTP statuses from the one to the other.
+/// A range of HTTP status codes, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "api", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StatusRange {
-    /// The first.
+    /// The lowest status code that counts as success, from 100 to 599. Defaults to 200.
     #[serde(default = "StatusRange::min")]
     #[cfg_attr(feature = "api", schemars(range(min = 100, max = 599)))]
     pub min: i32,
-    /// The last.
+    /// The highest status code that counts as success, from 100 to 599. It must not be less than `min`. Defaults to
+    /// 399.
     #[serde(default = "StatusRange::max")]
     #[cfg_attr(feature = "api", schemars(range(min = 100, max = 599)))]
     pub max: i32,
@@ -340,12 +355,13 @@ impl Default for StatusRange {
     }
 }
 
-/// The node's clock beside the API server's, as the Date of an answer tells it.
+/// A comparison of the node's clock with the `Date` header of the API server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "api", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Clock {
-    /// How far they may be apart. What the way there and back takes, and the second that a Date leaves open, are on top.
+    /// The difference in seconds, from 1 to 3600, that is tolerated between the two clocks. The duration of the request
+    /// and the one second precision of the `Date` header are added to it. Defaults to 5.
     #[serde(default = "Clock::max_skew_seconds")]
     #[cfg_attr(feature = "api", schemars(range(min = 1, max = 3_600)))]
     pub max_skew_seconds: i32,
@@ -363,12 +379,13 @@ impl Default for Clock {
     }
 }
 
-/// Much at once to the API server and back, in packets as large as the path is said to take.
+/// A transfer in packets as large as the path claims to take.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "api", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Mtu {
-    /// How much. The default fills several packets even where they are jumbo.
+    /// The number of bytes that the worker sends to the API server, from 1500 to 262144. Defaults to 32768, which fills
+    /// several packets even on a network with jumbo frames.
     #[serde(default = "Mtu::payload_bytes")]
     #[cfg_attr(feature = "api", schemars(range(min = 1_500, max = 262_144)))]
     pub payload_bytes: i32,
@@ -386,7 +403,7 @@ impl Default for Mtu {
     }
 }
 
-/// A check of your own: a container beside the worker's.
+/// A container that runs next to the worker and whose exit code is the result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "api", derive(kube::KubeSchema))]
 #[cfg_attr(
@@ -398,83 +415,82 @@ impl Default for Mtu {
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Exec {
-    /// Names the check, and its container.
+    /// The name of the check. The container is called `check-` and this name. It must not be `worker`, nor equal the
+    /// name of a built-in check or of an init container.
     #[cfg_attr(
         feature = "api",
         schemars(length(min = 1, max = 57), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))
     )]
     pub name: String,
-    /// What it runs.
+    /// The container image that the check runs. It is pulled with the pull policy and the pull secrets of the worker.
     #[cfg_attr(feature = "api", schemars(length(min = 1, max = 512), regex(pattern = r"^[^\s]+$")))]
     pub image: String,
-    /// The program. None: the image's.
+    /// The entrypoint of the container as a list of words, at most 16. Defaults to the entrypoint of the image.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "api", schemars(length(max = 16), inner(length(max = 1024))))]
     pub command: Vec<String>,
-    /// Its arguments.
+    /// The arguments that are passed to the entrypoint, at most 32. Defaults to none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "api", schemars(length(max = 32), inner(length(max = 1024))))]
     pub args: Vec<String>,
-    /// Its environment, beside `NODE_NAME`.
+    /// Lists environment variables of the container, at most 32. `NODE_NAME` is always set to the name of the node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "api", schemars(length(max = 32)))]
     pub env: Vec<ExecEnv>,
 }
 
-/// A variable of the environment.
+/// An environment variable of an exec check that has a fixed value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "api", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ExecEnv {
-    /// Its name.
+    /// The name of the variable that the exec check reads.
     #[cfg_attr(
         feature = "api",
         schemars(length(min = 1, max = 128), regex(pattern = r"^[A-Za-z_][A-Za-z0-9_]*$"))
     )]
     pub name: String,
-    /// Its value.
+    /// The value that the exec check sees, at most 1024 characters. Defaults to the empty string.
     #[serde(default)]
     #[cfg_attr(feature = "api", schemars(length(max = 1024)))]
     pub value: String,
 }
 
-/// For whom a worker works. Its report repeats it, so that a verdict can be matched to what is true when it is read.
+/// Identifies what a worker verifies. The report repeats it, so that the controller can match a verdict to the current
+/// state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 // Workers outlive releases: one made by the next is still recognised after a rollback.
 #[serde(rename_all = "camelCase", default)]
 pub struct WorkerIdentity {
-    /// uid of the Node.
     pub node_uid: String,
-    /// Boot that is to be verified.
+    /// The boot of the node that is verified.
     pub boot_id: String,
-    /// uid of the NodeGate.
     pub gate_uid: String,
-    /// Generation of the NodeGate.
     pub gate_generation: i64,
-    /// Number of the worker.
+    /// Numbers the workers of a node, from 1.
     pub number: u32,
 }
 
-/// All that a worker is told, in one environment variable of its container.
+/// What a worker has to do. The controller passes it as JSON in an environment variable of the worker container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Assignment {
-    /// For whom; default when it is run by hand.
+    /// The default if the worker is run by hand.
     #[serde(default, rename = "subject")]
     pub identity: WorkerIdentity,
-    /// How long one check may take.
+    /// The time that one check may take.
     pub check_timeout_seconds: u32,
-    /// How long all of them may take together.
+    /// The time that all checks may take together.
     pub deadline_seconds: u32,
-    /// How long the report may be, where it is less than usual: the kubelet cuts what a pod's containers say together.
+    /// The maximum size of the report, where it is less than [`crate::report::MESSAGE_LIMIT`]: the kubelet truncates
+    /// the termination messages of all containers of a pod together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report_bytes: Option<u32>,
-    /// Which.
     pub checks: Checks,
 }
 
 impl Assignment {
-    /// The environment variable that holds it, as JSON.
+    /// The environment variable that holds the assignment.
     pub const ENV: &'static str = "NODEKEEPER_ASSIGNMENT";
 }
 

@@ -1,4 +1,4 @@
-//! The custom resources: types, defaults and what the API server checks; nothing else.
+//! The custom resources: types, defaults and validation rules. The doc comments are the descriptions of the CRDs.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt as _;
@@ -32,7 +32,7 @@ pub use worker::{
     SecurityContext, Toleration, Volume, VolumeMount, Worker,
 };
 
-/// The definitions of all custom resources, as a cluster has to know them.
+/// The CustomResourceDefinitions of all resources.
 #[must_use]
 pub fn definitions() -> [CustomResourceDefinition; 3] {
     [NodeGate::crd(), NodeRemediation::crd(), RemediationPolicy::crd()]
