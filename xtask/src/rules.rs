@@ -1,6 +1,7 @@
 //! The rules of the house, one table: what each asks for, why, and the function that checks it.
 
 mod dependencies;
+mod descriptions;
 mod determinism;
 mod purity;
 mod rooms;
@@ -111,6 +112,12 @@ pub const RULES: &[Rule] = &[
         asks: "A source file has at most 400 lines of code without its tests; the `main.rs` of a crate at most 60. Exceptions stand in a table with their reason.",
         why: "A file should be read in one sitting.",
         check: rooms::small_rooms,
+    },
+    Rule {
+        name: "api-descriptions",
+        asks: "Each description in `charts/nodekeeper/files/crds` has at least 30 characters and a verb (a word of the lists in `xtask/src/rules/descriptions.rs`, or one that ends like `-ed` or `-ates`), and repeats no other of its CRD, unless both are the same property of one type.",
+        why: "`kubectl explain` is the reference of the API, and each field has to be understood on its own.",
+        check: descriptions::descriptions,
     },
     Rule {
         name: "generated",

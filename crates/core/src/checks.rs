@@ -2,13 +2,28 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The DNS name of the API server inside a cluster with the usual domain. The trailing dot keeps the resolver from
-/// trying its search list.
-pub const CLUSTER_NAME: &str = "kubernetes.default.svc.cluster.local.";
+use crate::env::EnvVar;
 
-/// The checks that a worker runs. A check that is absent does not run.
+/// The domain of most clusters.
+pub const CLUSTER_DOMAIN: &str = "cluster.local";
+
+/// The checks that a worker runs. In a gate, checks of the default set that are absent run with their defaults; in an
+/// [`Assignment`] they do not run. [`Checks::resolve`] makes the one from the other.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "api", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "api", derive(kube::KubeSchema))]
+#[cfg_attr(
+    feature = "api",
+    x_kube(
+        validation = Rule::new(
+            "!has(self.skip) || self.skip.all(n, !(n == 'dns' && has(self.dns) || n == 'api' && has(self.api) || n == 'tcp' && has(self.tcp) || n == 'services' && has(self.services) || n == 'peers' && has(self.peers)))"
+        )
+        .message("`skip` must not name a check that is configured; remove one of the two"),
+        validation = Rule::new(
+            "!has(self.skip) || size(self.skip) < 5 || has(self.http) || has(self.clock) || has(self.mtu) || (has(self.exec) && size(self.exec) > 0)"
+        )
+        .message("`skip` must leave at least one check")
+    )
+)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Checks {
     /// Verifies that names resolve through the DNS resolver of the pod. By default that is the name of the API server
@@ -47,6 +62,28 @@ pub struct Checks {
         schemars(length(max = 4), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))
     )]
     pub exec: Vec<Exec>,
+    /// Lists checks of the default set that do not run: `dns`, `api`, `tcp`, `services` or `peers`. At least one check
+    /// has to remain. Defaults to none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "api", schemars(length(max = 5), extend("x-kubernetes-list-type" = "set")))]
+    pub skip: Vec<DefaultCheck>,
+}
+
+/// A check of the default set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "api", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub enum DefaultCheck {
+    /// Names resolve.
+    Dns,
+    /// The API server accepts requests.
+    Api,
+    /// TCP connections can be opened.
+    Tcp,
+    /// Services have ready endpoints.
+    Services,
+    /// Pods on other nodes can be reached.
+    Peers,
 }
 
 impl Checks {
@@ -54,16 +91,22 @@ impl Checks {
     pub const OF_WORKER: [&'static str; 8] =
         ["dns", "api", "tcp", "services", "peers", "http", "clock", "mtu"];
 
-    /// The default set.
+    /// The explicit set for an [`Assignment`]: checks of the default set that are absent run with their defaults, and
+    /// those that are skipped are absent.
     #[must_use]
-    pub fn standard() -> Self {
+    pub fn resolve(&self) -> Self {
+        fn default<T: Clone + Default>(named: Option<&T>, skipped: bool) -> Option<T> {
+            (!skipped).then(|| named.cloned().unwrap_or_default())
+        }
+        let skipped = |check| self.skip.contains(&check);
         Self {
-            dns: Some(Dns { optional: vec!["google.com.".to_owned()], ..Dns::default() }),
-            api: Some(Api {}),
-            tcp: Some(Tcp::default()),
-            services: Some(Services::default()),
-            peers: Some(Peers::default()),
-            ..Self::default()
+            dns: default(self.dns.as_ref(), skipped(DefaultCheck::Dns)),
+            api: default(self.api.as_ref(), skipped(DefaultCheck::Api)),
+            tcp: default(self.tcp.as_ref(), skipped(DefaultCheck::Tcp)),
+            services: default(self.services.as_ref(), skipped(DefaultCheck::Services)),
+            peers: default(self.peers.as_ref(), skipped(DefaultCheck::Peers)),
+            skip: Vec::new(),
+            ..self.clone()
         }
     }
 
@@ -96,6 +139,7 @@ impl Checks {
             clock: self.clock.filter(|_| wanted("clock")),
             mtu: self.mtu.filter(|_| wanted("mtu")),
             exec: self.exec,
+            skip: Vec::new(),
         }
     }
 
@@ -119,15 +163,15 @@ impl Checks {
 }
 
 /// Names that have to resolve.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "api", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Dns {
-    /// Lists names that all have to resolve to an address, at most 16. A name that ends with a dot is looked up as it
-    /// is; any other name goes through the search list of the pod, which can take several queries. IP addresses are
-    /// rejected. Defaults to the name of the API server inside the cluster.
-    #[serde(default = "Dns::names")]
-    #[cfg_attr(feature = "api", schemars(length(min = 1, max = 16), inner(length(min = 1, max = 254))))]
+    /// Lists names that all have to resolve to an address, at most 16. A name that ends with a dot is looked up as it is;
+    /// any other name goes through the search list of the pod, which can take several queries. IP addresses are
+    /// rejected. Defaults to `kubernetes.default.svc.` and the domain of the cluster.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "api", schemars(length(max = 16), inner(length(min = 1, max = 254))))]
     pub names: Vec<String>,
     /// Lists names that are looked up and reported but never fail the check, at most 16. The worker stops waiting for
     /// them 0.2 seconds after all other checks have ended. Defaults to none.
@@ -139,23 +183,19 @@ pub struct Dns {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "api", schemars(length(max = 8), inner(length(min = 2, max = 45))))]
     pub servers: Vec<String>,
-    /// Determines which servers of the cluster DNS have to resolve the first of the names. `Any`, the default, uses
-    /// only the resolver of the pod. `Each` also queries every ready endpoint of the Service `kube-system/kube-dns` by
-    /// its pod address.
+    /// Determines which servers of the cluster DNS have to resolve the first of the names. `Any`, the default, uses only
+    /// the resolver of the pod. `Each` also queries every ready endpoint of the Service `kube-system/kube-dns` by its
+    /// pod address.
     #[serde(default)]
     pub replicas: Replicas,
-}
-
-impl Dns {
-    fn names() -> Vec<String> {
-        vec![CLUSTER_NAME.to_owned()]
-    }
-}
-
-impl Default for Dns {
-    fn default() -> Self {
-        Self { names: Self::names(), optional: Vec::new(), servers: Vec::new(), replicas: Replicas::Any }
-    }
+    /// The DNS domain of the cluster, without a dot at its end. Defaults to the domain after `svc.` in the
+    /// search list of the worker pod, or to `cluster.local` if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "api",
+        schemars(length(min = 1, max = 200), regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"))
+    )]
+    pub cluster_domain: Option<String>,
 }
 
 /// Which servers of the cluster DNS are queried.
@@ -316,11 +356,40 @@ pub struct HttpTarget {
     /// The range of HTTP status codes that count as success. Defaults to 200 to 399.
     #[serde(default)]
     pub expect_status: StatusRange,
-    /// The path of a file in the worker container that holds additional CA certificates in PEM format. The key `k` of a
-    /// ConfigMap that is the volume `v` of `worker.volumes` is the file `/etc/nodekeeper/v/k`.
+    /// Selects a key of a ConfigMap in the namespace of the workers that holds additional CA certificates in PEM format.
+    /// If the ConfigMap or the key does not exist, the worker does not start. Defaults to none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "api", schemars(length(min = 1, max = 256)))]
+    pub ca: Option<CaReference>,
+    /// The file in the worker container that `ca` is mounted as. The controller sets it in an [`Assignment`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "api", schemars(skip))]
     pub ca_file: Option<String>,
+}
+
+/// A key of a ConfigMap with CA certificates.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "api", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CaReference {
+    /// The name of the ConfigMap that holds the CA certificates.
+    #[cfg_attr(
+        feature = "api",
+        schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"))
+    )]
+    pub name: String,
+    /// The key of the ConfigMap that holds the CA certificates. Defaults to `ca.crt`.
+    #[serde(default = "CaReference::key")]
+    #[cfg_attr(
+        feature = "api",
+        schemars(length(min = 1, max = 253), regex(pattern = r"^[A-Za-z0-9_][-._A-Za-z0-9]*$"))
+    )]
+    pub key: String,
+}
+
+impl CaReference {
+    fn key() -> String {
+        "ca.crt".to_owned()
+    }
 }
 
 /// A range of HTTP status codes, both ends included.
@@ -436,24 +505,7 @@ pub struct Exec {
     /// Lists environment variables of the container, at most 32. `NODE_NAME` is always set to the name of the node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "api", schemars(length(max = 32)))]
-    pub env: Vec<ExecEnv>,
-}
-
-/// An environment variable of an exec check that has a fixed value.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "api", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct ExecEnv {
-    /// The name of the variable that the exec check reads.
-    #[cfg_attr(
-        feature = "api",
-        schemars(length(min = 1, max = 128), regex(pattern = r"^[A-Za-z_][A-Za-z0-9_]*$"))
-    )]
-    pub name: String,
-    /// The value that the exec check sees, at most 1024 characters. Defaults to the empty string.
-    #[serde(default)]
-    #[cfg_attr(feature = "api", schemars(length(max = 1024)))]
-    pub value: String,
+    pub env: Vec<EnvVar>,
 }
 
 /// Identifies what a worker verifies. The report repeats it, so that the controller can match a verdict to the current
@@ -501,7 +553,7 @@ impl Default for Assignment {
             check_timeout_seconds: 10,
             deadline_seconds: 120,
             report_bytes: None,
-            checks: Checks::standard(),
+            checks: Checks::default().resolve(),
         }
     }
 }

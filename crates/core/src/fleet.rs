@@ -3,14 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::api::{Enforcement, NodeCounts, NodeGateStatus, NodeSelector};
+use crate::api::{Enforcement, GatedNode, NodeCounts, NodeGateStatus, NodeSelector};
 use crate::condition::{Finding, conditions};
 use crate::gate::{Fleet, GateView, State, ownership};
 use crate::node::NodeView;
-use crate::record::InconclusiveReason;
+use crate::record::{InconclusiveReason, Record};
 
 /// So many nodes whose workers cannot run for the same reason are no coincidence, if they are most of those that try.
 const ALIKE: u32 = 3;
+
+/// More nodes than this are not listed in the status of a gate.
+const MAX_GATED_NODES: usize = 20;
 
 /// Where one node stands. Small: there is one for each node of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -196,6 +199,8 @@ pub struct Seen<'a> {
     pub gate: &'a GateView,
     /// Its figures.
     pub counts: &'a GateCounts,
+    /// What [`gated_nodes`] returns.
+    pub gated_nodes: Vec<GatedNode>,
     /// Why the API server takes no workers.
     pub refused: Option<&'a str>,
     /// Nodes that it would serve, and another gate does; which.
@@ -216,6 +221,7 @@ pub fn status(seen: &Seen<'_>, before: &NodeGateStatus, now: &str) -> NodeGateSt
     NodeGateStatus {
         observed_generation: generation,
         nodes: seen.counts.counts(),
+        gated_nodes: seen.gated_nodes.clone(),
         conditions: conditions(findings, &before.conditions, generation, now),
     }
 }
@@ -327,6 +333,39 @@ fn unserved(seen: &Seen<'_>) -> Finding {
             "every node that bears the taint is served by a gate",
         ),
     }
+}
+
+/// The nodes that a gate has held longest, at most [`MAX_GATED_NODES`].
+#[must_use]
+pub fn gated_nodes<'a>(
+    fleet: &FleetIndex,
+    gate: &str,
+    nodes: impl Iterator<Item = &'a NodeView>,
+) -> Vec<GatedNode> {
+    let mut gated: Vec<_> = nodes
+        .filter_map(|node| {
+            let status = fleet.get(&node.name).filter(|status| *status.at == *gate)?;
+            let reason = match status.state {
+                State::Waiting => "Waiting",
+                State::Unverified | State::Pending | State::InProgress => "Verifying",
+                State::Inconclusive => "Inconclusive",
+                State::Stuck => "Stuck",
+                State::Failed => "Failed",
+                State::Ungated | State::Unserved | State::Verified | State::Terminating => return None,
+            };
+            let record = || Record::read(node.record.as_deref(), &node.uid);
+            let since = if status.retainted { record().and_then(|record| record.at) } else { None };
+            Some((since.unwrap_or(node.created), &*node.name, reason))
+        })
+        .collect();
+    gated.sort_unstable();
+    gated.truncate(MAX_GATED_NODES);
+    let gated = gated.into_iter().map(|(since, name, reason)| GatedNode {
+        name: name.to_owned(),
+        reason: reason.to_owned(),
+        since: since.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+    });
+    gated.collect()
 }
 
 /// The gate that serves nodes which this one would serve, and how many; none of them if there are no such nodes yet.

@@ -97,6 +97,8 @@ pub struct NodeView {
     pub taints: Vec<Taint>,
     /// Those of its labels that somebody looks at.
     pub labels: Labels,
+    /// The status of each condition that a gate waits for, by type.
+    pub conditions: Labels,
     /// Whether it has any label at all; JSON Patch must know.
     pub has_labels: bool,
     /// Whether it has any annotation at all; JSON Patch must know.
@@ -161,6 +163,9 @@ impl NodeView {
                 .flatten()
                 .map(|(key, value)| (key.as_str(), value.as_str()))
                 .collect(),
+            conditions: conditions()
+                .map(|condition| (condition.type_.as_str(), condition.status.as_str()))
+                .collect(),
             has_labels: metadata.labels.as_ref().is_some_and(|labels| !labels.is_empty()),
             has_annotations: annotations.is_some(),
             record: annotation(record::ANNOTATION),
@@ -174,10 +179,10 @@ impl NodeView {
         }
     }
 
-    /// The same without the labels that nobody looks at.
+    /// Drops the labels and conditions that are not in `wanted`.
     #[must_use]
     pub fn with_labels(self, wanted: &BTreeSet<Arc<str>>) -> Self {
-        Self { labels: self.labels.only(wanted), ..self }
+        Self { labels: self.labels.only(wanted), conditions: self.conditions.only(wanted), ..self }
     }
 
     /// Whether it bears a taint of this key.

@@ -40,13 +40,13 @@ use crate::checks::Checks;
     validation = Rule::new("self.spec.deadlines.workerSeconds <= self.spec.deadlines.gateSeconds")
         .message("`spec.deadlines.gateSeconds` must not be less than `spec.deadlines.workerSeconds`"),
     validation = Rule::new(
-        "!has(self.spec.checks.dns) || self.spec.checks.dns.names.all(n, !n.matches('^[0-9.]+$') && !n.contains(':'))"
+        "!has(self.spec.checks.dns) || !has(self.spec.checks.dns.names) || self.spec.checks.dns.names.all(n, !n.matches('^[0-9.]+$') && !n.contains(':'))"
     )
-    .message("`spec.checks.dns.names` must be names, not IP addresses: those resolve without any DNS; use `tcp` for them"),
+    .message("`spec.checks.dns.names` must be names, not IP addresses, which resolve without DNS; use `tcp` for them"),
     validation = Rule::new(
         "!has(self.spec.checks.dns) || !has(self.spec.checks.dns.optional) || self.spec.checks.dns.optional.all(n, !n.matches('^[0-9.]+$') && !n.contains(':'))"
     )
-    .message("`spec.checks.dns.optional` must be names, not IP addresses: those resolve without any DNS"),
+    .message("`spec.checks.dns.optional` must be names, not IP addresses, which resolve without DNS"),
     validation = Rule::new(
         "!has(self.spec.checks.dns) || !has(self.spec.checks.dns.servers) || self.spec.checks.dns.servers.all(s, s.matches('^[0-9.]+$') || s.contains(':'))"
     )
@@ -58,23 +58,23 @@ use crate::checks::Checks;
     validation = Rule::new(
         "self.spec.taints.all(t, !t.key.matches('^(node|node-role|node.cloudprovider)[.]kubernetes[.]io/|^karpenter[.]sh/|^ToBeDeleted'))"
     )
-    .message("`spec.taints` must be taints of your own: those of Kubernetes and of autoscalers are theirs to remove"),
+    .message("`spec.taints` must be taints of your own: Kubernetes and autoscalers remove theirs themselves"),
     validation = Rule::new(
         "self.spec.mode != 'Continuous' || self.spec.taints.all(t, t.effect != 'NoExecute')"
     )
-    .message("`spec.taints[].effect` must not be 'NoExecute' when `spec.mode` is 'Continuous': a check that fails for a while would evict everything; use 'NoSchedule'"),
+    .message("`spec.taints[].effect` must not be 'NoExecute' when `spec.mode` is 'Continuous': a check that fails for some time would evict all pods; use 'NoSchedule'"),
     validation = Rule::new(
         "!self.spec.verifiedLabel.key.matches('(^|[.])(kubernetes|k8s)[.]io/') || self.spec.verifiedLabel.key.contains('node-restriction.kubernetes.io/')"
     )
-    .message("`spec.verifiedLabel.key` must not be a label of Kubernetes: it would be overwritten on every node"),
+    .message("`spec.verifiedLabel.key` must not be a label of Kubernetes, which the gate would overwrite on every node"),
     validation = Rule::new(
-        "has(self.spec.checks.dns) || has(self.spec.checks.api) || has(self.spec.checks.tcp) || has(self.spec.checks.services) || has(self.spec.checks.peers) || has(self.spec.checks.http) || has(self.spec.checks.clock) || has(self.spec.checks.mtu) || (has(self.spec.checks.exec) && size(self.spec.checks.exec) > 0)"
+        "!has(self.spec.waitFor.taints) || self.spec.waitFor.taints.all(k, self.spec.taints.all(t, t.key != k))"
     )
-    .message("`spec.checks` must name at least one check; leave it out for the default set"),
+    .message("`spec.waitFor.taints` must not name a taint of `spec.taints`, which stays until a worker has run"),
     validation = Rule::new(
         "!has(self.spec.checks.exec) || !has(self.spec.worker.initContainers) || self.spec.checks.exec.all(e, self.spec.worker.initContainers.all(i, i.name != e.name))"
     )
-    .message("`spec.checks.exec[].name` must not be the name of one of `spec.worker.initContainers`: both name a check; choose another"),
+    .message("`spec.checks.exec[].name` must not be the name of one of `spec.worker.initContainers`: both are names of checks; choose another"),
 )]
 #[serde(rename_all = "camelCase")]
 pub struct NodeGateSpec {
@@ -91,7 +91,7 @@ pub struct NodeGateSpec {
     pub priority: i32,
     /// Determines how long the gate looks after a node. `Bootstrap`, the default, verifies a node once, before it
     /// accepts workloads. `Continuous` also verifies nodes again at the interval `continuous.periodSeconds`, and taints
-    /// a node that fails `continuous.failures` times in a row.
+    /// a node that fails `continuous.failureThreshold` times in a row.
     #[serde(default)]
     pub mode: Mode,
     /// Determines whether the gate acts on nodes. `Enforce`, the default, removes the taint from nodes that pass and
@@ -103,15 +103,16 @@ pub struct NodeGateSpec {
     /// removed when the node passes. Nodes that carry none are left alone. A taint is identified by key and effect,
     /// whatever its value. At least 1 and at most 8 taints; defaults to `node-ready/unverified:NoSchedule`.
     #[serde(default = "NodeGateSpec::taints")]
-    #[schemars(length(min = 1, max = 8))]
+    #[schemars(length(min = 1, max = 8), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["key", "effect"]))]
     pub taints: Vec<GateTaint>,
     /// Names the label that a node receives in the same patch that removes its taints. The label is informational:
     /// adding it does not open the gate. Removing it from a verified node requests a new verification of that node.
     #[serde(default)]
     pub verified_label: VerifiedLabel,
-    /// Configures the checks that a worker runs on the node. Defaults to `dns`, `api`, `tcp`, `services` and `peers`,
-    /// each with its defaults.
-    #[serde(default = "Checks::standard")]
+    /// Configures the checks that a worker runs on the node. `dns`, `api`, `tcp`, `services` and `peers` always run,
+    /// unless `skip` lists them; naming one of them changes its options. `http`, `clock`, `mtu` and `exec` run only if
+    /// they are named.
+    #[serde(default)]
     pub checks: Checks,
     /// Configures the worker pods that run the checks. Settings that are left out are taken from the installation of
     /// the controller.
@@ -167,7 +168,7 @@ impl Default for NodeGateSpec {
             enforcement: Enforcement::default(),
             taints: Self::taints(),
             verified_label: VerifiedLabel::default(),
-            checks: Checks::standard(),
+            checks: Checks::default(),
             worker: Worker::default(),
             wait_for: WaitFor::default(),
             retry: Retry::default(),

@@ -1,5 +1,6 @@
 //! The types of a gate's spec that concern timing and the reaction to a verdict.
 
+use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -79,6 +80,20 @@ pub struct WaitFor {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub daemon_sets: Vec<DaemonSetRef>,
+    /// Lists conditions that the Node has to have, for example one that a network plugin or node-problem-detector sets.
+    /// At most 8; defaults to none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<AwaitedCondition>,
+    /// Lists keys of taints that the node must no longer carry, whatever their value and effect. Taints of the gate
+    /// itself are rejected. At most 8; defaults to none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(
+        length(max = 8),
+        inner(length(min = 1, max = 317)),
+        extend("x-kubernetes-list-type" = "set")
+    )]
+    pub taints: Vec<String>,
     /// Determines whether a node of Karpenter has to be registered first. `Wait`, the default, waits until the taint
     /// `karpenter.sh/unregistered` is gone and, for a node that belongs to a node pool, until the label
     /// `karpenter.sh/registered` is `true`. `Ignore` does not wait. Other nodes are not affected.
@@ -99,6 +114,48 @@ pub enum Awaited {
     Wait,
     /// A worker is created without waiting.
     Ignore,
+}
+
+/// A condition that the Node has to have before a worker is created.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[x_kube(
+    validation = Rule::new("self.type != 'NetworkVerified'")
+        .message("`type` must not be `NetworkVerified`, which the gate sets after a worker has run"),
+)]
+#[serde(rename_all = "camelCase")]
+pub struct AwaitedCondition {
+    /// The type of the condition, for example `NetworkUnavailable`.
+    #[serde(rename = "type")]
+    #[schemars(length(min = 1, max = 316))]
+    pub type_: String,
+    /// The status that the condition has to have: `True`, the default, `False` or `Unknown`. A condition that the Node
+    /// does not have is waited for.
+    #[serde(default)]
+    pub status: ConditionStatus,
+}
+
+/// The status of a condition.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ConditionStatus {
+    /// The condition applies.
+    #[default]
+    True,
+    /// The condition does not apply.
+    False,
+    /// The component that sets the condition cannot tell.
+    Unknown,
+}
+
+impl ConditionStatus {
+    /// The spelling of the Kubernetes API.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::True => "True",
+            Self::False => "False",
+            Self::Unknown => "Unknown",
+        }
+    }
 }
 
 /// A DaemonSet whose pod has to be Ready on the node.
@@ -123,10 +180,10 @@ pub struct Continuous {
     #[schemars(range(min = 300, max = 2_592_000))]
     pub period_seconds: i32,
     /// The number of consecutive failed verifications, from 1 to 100, after which the node is tainted again. After a
-    /// failure the node is verified again after `retry.recheckSeconds`. Defaults to 3.
-    #[serde(default = "Continuous::failures")]
+    /// failure the node is verified again after `retry.recheckPeriodSeconds`. Defaults to 3.
+    #[serde(default = "Continuous::failure_threshold")]
     #[schemars(range(min = 1, max = 100))]
-    pub failures: i32,
+    pub failure_threshold: i32,
 }
 
 impl Continuous {
@@ -134,14 +191,14 @@ impl Continuous {
         6 * 3600
     }
 
-    fn failures() -> i32 {
+    fn failure_threshold() -> i32 {
         3
     }
 }
 
 impl Default for Continuous {
     fn default() -> Self {
-        Self { period_seconds: Self::period_seconds(), failures: Self::failures() }
+        Self { period_seconds: Self::period_seconds(), failure_threshold: Self::failure_threshold() }
     }
 }
 
@@ -150,7 +207,7 @@ impl Default for Continuous {
 #[serde(rename_all = "camelCase")]
 pub struct Retry {
     /// The number of attempts after the first one, from 0 to 100. A worker that reaches no verdict does not count as an
-    /// attempt. A node that used up its attempts is verified again every `recheckSeconds`. Defaults to 5.
+    /// attempt. A node that used up its attempts is verified again every `recheckPeriodSeconds`. Defaults to 5.
     #[serde(default = "Retry::max_retries")]
     #[schemars(range(min = 0, max = 100))]
     pub max_retries: i32,
@@ -160,9 +217,9 @@ pub struct Retry {
     pub backoff: Backoff,
     /// The interval in seconds, from 10 to 86400 (1 day), at which a node is verified again after it used up its
     /// attempts. Defaults to 300.
-    #[serde(default = "Retry::recheck_seconds")]
+    #[serde(default = "Retry::recheck_period_seconds")]
     #[schemars(range(min = 10, max = 86_400))]
-    pub recheck_seconds: i32,
+    pub recheck_period_seconds: i32,
 }
 
 impl Retry {
@@ -170,7 +227,7 @@ impl Retry {
         5
     }
 
-    fn recheck_seconds() -> i32 {
+    fn recheck_period_seconds() -> i32 {
         300
     }
 }
@@ -180,7 +237,7 @@ impl Default for Retry {
         Self {
             max_retries: Self::max_retries(),
             backoff: Backoff::default(),
-            recheck_seconds: Self::recheck_seconds(),
+            recheck_period_seconds: Self::recheck_period_seconds(),
         }
     }
 }

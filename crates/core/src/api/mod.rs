@@ -9,12 +9,14 @@ mod remediation;
 mod remediation_policy;
 mod selector;
 mod status;
+mod volume;
 mod worker;
 
+pub use crate::env::{EnvVar, EnvVarSource, FieldSelector, KeySelector};
 pub use gate::{GateTaint, NodeGate, NodeGateSpec, TaintEffect, VerifiedLabel};
 pub use gate_types::{
-    Awaited, Backoff, Continuous, DaemonSetRef, Deadlines, Enforcement, FailureAction, Mode, NodeCondition,
-    OnReboot, Retry, WaitFor,
+    Awaited, AwaitedCondition, Backoff, ConditionStatus, Continuous, DaemonSetRef, Deadlines, Enforcement,
+    FailureAction, Mode, NodeCondition, OnReboot, Retry, WaitFor,
 };
 pub use remediation::{
     CauseSource, CauseVerdict, FailedCheck, NodeIdentity, NodeRemediation, NodeRemediationSpec,
@@ -26,10 +28,14 @@ pub use remediation_policy::{
     SharedOutage, Window,
 };
 pub use selector::{NodeSelector, Operator, Requirement};
-pub use status::{Condition, NodeCounts, NodeGateStatus};
+pub use status::{Condition, GatedNode, NodeCounts, NodeGateStatus};
+pub use volume::{
+    ConfigMapVolume, DownwardApiProjection, EmptyDir, FieldToPath, HostPathVolume, KeyToPath,
+    ProjectedVolume, SecretProjection, SecretVolume, Volume, VolumeMount, VolumeProjection,
+};
 pub use worker::{
-    ConfigMapVolume, EmptyDir, EnvVar, HostPathVolume, InitContainer, PullPolicy, Quantity, Resources,
-    SecurityContext, Toleration, Volume, VolumeMount, Worker,
+    ImagePullPolicy, InitContainer, LocalObjectReference, Quantity, Resources, SecurityContext, Toleration,
+    TolerationOperator, Worker,
 };
 
 /// The CustomResourceDefinitions of all resources.

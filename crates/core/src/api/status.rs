@@ -1,4 +1,4 @@
-//! The status of a gate: counts and conditions.
+//! The status of a gate.
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
@@ -15,12 +15,34 @@ pub struct NodeGateStatus {
     /// Counts the nodes that this gate serves, by state.
     #[serde(default)]
     pub nodes: NodeCounts,
+    /// Lists up to 20 of the gated nodes, those that have been gated longest first.
+    #[serde(default)]
+    #[schemars(length(max = 20))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub gated_nodes: Vec<GatedNode>,
     /// Lists the current conditions of the gate: `Ready`, `WorkersCannotRun`, `ClusterDNSNotRunning`, `Shadowed`,
     /// `NodesUnserved` and `AutoscalerCompatible`.
     #[serde(default)]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
+}
+
+/// A node that carries a taint of the gate.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GatedNode {
+    /// The name of the Node that is gated.
+    #[schemars(length(max = 253))]
+    pub name: String,
+    /// The state that keeps the node gated: `Waiting`, `Verifying`, `Inconclusive`, `Stuck` or `Failed`, as counted in
+    /// `nodes`. The Events of the Node have the details.
+    #[schemars(length(max = 63))]
+    pub reason: String,
+    /// The time since which the node has been gated, in RFC 3339 format. For a new node that is its creation; for one
+    /// that had been verified before, it is the time of its last verdict.
+    #[schemars(extend("format" = "date-time"))]
+    pub since: String,
 }
 
 /// The nodes of a gate, counted by state.

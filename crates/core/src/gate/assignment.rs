@@ -98,12 +98,13 @@ impl<'a> Ownership<'a> {
     }
 }
 
-/// The labels that decisions look at: those of the gates, Karpenter's, and those that say which group and zone.
+/// The labels and condition types that decisions read: those of the gates, Karpenter's, and those of groups and zones.
 #[must_use]
 pub fn wanted_labels<'a>(gates: impl IntoIterator<Item = &'a GateView>) -> BTreeSet<Arc<str>> {
-    let asked = gates
-        .into_iter()
-        .flat_map(|gate| gate.spec.node_selector.keys().chain([gate.spec.verified_label.key.as_str()]));
+    let asked = gates.into_iter().flat_map(|gate| {
+        let conditions = gate.spec.wait_for.conditions.iter().map(|condition| condition.type_.as_str());
+        gate.spec.node_selector.keys().chain([gate.spec.verified_label.key.as_str()]).chain(conditions)
+    });
     // And the word that most of them have for a value.
     asked.chain(super::prerequisites::LABELS).chain(TOPOLOGY_LABELS).chain(["true"]).map(Arc::from).collect()
 }

@@ -59,7 +59,7 @@ fn ended(seen: &Observed<'_>, gate: &GateView, worker: &WorkerView) -> Decision 
     if passed {
         return Decision::new(state, note).with([told]);
     }
-    let pause = Duration::from_secs(gate.spec.retry.recheck_seconds.unsigned_abs().into());
+    let pause = Duration::from_secs(gate.spec.retry.recheck_period_seconds.unsigned_abs().into());
     match pause.checked_sub(seen.elapsed.saturating_sub(worker.first_seen)).filter(|left| !left.is_zero()) {
         Some(left) => Decision { recheck_in: Some(left), ..Decision::new(state, note).with([told]) },
         None => start(seen, gate, worker.identity.number),

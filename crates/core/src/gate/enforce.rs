@@ -226,7 +226,7 @@ impl GatedNode<'_> {
         let told = EventSpec::new(true, "NodeCheckFailed", &action(report), &*note);
         let mut effects = vec![Effect::PatchRecord(record), Effect::EmitEvent(told)];
         if attempts == allowed {
-            let pause = self.gate.spec.retry.recheck_seconds;
+            let pause = self.gate.spec.retry.recheck_period_seconds;
             let then = match self.gate.spec.on_failure {
                 FailureAction::KeepTainted => "",
                 FailureAction::Replace => "; its replacement is asked for",
@@ -246,7 +246,7 @@ impl GatedNode<'_> {
         let told = EventSpec::new(true, "NodeVerificationInconclusive", "RunWorker", &*note);
         let deadline = self.gate.spec.deadlines.gate_seconds;
         let stuck = (self.is_stuck(&record) && !self.is_stuck(&self.record)).then(|| {
-            let pause = self.gate.spec.retry.recheck_seconds;
+            let pause = self.gate.spec.retry.recheck_period_seconds;
             let note = format!(
                 "no worker could tell within {deadline} s; the node stays tainted and is looked at every {pause} s; the last one: {why}"
             );
@@ -395,7 +395,7 @@ impl GatedNode<'_> {
         if !self.same_round() || self.record.workers == 0 {
             SignedDuration::ZERO
         } else if self.is_slow() {
-            SignedDuration::from_secs(self.gate.spec.retry.recheck_seconds.into())
+            SignedDuration::from_secs(self.gate.spec.retry.recheck_period_seconds.into())
         } else {
             pause(&self.gate.spec.retry, &self.record)
         }

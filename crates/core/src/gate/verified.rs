@@ -20,7 +20,7 @@ impl GatedNode<'_> {
         let record = self.record_after(worker, Verdict::Failed, None, &report.summary());
         let needed = match self.gate.spec.mode {
             Mode::Bootstrap => 1,
-            Mode::Continuous => self.gate.spec.continuous.failures.unsigned_abs(),
+            Mode::Continuous => self.gate.spec.continuous.failure_threshold.unsigned_abs(),
         };
         let count = record.attempts;
         let failed = format!("failure {count} of {needed} of a verified node: {}", report.summary());

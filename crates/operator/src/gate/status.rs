@@ -8,7 +8,7 @@ use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Api, Error, ResourceExt as _};
 use nodekeeper_core::api::{NodeGateSpec, NodeGateStatus};
 use nodekeeper_core::autoscaler::{Autoscalers, Pool, judge};
-use nodekeeper_core::fleet::{Seen, shadow, status};
+use nodekeeper_core::fleet::{Seen, gated_nodes, shadow, status};
 use nodekeeper_core::gate::{GateView, State};
 use tokio::time::timeout;
 use tracing::{debug, warn};
@@ -90,6 +90,7 @@ impl Gate {
         let seen = Seen {
             gate: &gate,
             counts: &fleet.counts(name),
+            gated_nodes: gated_nodes(&fleet, name, views.nodes.all()),
             refused: refused.as_deref(),
             shadowed_by: shadowed_by.as_ref().map(|(other, count)| (other.as_str(), *count)),
             unserved,

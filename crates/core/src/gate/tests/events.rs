@@ -83,6 +83,26 @@ fn f16_no_worker_is_sent_before_the_node_is_what_it_waits_for() {
 }
 
 #[test]
+fn a_worker_waits_for_the_listed_conditions_and_taints() {
+    let (mut node, mut gate) = (node(), gate());
+    gate.spec.wait_for = serde_json::from_value(serde_json::json!({
+        "taints": ["cni/starting"], "conditions": [{"type": "NetworkUnavailable", "status": "False"}],
+    }))
+    .expect("waitFor");
+    let reason = |node: &NodeView| {
+        let decision = decide(&observed(node, Ownership::Gated(&gate), &[]));
+        (decision.state == State::Waiting).then_some(decision.why)
+    };
+    assert!(reason(&node).is_some_and(|why| why.contains("NetworkUnavailable")), "it has no such condition");
+    node.conditions.insert("NetworkUnavailable", "True");
+    assert!(reason(&node).is_some_and(|why| why.contains("is not False")));
+    node.conditions.insert("NetworkUnavailable", "False");
+    assert_eq!(reason(&node), None);
+    node.taints.push(taint("cni/starting"));
+    assert!(reason(&node).is_some_and(|why| why.contains("cni/starting")));
+}
+
+#[test]
 fn f12_pods_are_asked_for_only_while_a_daemon_set_is_waited_for() {
     let (node, mut gate) = (node(), gate());
     assert!(!before(&gate, &node, &[]).wants_pods);
