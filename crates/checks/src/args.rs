@@ -99,7 +99,7 @@ pub enum Command {
 
 /// All that was typed. Where and how to report stands apart, because a mistake is reported too.
 #[derive(Debug)]
-pub struct Typed {
+pub struct ParsedArgs {
     /// Where the report goes, if that was said.
     pub termination_log: Option<PathBuf>,
     /// How to tell, if that was said.
@@ -109,9 +109,12 @@ pub struct Typed {
 }
 
 /// Reads what was typed, to its end even after a mistake.
-pub fn parse(words: impl Iterator<Item = OsString>, environment: impl Fn(&str) -> Option<OsString>) -> Typed {
+pub fn parse(
+    words: impl Iterator<Item = OsString>,
+    environment: impl Fn(&str) -> Option<OsString>,
+) -> ParsedArgs {
     let mut args = Args::default();
-    let mut typed = Typed { termination_log: None, format: None, command: Ok(Command::Help) };
+    let mut typed = ParsedArgs { termination_log: None, format: None, command: Ok(Command::Help) };
     let environment = read_environment(environment, &mut args, &mut typed.format);
     let mut typed_servers = Vec::new();
     let mut mistake = None;
@@ -122,7 +125,7 @@ pub fn parse(words: impl Iterator<Item = OsString>, environment: impl Fn(&str) -
             word.and_then(|word| read_word(&word, &mut words, &mut args, &mut typed, &mut typed_servers));
         match read {
             Ok(None) => {}
-            Ok(Some(command)) => return Typed { command: Ok(command), ..typed },
+            Ok(Some(command)) => return ParsedArgs { command: Ok(command), ..typed },
             Err(error) => mistake = mistake.or(Some(error)),
         }
     }
@@ -130,7 +133,7 @@ pub fn parse(words: impl Iterator<Item = OsString>, environment: impl Fn(&str) -
         args.options.dns_servers = typed_servers;
     }
     let command = mistake.map_or(environment, Err).map(|()| Command::Work(Box::new(args)));
-    Typed { command, ..typed }
+    ParsedArgs { command, ..typed }
 }
 
 /// Reads a flag, with its value if it has one. What it is that ends all else, if it does.
@@ -138,7 +141,7 @@ fn read_word(
     word: &str,
     words: &mut impl Iterator<Item = Result<String, String>>,
     args: &mut Args,
-    typed: &mut Typed,
+    typed: &mut ParsedArgs,
     servers: &mut Vec<SocketAddr>,
 ) -> Result<Option<Command>, String> {
     let (flag, attached) = match word.split_once('=') {

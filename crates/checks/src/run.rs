@@ -79,7 +79,7 @@ pub async fn run_and_tell(
     tell: &(impl Fn(Progress<'_>) + Sync),
 ) -> Report {
     let identity = assignment.identity.clone();
-    let targets = match plan::list(assignment) {
+    let targets = match plan::list(assignment, &net.place().cluster_domain) {
         Ok(targets) => targets,
         Err(error) => return misconfigured(identity, &error),
     };
@@ -216,13 +216,15 @@ impl Limits {
         }
         let message = format!("no answer within {} s", self.check.as_secs());
         let finding = Finding::new(Outcome::Failed, reason::TIMEOUT, message);
-        if target.fails_by_silence() { finding } else { finding.unsure() }
+        if target.timeout_is_failure() { finding } else { finding.unsure() }
     }
 }
 
 async fn ask(net: &impl Net, target: &Target, place: Place, end: Instant) -> Finding {
     match (target, place.api_server) {
-        (Target::Dns(name) | Target::OptionalDns(name), _) => dns::check(net, name).await,
+        (Target::Dns(name) | Target::ClusterDns(name) | Target::OptionalDns(name), _) => {
+            dns::check(net, name).await
+        }
         (Target::DnsServer(server, name), _) => dns::check_server(net, *server, name).await,
         (Target::EachDns(name), _) => dns::check_each(net, name, end).await,
         (Target::Api, _) => api::check(net).await,

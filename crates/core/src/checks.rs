@@ -69,7 +69,7 @@ pub struct Checks {
     pub skip: Vec<DefaultCheck>,
 }
 
-/// A check of the default set.
+/// The name of a check that does not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "api", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -266,10 +266,11 @@ impl Default for Services {
 #[cfg_attr(feature = "api", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ServiceTarget {
-    /// The name of the Service whose endpoints are counted.
+    /// The namespace that the Service is in. Workers need permission to read it; the chart grants that for `default`
+    /// and `kube-system`.
     #[cfg_attr(feature = "api", schemars(length(min = 1, max = 63)))]
     pub namespace: String,
-    /// Its name.
+    /// The name of the Service whose endpoints are counted.
     #[cfg_attr(feature = "api", schemars(length(min = 1, max = 63)))]
     pub name: String,
     /// The number of endpoints that have to be ready, from 1 to 1000. Defaults to 1.
@@ -295,12 +296,13 @@ impl ServiceTarget {
 #[cfg_attr(feature = "api", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Peers {
-    /// The name of the Service whose pods the worker connects to. The Service needs a TCP port; its lowest one is used.
-    /// Defaults to `kube-dns`.
+    /// The namespace of the Service whose pods the worker connects to. It is read like those of `services`, so workers
+    /// need permission for it. Defaults to `kube-system`.
     #[serde(default = "Peers::namespace")]
     #[cfg_attr(feature = "api", schemars(length(min = 1, max = 63)))]
     pub namespace: String,
-    /// Name of that Service. It needs a TCP port.
+    /// The name of the Service whose pods the worker connects to. The Service needs a TCP port; its lowest one is used.
+    /// Defaults to `kube-dns`.
     #[serde(default = "Peers::name")]
     #[cfg_attr(feature = "api", schemars(length(min = 1, max = 63)))]
     pub name: String,
@@ -347,7 +349,7 @@ pub struct Http {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HttpTarget {
     /// The URL to request, with the scheme `http` or `https`. A certificate has to be signed by the CA of the cluster,
-    /// by one in `caFile`, or by one that the worker image trusts; the default image trusts none.
+    /// by one in `ca`, or by one that the worker image trusts; the default image trusts none.
     #[cfg_attr(
         feature = "api",
         schemars(length(min = 8, max = 1024), regex(pattern = r"^https?://[^\s]+$"))

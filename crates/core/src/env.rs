@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EnvVar {
-    /// The name of the variable, without `=` and blanks.
+    /// The name of the variable, which must not contain `=` or blanks.
     #[cfg_attr(feature = "api", schemars(length(min = 1, max = 253), regex(pattern = r"^[^=\s]+$")))]
     pub name: String,
     /// The value of the variable, at most 4096 characters. References to other variables such as `$(NAME)` are expanded

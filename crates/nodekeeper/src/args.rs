@@ -117,6 +117,9 @@ pub struct Controller {
     /// Another service account that gates may name for their workers; may be repeated
     #[arg(long = "worker-allow-service-account", value_name = "NAME")]
     pub allow_service_accounts: Vec<String>,
+    /// A Secret in the workers' namespace that containers of gates may read; may be repeated
+    #[arg(long = "worker-allow-secret", value_name = "NAME")]
+    pub allow_secrets: Vec<String>,
     /// A path of the nodes that gates may mount into init containers, with all that is below it; may be repeated
     ///
     /// Whoever can write gates can then read and write there, as root if --worker-allow-privileged is given too.

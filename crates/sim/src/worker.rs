@@ -119,6 +119,7 @@ impl Net for Inside {
             api_server: api_server.ok_or_else(|| "there is no Service of the API server".to_owned()),
             node: self.node.clone(),
             inside: true,
+            cluster_domain: nodekeeper_core::checks::CLUSTER_DOMAIN.to_owned(),
         }
     }
 

@@ -69,7 +69,7 @@ pub async fn f08_a_failed_attempt_is_followed_by_the_next(world: impl World) -> 
 /// All attempts fail: it is said with the reason, the node keeps its taint, is looked at again and again, and is let
 /// in when it heals.
 pub async fn f09_a_node_that_never_passes_is_told_and_heals(world: impl World) -> Result<()> {
-    gate(&world, "default", json!({"retry": {"maxRetries": 1, "recheckSeconds": 10}})).await?;
+    gate(&world, "default", json!({"retry": {"maxRetries": 1, "recheckPeriodSeconds": 10}})).await?;
     let _controller = controller(&world, "a");
     world.fates().set("hopeless", BROKEN);
     world.join(machine("hopeless")).await?;

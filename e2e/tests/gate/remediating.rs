@@ -101,7 +101,7 @@ pub fn zoned(name: &str) -> Machine {
 
 /// A gate that asks for replacements, a policy, a controller on this line, and three nodes that were let in.
 pub async fn stage_with(world: &impl World, spec: Value, line: Line) -> Result<Controller> {
-    let retry = json!({"maxRetries": 1, "recheckSeconds": 10});
+    let retry = json!({"maxRetries": 1, "recheckPeriodSeconds": 10});
     gate(world, "default", json!({"onFailure": "Replace", "retry": retry})).await?;
     policy(world, spec).await?;
     let controller = controller_with(world, "a", line, |_| {});

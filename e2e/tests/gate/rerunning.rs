@@ -60,7 +60,7 @@ pub async fn f07_a_verified_node_is_looked_at_when_asked_for(world: impl World) 
 /// Somebody asks for it, of a node that was given up: it does not have to wait for its turn.
 pub async fn f07_a_failed_node_is_looked_at_when_asked_for(world: impl World) -> Result<()> {
     // Nobody would look by himself before the scenario is over.
-    gate(&world, "default", json!({"retry": {"maxRetries": 0, "recheckSeconds": 86_400}})).await?;
+    gate(&world, "default", json!({"retry": {"maxRetries": 0, "recheckPeriodSeconds": 86_400}})).await?;
     let _controller = controller(&world, "a");
     world.fates().set("failed", BROKEN);
     world.join(machine("failed")).await?;

@@ -51,7 +51,7 @@ pub async fn f13_nodes_that_fail_are_not_deleted(world: impl World) -> Result<()
 /// Whatever becomes of a node, nothing is asked of the API server about it but to read and to patch it, and nothing at
 /// all about what an autoscaler made it from.
 pub async fn f14_nodes_are_read_and_patched_and_nothing_else(world: impl World) -> Result<()> {
-    gate(&world, "default", json!({"retry": {"maxRetries": 0, "recheckSeconds": 10}})).await?;
+    gate(&world, "default", json!({"retry": {"maxRetries": 0, "recheckPeriodSeconds": 10}})).await?;
     let controller = controller(&world, "a");
     world.fates().set("hopeless", BROKEN);
     world.fates().set("leaver", Fate::Hangs);

@@ -32,7 +32,12 @@ impl<'a> Fake<'a> {
     /// All is well: every name has an address, a Service two ready endpoints on other nodes.
     pub(crate) fn new() -> Self {
         Self {
-            place: Place { api_server: Ok(("10.96.0.1".into(), 443)), node: "here".into(), inside: true },
+            place: Place {
+                api_server: Ok(("10.96.0.1".into(), 443)),
+                node: "here".into(),
+                inside: true,
+                cluster_domain: "cluster.local".into(),
+            },
             date: None,
             clock: Duration::ZERO,
             resolve: Box::new(|_| Some(Ok(vec![Ipv4Addr::LOCALHOST.into()]))),
@@ -46,7 +51,12 @@ impl<'a> Fake<'a> {
     }
 
     pub(crate) fn outside() -> Self {
-        let place = Place { api_server: Err("no cluster here".into()), node: String::new(), inside: false };
+        let place = Place {
+            api_server: Err("no cluster here".into()),
+            node: String::new(),
+            inside: false,
+            cluster_domain: "cluster.local".into(),
+        };
         Self { place, ..Self::new() }
     }
 

@@ -211,7 +211,8 @@ impl Default for GateTaint {
     }
 }
 
-/// What a taint does to pods that do not tolerate it.
+/// The effect of a taint on pods that do not tolerate it: `NoSchedule`, `PreferNoSchedule` or `NoExecute`. A toleration
+/// that leaves it out tolerates taints of every effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum TaintEffect {
     /// New pods are not scheduled to the node.

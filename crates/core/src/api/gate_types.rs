@@ -124,7 +124,7 @@ pub enum Awaited {
 )]
 #[serde(rename_all = "camelCase")]
 pub struct AwaitedCondition {
-    /// The type of the condition, for example `NetworkUnavailable`.
+    /// The type of the condition that is waited for.
     #[serde(rename = "type")]
     #[schemars(length(min = 1, max = 316))]
     pub type_: String,
@@ -162,10 +162,10 @@ impl ConditionStatus {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DaemonSetRef {
-    /// The name of the DaemonSet, which is the controlling owner of the awaited pod.
+    /// The namespace that the DaemonSet is in.
     #[schemars(length(min = 1, max = 63))]
     pub namespace: String,
-    /// Its name.
+    /// The name of the DaemonSet that controls the awaited pod.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
 }

@@ -98,7 +98,7 @@ pub struct SecretVolume {
     pub items: Vec<KeyToPath>,
 }
 
-/// A mapping of a key to the path of a file in the volume.
+/// Maps a key to the path of a file in the volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct KeyToPath {
@@ -160,7 +160,7 @@ pub struct DownwardApiProjection {
     pub items: Vec<FieldToPath>,
 }
 
-/// A mapping of a field of the worker pod to a file.
+/// Maps a field of the worker pod to the path of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FieldToPath {

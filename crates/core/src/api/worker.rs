@@ -87,7 +87,7 @@ impl ImagePullPolicy {
     }
 }
 
-/// A reference to an object in the namespace of the workers.
+/// A reference to a Secret that holds credentials.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LocalObjectReference {

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use nodekeeper_core::api::{NodeGate, RemediationPolicy};
-use nodekeeper_operator::config::{File, Loaded, Problem, load};
+use nodekeeper_operator::config::{File, LegacyConfig, Problem, load};
 
 use crate::args::Check;
 
@@ -49,7 +49,7 @@ pub fn run(told: &Check) -> ExitCode {
     }
 }
 
-fn say(told: &Check, loaded: &Loaded) -> Result<()> {
+fn say(told: &Check, loaded: &LegacyConfig) -> Result<()> {
     let mut out = std::io::stdout();
     if told.print {
         let gate = NodeGate::new("config", loaded.gate.clone());
@@ -65,7 +65,7 @@ fn say(told: &Check, loaded: &Loaded) -> Result<()> {
 }
 
 /// Reads the files, `-` being standard input.
-pub fn read(config: &Path, worker: Option<&Path>) -> Result<Loaded, Unusable> {
+pub fn read(config: &Path, worker: Option<&Path>) -> Result<LegacyConfig, Unusable> {
     let text = text_of(config).map_err(Unusable::Unread)?;
     let of_worker = worker.map(text_of).transpose().map_err(Unusable::Unread)?;
     load(&text, of_worker.as_deref()).map_err(|problems| {

@@ -7,7 +7,7 @@ use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use nodekeeper_core::worker::{Allowed, Template};
 use nodekeeper_operator::clock::Clock;
-use nodekeeper_operator::config::{self, Loaded};
+use nodekeeper_operator::config::{self, LegacyConfig};
 use nodekeeper_operator::http::{Bind, Door, Pages, listen, serve};
 use nodekeeper_operator::metrics::{Build, Metrics, Options};
 use nodekeeper_operator::{Settings, counted_client, run as run_controller, telemetry};
@@ -44,7 +44,7 @@ struct Settled {
     warnings: Vec<String>,
 }
 
-fn settle(told: Controller, file: Option<Loaded>) -> Result<Settled> {
+fn settle(told: Controller, file: Option<LegacyConfig>) -> Result<Settled> {
     let has_file = file.is_some();
     let file = file.unwrap_or_default();
     let template = Template {
@@ -58,6 +58,7 @@ fn settle(told: Controller, file: Option<Loaded>) -> Result<Settled> {
         pull_secrets: told.worker_pull_secrets,
         allowed: Allowed {
             service_accounts: told.allow_service_accounts,
+            secrets: told.allow_secrets,
             host_paths: told.allow_host_paths,
             privileged: told.allow_privileged,
         },
@@ -73,7 +74,7 @@ fn settle(told: Controller, file: Option<Loaded>) -> Result<Settled> {
         metrics: Arc::new(metrics(seed_names, told.metrics_per_node.unwrap_or(seed_names))),
         gate: has_file.then_some(file.gate),
         policy: file.policy,
-        sweep: file.sweep,
+        sweep: file.resync,
         ..defaults
     };
     let told_format = told.log_format.map(|format| match format {

@@ -87,7 +87,7 @@ fn the_gate() -> Value {
         "apiVersion": "nodekeeper.dev/v1alpha1",
         "kind": "NodeGate",
         "metadata": {"name": "default"},
-        "spec": {"retry": {"recheckSeconds": 30}},
+        "spec": {"retry": {"recheckPeriodSeconds": 30}},
     })
 }
 
@@ -104,7 +104,7 @@ fn change_gate(somebody: &Local, random: &mut fastrand::Rng) -> Option<&'static 
     };
     let changed = somebody.change(&gate, None, |gate| {
         set(gate, "spec.enforcement", json!("Enforce"));
-        set(gate, "spec.continuous", json!({"periodSeconds": 300, "failures": 2}));
+        set(gate, "spec.continuous", json!({"periodSeconds": 300, "failureThreshold": 2}));
         set(gate, field, value.clone());
     });
     changed.ok().map(|_| what)

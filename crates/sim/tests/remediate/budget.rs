@@ -13,7 +13,7 @@ async fn budget_two_an_hour_fifty_failing_leader_killed_every_thirty_seconds() {
     let mut policy = roomy();
     policy["budget"]["perHour"] = json!(2);
     let mut stage = Stage::new(1, &policy);
-    stage.change_gate(|gate| gate["spec"]["retry"]["recheckSeconds"] = json!(300));
+    stage.change_gate(|gate| gate["spec"]["retry"]["recheckPeriodSeconds"] = json!(300));
     stage.lead();
     stage.good(4, "a").await;
     stage.karpenter(group("pool", 50, 50));

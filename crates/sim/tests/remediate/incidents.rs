@@ -25,7 +25,7 @@ async fn i02_a_cause_that_half_of_all_nodes_share_replaces_no_more_than_one() {
     let mut stage = Stage::new(1, &defaults());
     stage.change_gate(|gate| {
         set(gate, "spec.mode", json!("Continuous"));
-        set(gate, "spec.continuous", json!({"periodSeconds": 300, "failures": 1}));
+        set(gate, "spec.continuous", json!({"periodSeconds": 300, "failureThreshold": 1}));
     });
     stage.lead();
     let pool = group("pool", 12, 0);

@@ -78,7 +78,7 @@ fn want_replacement(somebody: &Local) -> Option<&'static str> {
     }
     let changed = somebody.change(&gate, None, |gate| {
         set(gate, "spec.onFailure", json!("Replace"));
-        set(gate, "spec.retry", json!({"maxRetries": 1, "recheckSeconds": 20}));
+        set(gate, "spec.retry", json!({"maxRetries": 1, "recheckPeriodSeconds": 20}));
     });
     changed.ok().map(|_| "gate wants nodes replaced")
 }

@@ -130,7 +130,7 @@ fn furnish(cluster: &Cluster) -> Result<()> {
     somebody.create("v1", "ServiceAccount", NAMESPACE, json!({"metadata": {"name": ACCOUNT}}))?;
     // More impatient than the defaults, so that nobody has to wait ten minutes for a node that fails.
     let spec = json!({
-        "retry": {"maxRetries": ATTEMPTS - 1, "recheckSeconds": 10},
+        "retry": {"maxRetries": ATTEMPTS - 1, "recheckPeriodSeconds": 10},
         // It is asked for from the beginning; without a policy nothing comes of it.
         "onFailure": "Replace",
         "deadlines": {"checkSeconds": 2, "workerSeconds": 10},
