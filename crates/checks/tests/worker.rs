@@ -112,7 +112,7 @@ async fn bad_configuration_is_reported_and_exits_2() {
     worker.args(["--nonsense", "--format", "json"]);
     let output = output(worker).await;
     assert_eq!(output.status.code(), Some(2));
-    let told = "nodekeeper-worker: \"--nonsense\" is not understood; --help lists what is\n";
+    let told = "nodekeeper-worker: \"--nonsense\" is unknown; --help lists all flags\n";
     assert_eq!(text(&output.stderr), told);
     assert!(left(&api).summary().contains("--nonsense"));
     let printed = last_of(&output);
