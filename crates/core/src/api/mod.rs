@@ -12,7 +12,7 @@ mod status;
 mod volume;
 mod worker;
 
-pub use crate::env::{EnvVar, EnvVarSource, FieldSelector, KeySelector};
+pub use crate::env_var::{EnvVar, EnvVarSource, FieldSelector, KeySelector};
 pub use gate::{GateTaint, NodeGate, NodeGateSpec, TaintEffect, VerifiedLabel};
 pub use gate_types::{
     Awaited, AwaitedCondition, Backoff, ConditionStatus, Continuous, DaemonSetRef, Deadlines, Enforcement,

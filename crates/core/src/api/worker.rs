@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::gate::TaintEffect;
 use super::volume::{Volume, VolumeMount};
-use crate::env::EnvVar;
+use crate::env_var::EnvVar;
 
 /// The worker pods of a gate.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{CHECK_PREFIX, CONTAINER, NODE_NAME, NODE_UID, Role, SUBJECT};
 use crate::api::{InitContainer, NodeGateSpec, Resources, SecurityContext, Volume, Worker};
 use crate::checks::{Assignment, CaReference, Checks, Exec, WorkerIdentity};
-use crate::env::EnvVar;
+use crate::env_var::EnvVar;
 use crate::node::NodeView;
 use crate::report::MESSAGE_LIMIT;
 
