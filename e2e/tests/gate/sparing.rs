@@ -33,7 +33,7 @@ pub async fn f13_nodes_that_fail_are_not_deleted(world: impl World) -> Result<()
     }
     let controller = controller_with(&world, "a", Line::default(), |settings| {
         settings.gate = Some(loaded.gate);
-        settings.sweep = loaded.sweep;
+        settings.sweep = loaded.resync;
     });
     for (name, uid) in names.iter().zip(uids) {
         tells(&world, name, "NodeVerificationFailed", "stays tainted").await?;

@@ -113,7 +113,7 @@ async fn the_controller_and_its_workers_are_refused_nothing() -> Result<()> {
     let client = refusals.client(config_of(&cluster, "nodekeeper-controller").await?)?;
     let loaded = load(CONFIG, None).map_err(|problems| anyhow::anyhow!("{problems:?}"))?;
     let gate = loaded.gate.clone();
-    let settings = Settings { gate: Some(loaded.gate), sweep: loaded.sweep, ..settings() };
+    let settings = Settings { gate: Some(loaded.gate), sweep: loaded.resync, ..settings() };
     let (stop, stopped) = oneshot::channel::<()>();
     let stopped = async move { drop(stopped.await) };
     let controller = tokio::spawn(run(client.clone(), settings, Clock::real(), stopped));

@@ -47,7 +47,7 @@ pub trait World {
 /// A gate as a user would write it, but more impatient.
 pub fn gate() -> NodeGateSpec {
     NodeGateSpec {
-        retry: Retry { recheck_seconds: 10, ..Retry::default() },
+        retry: Retry { recheck_period_seconds: 10, ..Retry::default() },
         deadlines: Deadlines { check_seconds: 2, worker_seconds: 60, ..Deadlines::default() },
         ..NodeGateSpec::default()
     }
