@@ -1,5 +1,7 @@
 //! Environment variables of the containers in a worker pod.
 
+#![allow(clippy::struct_field_names, reason = "the names of the Kubernetes API")]
+
 use serde::{Deserialize, Serialize};
 
 /// An environment variable with a fixed value or one that the kubelet looks up.
