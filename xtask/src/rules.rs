@@ -1,6 +1,7 @@
 //! The table of repository rules: what each requires, why, and the function that checks it.
 
 mod dependencies;
+mod descriptions;
 mod determinism;
 mod file_size;
 mod purity;
@@ -107,6 +108,12 @@ pub const RULES: &[Rule] = &[
         requires: "A source file has at most 400 lines of code without its tests; the `main.rs` of a crate at most 60. Exceptions are listed in a table with their reason.",
         why: "A reader can understand a small file as a whole.",
         check: file_size::file_size,
+    },
+    Rule {
+        name: "api-descriptions",
+        asks: "Each description in `charts/nodekeeper/files/crds` has at least 30 characters and a verb (a word of the lists in `xtask/src/rules/descriptions.rs`, or one that ends like `-ed` or `-ates`), and repeats no other of its CRD, unless both are the same property of one type.",
+        why: "`kubectl explain` is the reference of the API, and each field has to be understood on its own.",
+        check: descriptions::descriptions,
     },
     Rule {
         name: "generated",

@@ -34,7 +34,7 @@ app.kubernetes.io/component: controller
 {{ include "nodekeeper.fullname" . }}-worker
 {{- end -}}
 
-{{/* Whose roles these are. An account that is not made here and not named would be `default`, and everybody's. */}}
+{{/* The ServiceAccount of the roles. Without a name it would be `default`, which all pods share. */}}
 {{- define "nodekeeper.controller.serviceAccount" -}}
 {{- if .Values.serviceAccount.create -}}
 {{- .Values.serviceAccount.name | default (include "nodekeeper.controller.name" .) -}}

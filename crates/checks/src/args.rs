@@ -1,4 +1,4 @@
-//! What can be typed, and what the environment says where nothing was typed.
+//! Parses the command line and the environment of the worker.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
@@ -7,104 +7,99 @@ use std::path::PathBuf;
 use nodekeeper_checks::real::Options;
 use nodekeeper_core::checks::Assignment;
 
-/// What `--help` prints.
+/// The text of `--help`.
 pub const HELP: &str = "\
-Proves the network of the node it runs on: names resolve, the API server knows us, connections can be made, Services
-have ready endpoints, pods on other nodes answer. All at once, in a second or so, and then it ends.
+Verifies the network of the node it runs on: names resolve, the API server accepts requests, connections can be opened,
+Services have ready endpoints, pods on other nodes answer. All checks run at once, in about a second.
 
 Usage: nodekeeper-worker [FLAGS]
 
-What to do:
-  --assignment FILE      what to check, as JSON [env: NODEKEEPER_ASSIGNMENT holds the JSON itself] [default: dns, api,
+Checks:
+  --assignment FILE      the assignment, as JSON [env: NODEKEEPER_ASSIGNMENT holds the JSON itself] [default: dns, api,
                          tcp, services, peers]
-  --only CHECKS          only these of them, as in dns,api; there are dns, api, tcp, services, peers, http, clock, mtu
-  --list                 say what would be checked, and end
+  --only CHECKS          run only these checks, as in dns,api; the checks are dns, api, tcp, services, peers, http,
+                         clock, mtu
+  --list                 list the targets of all checks and exit
 
-Where things are:
-  --dns-server IP[:PORT] ask this DNS server, not those in /etc/resolv.conf; may be given several times
+Environment:
+  --dns-server IP[:PORT] query this DNS server instead of those in /etc/resolv.conf; may be repeated
                          [env: NODEKEEPER_DNS_SERVERS, with commas]
-  --kubeconfig FILE      how to find the API server from outside a cluster; plugins for credentials are not run
-                         [env: KUBECONFIG, of several the first that is there] [default: ~/.kube/config]
+  --kubeconfig FILE      kubeconfig for use outside of a cluster; credential plugins are not run
+                         [env: KUBECONFIG, the first file that exists] [default: ~/.kube/config]
   --token-file FILE      token for the API server [env: NODEKEEPER_TOKEN_FILE] [default: the pod's, or the kubeconfig's]
-  --ca-file FILE         authority of the API server's certificate [env: NODEKEEPER_CA_FILE] [default: the pod's, or the
+  --ca-file FILE         CA of the API server's certificate [env: NODEKEEPER_CA_FILE] [default: the pod's, or the
                          kubeconfig's]
-  --pods-at IP:PORT      connect there whenever a pod is to be connected to; for trials on one machine
+  --pods-at IP:PORT      connect to this address instead of to pods; for tests on one machine
   KUBERNETES_SERVICE_HOST, KUBERNETES_SERVICE_PORT
-                         the API server; every pod has them. Without them, and without a kubeconfig, what needs a
-                         cluster is skipped, and is inconclusive where the assignment is for a node
-  NODE_NAME              the node, to tell others from it
-  SSL_CERT_FILE          authorities that URLs may be signed by [default: /etc/ssl/certs/ca-certificates.crt]
+                         the address of the API server, set in every pod. Without them and without a kubeconfig,
+                         checks that need a cluster are skipped, or inconclusive if the assignment is for a node
+  NODE_NAME              the node that the worker runs on
+  SSL_CERT_FILE          CA certificates for HTTPS URLs [default: /etc/ssl/certs/ca-certificates.crt]
 
-What to say:
-  --format FORMAT        console (one line a check) or json (a log of what is done; the last line has the report)
-                         [env: NODEKEEPER_FORMAT] [default: json where the assignment is for a node, else console]
-  --termination-log FILE where the report goes, in at most 4096 bytes
-                         [default: /dev/termination-log, where there is one]
+Output:
+  --format FORMAT        console (one line per check) or json (a log; the last line is the report)
+                         [env: NODEKEEPER_FORMAT] [default: json if the assignment is for a node, else console]
+  --termination-log FILE file for the report of at most 4096 bytes
+                         [default: /dev/termination-log, if it exists]
   --version, --help
 
-Exit codes: 0 passed; 1 a check failed; 2 the configuration is wrong; 3 nothing can be said (no token, API server in
-trouble, nothing was checked); 10 the report could not be left, or a bug.
+Exit codes: 0 passed; 1 a check failed; 2 the configuration is invalid; 3 inconclusive (no token, the API server fails,
+no check ran); 10 the report could not be written, or a bug.
 
-Try it on any machine that knows a DNS server:
+Try it on any machine with a DNS server:
   NODEKEEPER_ASSIGNMENT='{\"checkTimeoutSeconds\":5,\"deadlineSeconds\":20,\"checks\":{\"dns\":{\"names\":[\"example.com.\"]}}}' \\
     nodekeeper-worker
-Ask cluster DNS for the default name:
+Query the cluster DNS for the default name:
   nodekeeper-worker --only dns --dns-server 10.96.0.10
 ";
 
-/// Where most distributions keep the authorities that they trust.
+/// The CA bundle of most distributions.
 const TRUSTED: &str = "/etc/ssl/certs/ca-certificates.crt";
 
-/// How the result is told.
+/// The format of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// For people.
+    /// One line per check.
     Console,
-    /// For programs.
+    /// One JSON object per line.
     Json,
 }
 
-/// What a worker is to do and how.
+/// The arguments of a run.
 #[derive(Debug, Default)]
 pub struct Args {
-    /// A file with the assignment.
     pub assignment_file: Option<PathBuf>,
-    /// The assignment itself, from the environment.
+    /// The assignment as JSON, from the environment.
     pub assignment: Option<String>,
-    /// Do only these checks; all if empty.
+    /// The checks to run; all if it is empty.
     pub only: Vec<String>,
-    /// Only say what would be checked.
+    /// List the targets instead of running the checks.
     pub list: bool,
-    /// Where things are.
     pub options: Options,
 }
 
 impl Args {
-    /// The node, if its name is known.
+    /// The name of the node, if it is known.
     pub fn node(&self) -> Option<&str> {
         Some(self.options.node.as_str()).filter(|node| !node.is_empty())
     }
 }
 
-/// What was typed.
 #[derive(Debug)]
 pub enum Command {
-    /// Check.
+    /// Run the checks.
     Work(Box<Args>),
-    /// Explain.
     Help,
-    /// Say which release this is.
     Version,
 }
 
-/// All that was typed. Where and how to report stands apart, because a mistake is reported too.
+/// The parsed command line. The output settings are separate, because an error is reported with them too.
 #[derive(Debug)]
 pub struct ParsedArgs {
     /// Where the report goes, if that was said.
     pub termination_log: Option<PathBuf>,
-    /// How to tell, if that was said.
     pub format: Option<Format>,
-    /// What to do, or the first mistake.
+    /// The command, or the first error.
     pub command: Result<Command, String>,
 }
 
@@ -136,7 +131,7 @@ pub fn parse(
     ParsedArgs { command, ..typed }
 }
 
-/// Reads a flag, with its value if it has one. What it is that ends all else, if it does.
+/// Parses a flag with its value. Returns a command if the flag is one that ends parsing.
 fn read_word(
     word: &str,
     words: &mut impl Iterator<Item = Result<String, String>>,
@@ -167,7 +162,7 @@ fn read_word(
         "--format" => typed.format = Some(read_format(flag, &value()?)?),
         "--dns-server" => servers.push(read_server(&value()?)?),
         "--kubeconfig" => {
-            // Whoever names it does not mean the cluster that the pod is in.
+            // An explicit kubeconfig overrides the cluster of the pod.
             args.options.api_server = None;
             args.options.kubeconfig = Some(value()?.into());
         }
@@ -175,7 +170,7 @@ fn read_word(
         "--ca-file" => args.options.ca_file = Some(value()?.into()),
         "--pods-at" => args.options.pods_at = Some(read_pods_at(&value()?)?),
         "--termination-log" => typed.termination_log = Some(value()?.into()),
-        other => return Err(format!("{other:?} is not understood; --help lists what is")),
+        other => return Err(format!("{other:?} is unknown; --help lists all flags")),
     }
     Ok(None)
 }
@@ -210,7 +205,7 @@ fn read_environment(
     Ok(())
 }
 
-/// Of several files the first that is there. One that was named and is not there is an error for whoever needs it.
+/// Returns the first file that exists. If none does, the first is returned, and reading it fails with its name.
 fn find_kubeconfig(named: Option<String>, home: Option<String>) -> Option<PathBuf> {
     if let Some(named) = named {
         let mut files = named.split(':').filter(|file| !file.is_empty()).map(PathBuf::from);
@@ -277,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_typed_beats_the_environment() {
+    fn flags_override_the_environment() {
         let environment = [
             ("KUBERNETES_SERVICE_HOST", "10.96.0.1"),
             ("NODEKEEPER_TOKEN_FILE", "t1"),
@@ -298,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_say_what_to_do() {
+    fn errors_name_the_fix() {
         for (words, hint) in [
             (&["--dns-sever", "x"][..], "--help"),
             (&["stray"], "--help"),
@@ -320,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kubeconfig_is_looked_for_where_kubectl_does() {
+    fn the_kubeconfig_is_found_as_kubectl_does() {
         let folder = tempfile::tempdir().expect("there is room");
         let home = folder.path().to_str().expect("it is text");
         let found = |environment: &[(&str, &str)]| work(&[], environment).options.kubeconfig;
@@ -337,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_utf8_is_a_mistake() {
+    fn text_that_is_not_utf8_is_an_error() {
         use std::os::unix::ffi::OsStringExt as _;
         let wild = || OsString::from_vec(vec![b'x', 0xff]);
         for words in [vec![wild()], vec!["--ca-file".into(), wild()]] {
@@ -352,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn where_and_how_to_report_is_known_even_after_a_mistake() {
+    fn output_flags_are_parsed_even_after_an_error() {
         let flags = ["--termination-log", "here", "--format=json"];
         let told = |words: &[&str], environment: fn(&str) -> Option<OsString>| {
             let typed = parse(words.iter().map(OsString::from), environment);

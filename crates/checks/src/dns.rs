@@ -1,4 +1,4 @@
-//! `dns`: a name has an address, as the pod's resolver, one server or each server of cluster DNS tells it.
+//! The check `dns`: a name resolves at the pod's resolver, at one server or at each endpoint of the cluster DNS.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,16 +10,15 @@ use crate::net::{Net, NetError, Server};
 use crate::run::Finding;
 use crate::slices;
 
-/// Where DNS servers listen.
 const PORT: u16 = 53;
-/// More servers of cluster DNS than this are not asked one by one.
-const MOST: usize = 50;
+/// No more endpoints of the cluster DNS are queried.
+const MAX_SERVERS: usize = 50;
 
 pub(crate) async fn check(net: &impl Net, name: &str) -> Finding {
     judge(net.resolve(name).await)
 }
 
-/// That there is no such name is an answer too: the server may be one that does not know the cluster's names.
+/// An NXDOMAIN answer passes: the server may not know the names of the cluster.
 pub(crate) async fn check_server(net: &impl Net, server: IpAddr, name: &str) -> Finding {
     match net.resolve_at(Server::At(SocketAddr::new(server, PORT)), name).await {
         Err(error @ (NetError::NxDomain | NetError::NoAddress)) => {
@@ -29,7 +28,7 @@ pub(crate) async fn check_server(net: &impl Net, server: IpAddr, name: &str) -> 
     }
 }
 
-/// Where no server knows the name the node is to blame; where some do, the others may be.
+/// Fails if no server resolves the name. If some do, the others may be broken, which is inconclusive.
 pub(crate) async fn check_each(net: &impl Net, name: &str, end: Instant) -> Finding {
     let mut servers = Vec::new();
     let (mut ready, mut slices) = (0, 0);
@@ -46,14 +45,14 @@ pub(crate) async fn check_each(net: &impl Net, name: &str, end: Instant) -> Find
                 );
             }
         }
-        servers.len() >= MOST
+        servers.len() >= MAX_SERVERS
     });
     if let Err(finding) = found.await {
         return finding.inconclusive();
     }
-    servers.truncate(MOST);
+    servers.truncate(MAX_SERVERS);
     if servers.is_empty() {
-        return nobody(slices, ready);
+        return no_server(slices, ready);
     }
     let ask = |server: SocketAddr| async move {
         let answer = timeout_at(end, net.resolve_at(Server::Pod(server), name)).await;
@@ -75,10 +74,10 @@ pub(crate) async fn check_each(net: &impl Net, name: &str, end: Instant) -> Find
     Finding::new(outcome, first.reason(), message)
 }
 
-fn nobody(slices: usize, ready: usize) -> Finding {
+fn no_server(slices: usize, ready: usize) -> Finding {
     match (slices, ready) {
         (0, _) => {
-            Finding::new(Outcome::Skipped, reason::NOT_FOUND, "cluster DNS is called something else here")
+            Finding::new(Outcome::Skipped, reason::NOT_FOUND, "there is no Service kube-system/kube-dns")
         }
         (_, 0) => Finding::new(
             Outcome::Inconclusive,
@@ -118,7 +117,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn f23_each_server_of_cluster_dns_is_asked() {
+    async fn f23_each_server_of_the_cluster_dns_is_queried() {
         let all = each(&Fake::new()).await;
         assert_eq!((all.outcome, all.message.as_str()), (Outcome::Passed, "2 of 2 know it"));
         let one_silent = each(&Fake::new().on_resolve_at(|s| (!is_first(s)).then(|| Ok(vec![])))).await;
@@ -129,7 +128,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_is_blamed_where_there_is_no_server_to_ask() {
+    async fn no_server_to_query_does_not_fail_the_node() {
         use serde_json::json;
         let down = each(&Fake::new().on_api(|_, _| (200, answer(&[])))).await;
         assert_eq!((down.outcome, down.reason), (Outcome::Inconclusive, reason::CLUSTER_DNS_NOT_RUNNING));

@@ -1,4 +1,4 @@
-//! `http`: a URL answers as it should.
+//! The check `http`: a URL answers with the expected status.
 
 use nodekeeper_core::checks::StatusRange;
 use nodekeeper_core::report::{Outcome, reason};
@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_status_is_in_the_range_or_not() {
+    async fn the_status_has_to_be_in_the_range() {
         let usual = StatusRange::default();
         assert_eq!(status(|| Some(Ok(200)), usual).await, (Outcome::Passed, ""));
         assert_eq!(status(|| Some(Ok(301)), usual).await, (Outcome::Passed, ""));

@@ -103,6 +103,8 @@ pub struct Environment {
     pub node: String,
     /// Whether names and pods of a cluster can be expected to be there: in a pod they can, on a laptop they cannot.
     pub inside: bool,
+    /// The DNS domain of the cluster.
+    pub cluster_domain: String,
 }
 
 /// A DNS server.

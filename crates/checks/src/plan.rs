@@ -1,115 +1,121 @@
-//! What an assignment asks for, one target at a time, and whether it makes sense.
+//! Turns an assignment into a list of targets, and validates it.
 
 use std::net::IpAddr;
 
 use nodekeeper_core::checks::{
-    Assignment, CLUSTER_NAME, Checks, Dns, HttpTarget, Peers, Replicas, ServiceTarget, StatusRange,
+    Assignment, Checks, Dns, HttpTarget, Peers, Replicas, ServiceTarget, StatusRange,
 };
 use nodekeeper_core::report::CLUSTER_DNS;
 
 use crate::url::Url;
 
-/// A target longer than any name or address can be.
-const LONGEST: usize = 260;
+/// No host name or address is longer.
+const MAX_HOST: usize = 260;
 
-/// Why an assignment makes no sense, and what to do about it.
+/// An invalid assignment, with the fix.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// A name that is none.
+    /// A list of names contains an IP address.
     #[error(
-        "checks.dns.{0}: {1:?} is an IP address, which needs no DNS: list names; a DNS server that has to answer belongs in checks.dns.servers, anything else in checks.tcp.targets with a port"
+        "checks.dns.{0}: {1:?} is an IP address, which needs no DNS: list names here, DNS servers in checks.dns.servers and other addresses with a port in checks.tcp.targets"
     )]
     AddressForName(&'static str, String),
-    /// Something that cannot be a name.
+    /// A name that DNS does not allow.
     #[error(
-        "checks.dns.{0}: {1:?} is no DNS name: 1 to 253 characters, labels of 1 to 63 letters, digits, `-` or `_`, with dots between"
+        "checks.dns.{0}: {1:?} is not a DNS name: 1 to 253 characters, labels of 1 to 63 letters, digits, `-` or `_`, with dots between"
     )]
     BadName(&'static str, String),
-    /// Something that is no address.
-    #[error("checks.dns.servers: {0:?} is no IP address, as in 10.96.0.10 or fd00::a")]
+    /// A DNS server that is not an IP address.
+    #[error("checks.dns.servers: {0:?} is not an IP address such as 10.96.0.10 or fd00::a")]
     BadServer(String),
-    /// Something that cannot be connected to.
-    #[error("checks.tcp.targets: {0:?} is not host:port, as in registry.example.com:443 or [fd00::1]:443")]
+    /// A TCP target that is not `host:port`.
+    #[error("checks.tcp.targets: {0:?} is not host:port, such as registry.example.com:443 or [fd00::1]:443")]
     BadTarget(String),
-    /// A Service that cannot exist.
+    /// A Service without a valid namespace, name or minReady.
     #[error(
-        "checks.services.targets: {0:?} is no Service: a namespace and a name are needed, and minReady of 1 or more"
+        "checks.services.targets: {0:?} is not a Service: it needs a namespace, a name, and a minReady of 1 or more"
     )]
     BadService(String),
-    /// A Service whose pods cannot be found.
-    #[error("checks.peers: {0:?} is no Service: a namespace and a name are needed, and perZone of 1 to 5")]
+    /// A Service without a valid namespace, name or perZone.
+    #[error("checks.peers: {0:?} is not a Service: it needs a namespace, a name, and a perZone of 1 to 5")]
     BadPeers(String),
-    /// Something that cannot be asked for by HTTP.
+    /// A URL that the worker cannot request.
     #[error(
-        "checks.http.targets: {0:?} is no URL, as in https://registry.example.com/v2/: http or https, a host, and no credentials in it"
+        "checks.http.targets: {0:?} is not a URL such as https://registry.example.com/v2/: it needs http or https, a host, and no credentials"
     )]
     BadUrl(String),
-    /// A range without a number in it.
+    /// An empty or invalid range of status codes.
     #[error(
         "checks.http.targets: expectStatus of {0:?} goes from {1} to {2}: give it 100 to 599, the lower first"
     )]
     BadStatus(String, i32, i32),
-    /// A number that makes no sense.
+    /// A number outside its range.
     #[error("{0} is {1}: give it {2}")]
     BadNumber(&'static str, i32, &'static str),
-    /// A list that is there and says nothing.
+    /// An empty list where at least one item is needed.
     #[error("checks.{0} is an empty list: leave it out for the default, or leave the check out")]
     Empty(&'static str),
-    /// No time to do it in.
+    /// A timeout of 0 seconds.
     #[error("{0} is 0: give it at least 1 second")]
     NoTime(&'static str),
-    /// A check that nobody knows.
+    /// A check that does not exist.
     #[error("there is no check {0:?}; there are: {all}", all = Checks::OF_WORKER.join(", "))]
     UnknownCheck(String),
-    /// A check that is known and not assigned.
+    /// A check that is not in the assignment.
     #[error("check {0:?} is not in the assignment: add it there, or leave it out of --only")]
     NotAssigned(String),
 }
 
-/// One thing to look at.
+/// One thing that a check verifies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// Resolve a name.
     Dns(String),
-    /// Resolve a name, and hold nobody for it.
+    /// Resolve a name that only the cluster DNS knows.
+    ClusterDns(String),
+    /// Resolve a name, and only warn if that fails.
     OptionalDns(String),
-    /// Have a name answered by the DNS server at an address.
+    /// Send a query for a name to the DNS server at an address.
     DnsServer(IpAddr, String),
-    /// Resolve a name at every server of cluster DNS.
+    /// Resolve a name at every endpoint of the cluster DNS.
     EachDns(String),
-    /// Ask the API server who we are.
+    /// Send a self subject review to the API server.
     Api,
-    /// Connect to host and port; none is the API server's.
+    /// Connect to host and port, or to the API server if there are none.
     Tcp(Option<(String, u16)>),
     /// Count the ready endpoints of a Service.
     Service(ServiceTarget),
     /// Connect to pods of a Service on other nodes.
     Peers(Peers),
-    /// Get a URL.
+    /// Request a URL, with the expected status and a file of CA certificates.
     Http(Url, StatusRange, Option<String>),
-    /// Compare clocks, which may be so many seconds apart.
+    /// Compare clocks that may differ by this many seconds.
     Clock(u32),
-    /// Send so many bytes at once.
+    /// Send this many bytes at once.
     Mtu(usize),
 }
 
-/// What has to be there before something can be looked at.
+/// What a target needs around it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// Nothing.
     Nothing,
     /// The API server.
     ApiServer,
-    /// The names and pods of a cluster.
+    /// The DNS names and pods of a cluster.
     Inside,
 }
 
 impl Target {
-    /// The check that it belongs to.
+    /// The name of the check that the target belongs to.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
-            Self::Dns(_) | Self::OptionalDns(_) | Self::DnsServer(..) | Self::EachDns(_) => "dns",
+            Self::Dns(_)
+            | Self::ClusterDns(_)
+            | Self::OptionalDns(_)
+            | Self::DnsServer(..)
+            | Self::EachDns(_) => "dns",
             Self::Api => "api",
             Self::Tcp(_) => "tcp",
             Self::Service(_) => "services",
@@ -120,11 +126,11 @@ impl Target {
         }
     }
 
-    /// What is looked at, as the report says it, with the API server where it is.
+    /// The target as the report names it.
     #[must_use]
     pub fn describe(&self, api_server: Option<&(String, u16)>) -> String {
         match self {
-            Self::Dns(name) | Self::OptionalDns(name) => name.clone(),
+            Self::Dns(name) | Self::ClusterDns(name) | Self::OptionalDns(name) => name.clone(),
             Self::DnsServer(server, name) => format!("{name} @{server}"),
             Self::EachDns(name) => format!("{name} @{CLUSTER_DNS}"),
             Self::Tcp(Some((host, port))) => join(host, *port),
@@ -137,12 +143,11 @@ impl Target {
         }
     }
 
-    /// What it makes no sense without.
+    /// What has to be there for the target to be verified.
     #[must_use]
     pub fn need(&self) -> Need {
         match self {
-            Self::Dns(name) if is_of_cluster(name) => Need::Inside,
-            Self::EachDns(_) | Self::Peers(_) => Need::Inside,
+            Self::ClusterDns(_) | Self::EachDns(_) | Self::Peers(_) => Need::Inside,
             Self::Api | Self::Tcp(None) | Self::Service(_) | Self::Clock(_) | Self::Mtu(_) => Need::ApiServer,
             Self::Dns(_)
             | Self::OptionalDns(_)
@@ -152,7 +157,7 @@ impl Target {
         }
     }
 
-    /// Whether the API server is asked something before anything else can be.
+    /// Whether the first step is a request to the API server.
     pub(crate) fn asks_api(&self) -> bool {
         self.need() == Need::ApiServer || matches!(self, Self::EachDns(_) | Self::Peers(_))
     }
@@ -163,15 +168,15 @@ impl Target {
         !matches!(self, Self::EachDns(_) | Self::Peers(_) | Self::Clock(_) | Self::Mtu(_))
     }
 
-    /// Whether it is only told.
+    /// Whether a failure is only a warning.
     pub(crate) fn is_optional(&self) -> bool {
         matches!(self, Self::OptionalDns(_))
     }
 }
 
-/// Whether only cluster DNS knows it, where the cluster's domain is the usual one.
-fn is_of_cluster(name: &str) -> bool {
-    name.trim_end_matches('.').ends_with(".cluster.local")
+/// Whether a name is in the domain of the cluster.
+fn is_of_cluster(name: &str, domain: &str) -> bool {
+    name.trim_end_matches('.').strip_suffix(domain).is_some_and(|rest| rest.ends_with('.'))
 }
 
 /// `host:port`, with brackets where the host has colons.
@@ -179,8 +184,8 @@ pub(crate) fn join(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// All that an assignment asks for, or why it cannot be done.
-pub fn list(assignment: &Assignment) -> Result<Vec<Target>, ConfigError> {
+/// Lists the targets of an assignment. `cluster_domain` is used where the assignment names no domain.
+pub fn list(assignment: &Assignment, cluster_domain: &str) -> Result<Vec<Target>, ConfigError> {
     for (seconds, what) in [
         (assignment.check_timeout_seconds, "checkTimeoutSeconds"),
         (assignment.deadline_seconds, "deadlineSeconds"),
@@ -192,7 +197,7 @@ pub fn list(assignment: &Assignment) -> Result<Vec<Target>, ConfigError> {
     let checks = &assignment.checks;
     let mut targets = Vec::new();
     if let Some(dns) = &checks.dns {
-        targets.extend(list_dns(dns)?);
+        targets.extend(list_dns(dns, cluster_domain)?);
     }
     if checks.api.is_some() {
         targets.push(Target::Api);
@@ -232,14 +237,14 @@ pub fn list(assignment: &Assignment) -> Result<Vec<Target>, ConfigError> {
         let bytes = usize::try_from(mtu.payload_bytes).ok().filter(|bytes| (1_500..=262_144).contains(bytes));
         targets.push(Target::Mtu(bytes.ok_or(wrong)?));
     }
-    // What holds nobody comes last.
+    // Optional names come last.
     for name in checks.dns.iter().flat_map(|dns| &dns.optional) {
         targets.push(Target::OptionalDns(read_name("optional", name)?));
     }
     Ok(targets)
 }
 
-/// Takes all checks out of an assignment but these.
+/// Removes all checks but these from an assignment.
 pub fn only(assignment: &mut Assignment, names: &[String]) -> Result<(), ConfigError> {
     let assigned = assignment.checks.assigned();
     for name in names {
@@ -255,15 +260,17 @@ pub fn only(assignment: &mut Assignment, names: &[String]) -> Result<(), ConfigE
     Ok(())
 }
 
-fn list_dns(dns: &Dns) -> Result<Vec<Target>, ConfigError> {
-    if dns.servers.is_empty() {
-        not_empty(&dns.names, "dns.names")?;
-    }
+fn list_dns(dns: &Dns, cluster_domain: &str) -> Result<Vec<Target>, ConfigError> {
+    let domain = dns.cluster_domain.as_deref().unwrap_or(cluster_domain);
+    // The dot at its end keeps the resolver from trying its search list.
+    let api_server = [format!("kubernetes.default.svc.{domain}.")];
+    let names = if dns.names.is_empty() { &api_server[..] } else { &dns.names };
     let mut targets = Vec::new();
-    for name in &dns.names {
-        targets.push(Target::Dns(read_name("names", name)?));
+    for name in names {
+        let name = read_name("names", name)?;
+        targets.push(if is_of_cluster(&name, domain) { Target::ClusterDns(name) } else { Target::Dns(name) });
     }
-    let first = dns.names.first().map_or(CLUSTER_NAME, String::as_str);
+    let Some(first) = names.first() else { return Ok(targets) };
     for server in &dns.servers {
         let address = server.parse().map_err(|_| ConfigError::BadServer(server.clone()))?;
         targets.push(Target::DnsServer(address, first.to_owned()));
@@ -302,7 +309,7 @@ fn read_target(target: &str) -> Result<(String, u16), ConfigError> {
         None if host.contains([':', '/', ' ']) => return Err(bad()),
         None => host.to_owned(),
     };
-    if host.is_empty() || host.len() > LONGEST || port == 0 {
+    if host.is_empty() || host.len() > MAX_HOST || port == 0 {
         return Err(bad());
     }
     Ok((host, port))
@@ -322,13 +329,13 @@ fn read_peers(peers: &Peers) -> Result<Peers, ConfigError> {
     Ok(peers.clone())
 }
 
-/// They become part of a URL, so nothing may be in them that means something there.
+/// Namespaces and names become part of a URL, so they must not contain a separator.
 fn fits(part: &str) -> bool {
     (1..=63).contains(&part.len()) && part.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
 }
 
 fn read_http(target: &HttpTarget) -> Result<Target, ConfigError> {
-    let HttpTarget { url, expect_status, ca_file } = target;
+    let HttpTarget { url, expect_status, ca: _, ca_file } = target;
     let read = Url::read(url).ok_or_else(|| ConfigError::BadUrl(url.clone()))?;
     let StatusRange { min, max } = *expect_status;
     if min < 100 || max > 599 || max < min {
@@ -340,11 +347,11 @@ fn read_http(target: &HttpTarget) -> Result<Target, ConfigError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nodekeeper_core::checks::{Clock, Http, Mtu, Tcp};
+    use nodekeeper_core::checks::{CLUSTER_DOMAIN, Clock, Http, Mtu, Tcp};
 
     #[test]
-    fn the_default_asks_for_seven_things() {
-        let targets = list(&Assignment::default()).expect("it is valid");
+    fn the_default_set_has_six_targets() {
+        let targets = list(&Assignment::default(), CLUSTER_DOMAIN).expect("it is valid");
         let told: Vec<_> = targets.iter().map(|t| format!("{} {}", t.name(), t.describe(None))).collect();
         assert_eq!(
             told,
@@ -354,8 +361,7 @@ mod tests {
                 "tcp the API server",
                 "services default/kubernetes",
                 "services kube-system/kube-dns",
-                "peers kube-system/kube-dns",
-                "dns google.com."
+                "peers kube-system/kube-dns"
             ]
         );
     }
@@ -385,17 +391,13 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_an_error() {
+    fn an_invalid_assignment_is_an_error() {
         let with = |change: fn(&mut Assignment)| {
             let mut assignment = Assignment::default();
             change(&mut assignment);
-            list(&assignment).expect_err("it makes no sense")
+            list(&assignment, CLUSTER_DOMAIN).expect_err("it is invalid")
         };
         assert_eq!(with(|a| a.deadline_seconds = 0), ConfigError::NoTime("deadlineSeconds"));
-        assert_eq!(
-            with(|a| a.checks.dns = Some(Dns { names: vec![], ..Dns::default() })),
-            ConfigError::Empty("dns.names")
-        );
         let bad_port = |a: &mut Assignment| a.checks.tcp = Some(Tcp { targets: vec!["x".into()] });
         assert_eq!(with(bad_port), ConfigError::BadTarget("x".into()));
         let sly = |a: &mut Assignment| {
@@ -420,10 +422,14 @@ mod tests {
     #[test]
     fn urls_and_their_statuses() {
         let list_of = |url: &str, min, max| {
-            let target =
-                HttpTarget { url: url.into(), expect_status: StatusRange { min, max }, ca_file: None };
+            let target = HttpTarget {
+                url: url.into(),
+                expect_status: StatusRange { min, max },
+                ca: None,
+                ca_file: None,
+            };
             let checks = Checks { http: Some(Http { targets: vec![target] }), ..Checks::default() };
-            list(&Assignment { checks, ..Assignment::default() })
+            list(&Assignment { checks, ..Assignment::default() }, CLUSTER_DOMAIN)
         };
         assert_eq!(list_of("http://a.example/x", 200, 399).expect("it is valid")[0].name(), "http");
         assert!(matches!(list_of("a.example", 200, 399), Err(ConfigError::BadUrl(_))));
@@ -433,19 +439,30 @@ mod tests {
     }
 
     #[test]
-    fn a_server_alone_is_asked_for_the_clusters_name() {
-        let dns = Dns { names: vec![], servers: vec!["10.96.0.10".into()], ..Dns::default() };
-        let checks = Checks { dns: Some(dns), ..Checks::default() };
-        let targets = list(&Assignment { checks, ..Assignment::default() }).expect("it is valid");
-        assert_eq!(targets[0].describe(None), format!("{CLUSTER_NAME} @10.96.0.10"));
+    fn names_of_the_cluster_follow_its_domain() {
+        let listed = |dns: Dns, domain: &str| {
+            let checks = Checks { dns: Some(dns), ..Checks::default() };
+            let targets = list(&Assignment { checks, ..Assignment::default() }, domain).expect("valid");
+            targets.iter().map(|target| (target.describe(None), target.need())).collect::<Vec<_>>()
+        };
+        let name = "kubernetes.default.svc.example.org.".to_owned();
+        let server = Dns { servers: vec!["10.96.0.10".into()], ..Dns::default() };
+        let asked = (format!("{name} @10.96.0.10"), Need::Nothing);
+        assert_eq!(listed(server.clone(), "example.org"), [(name.clone(), Need::Inside), asked]);
+        let named = Dns { cluster_domain: Some("example.org".into()), ..server };
+        assert_eq!(listed(named, CLUSTER_DOMAIN)[0].0, name);
+        let outside = Dns { names: vec!["cluster.local.".into(), "a.example.org".into()], ..Dns::default() };
+        let needs: Vec<_> = listed(outside, CLUSTER_DOMAIN).into_iter().map(|(_, need)| need).collect();
+        assert_eq!(needs, [Need::Nothing, Need::Nothing]);
     }
 
     #[test]
-    fn only_what_is_asked_for_stays() {
+    fn only_keeps_the_named_checks() {
         let mut assignment = Assignment::default();
         only(&mut assignment, &["tcp".into(), "dns".into()]).expect("both are assigned");
-        let names: Vec<_> = list(&assignment).expect("it is valid").iter().map(super::Target::name).collect();
-        assert_eq!(names, ["dns", "tcp", "dns"]);
+        let names: Vec<_> =
+            list(&assignment, CLUSTER_DOMAIN).expect("it is valid").iter().map(super::Target::name).collect();
+        assert_eq!(names, ["dns", "tcp"]);
         let missing = only(&mut assignment, &["api".into()]);
         assert_eq!(missing, Err(ConfigError::NotAssigned("api".into())));
         let unknown = only(&mut Assignment::default(), &["ping".into()]);

@@ -79,7 +79,7 @@ pub async fn run_and_tell(
     tell: &(impl Fn(Progress<'_>) + Sync),
 ) -> Report {
     let identity = assignment.identity.clone();
-    let targets = match plan::list(assignment) {
+    let targets = match plan::list(assignment, &net.environment().cluster_domain) {
         Ok(targets) => targets,
         Err(error) => return misconfigured(identity, &error),
     };
@@ -222,7 +222,9 @@ impl Limits {
 
 async fn ask(net: &impl Net, target: &Target, environment: Environment, end: Instant) -> Finding {
     match (target, environment.api_server) {
-        (Target::Dns(name) | Target::OptionalDns(name), _) => dns::check(net, name).await,
+        (Target::Dns(name) | Target::ClusterDns(name) | Target::OptionalDns(name), _) => {
+            dns::check(net, name).await
+        }
         (Target::DnsServer(server, name), _) => dns::check_server(net, *server, name).await,
         (Target::EachDns(name), _) => dns::check_each(net, name, end).await,
         (Target::Api, _) => api::check(net).await,

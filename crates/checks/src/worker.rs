@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::Path;
 
-use nodekeeper_checks::real::{Options, Real};
+use nodekeeper_checks::real::{Options, Real, cluster_domain};
 use nodekeeper_checks::{Need, Net as _, Progress, Target, list, misconfigured, only, read_assignment};
 use nodekeeper_core::checks::{Assignment, WorkerIdentity};
 use nodekeeper_core::report::{MESSAGE_LIMIT, Report, reason};
@@ -88,17 +88,18 @@ fn read(args: &Args) -> Result<Assignment, Box<Report>> {
     };
     let identity = assignment.identity.clone();
     let wrong = |error| Box::new(misconfigured(identity, &error));
+    let domain = cluster_domain();
     if args.only.is_empty() {
-        list(&assignment).map(drop)
+        list(&assignment, &domain).map(drop)
     } else {
-        only(&mut assignment, &args.only).and_then(|()| list(&assignment).map(drop))
+        only(&mut assignment, &args.only).and_then(|()| list(&assignment, &domain).map(drop))
     }
     .map_err(wrong)?;
     Ok(assignment)
 }
 
 fn enumerate(assignment: &Assignment, args: &Args) -> u8 {
-    let targets = list(assignment).unwrap_or_default();
+    let targets = list(assignment, &cluster_domain()).unwrap_or_default();
     let api_server = args.options.api_server.as_ref();
     let line = |target: &Target| {
         let lacks =

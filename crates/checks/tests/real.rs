@@ -162,7 +162,7 @@ async fn one_connection_serves_many_requests() {
 }
 
 fn http(url: String, ca_file: Option<String>) -> Checks {
-    let target = HttpTarget { url, expect_status: StatusRange::default(), ca_file };
+    let target = HttpTarget { url, expect_status: StatusRange::default(), ca: None, ca_file };
     Checks { http: Some(Http { targets: vec![target] }), ..Checks::default() }
 }
 

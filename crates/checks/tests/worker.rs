@@ -74,7 +74,7 @@ async fn a_node_that_works_passes() {
     let output = output(worker).await;
     let told = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{told}{}", text(&output.stderr));
-    assert!(told.starts_with("node node-1\n") && told.contains("\nPassed: 6 checks passed in "), "{told}");
+    assert!(told.starts_with("node node-1\n") && told.contains("\nPassed: 5 checks passed in "), "{told}");
     assert!(told.contains("SKIP  peers"), "{told}");
     assert!(!told.contains('\x1b'), "colours without a terminal");
     let report = left(&api);
@@ -112,7 +112,7 @@ async fn bad_configuration_is_reported_and_exits_2() {
     worker.args(["--nonsense", "--format", "json"]);
     let output = output(worker).await;
     assert_eq!(output.status.code(), Some(2));
-    let told = "nodekeeper-worker: \"--nonsense\" is not understood; --help lists what is\n";
+    let told = "nodekeeper-worker: \"--nonsense\" is unknown; --help lists all flags\n";
     assert_eq!(text(&output.stderr), told);
     assert!(left(&api).summary().contains("--nonsense"));
     let printed = last_of(&output);
@@ -166,7 +166,7 @@ async fn only_what_is_asked_for_is_checked() {
     worker.args(["--only", "dns,tcp"]);
     let output = output(worker).await;
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
-    assert_eq!(left(&api).checks.iter().map(|c| c.name.as_str()).collect::<Vec<_>>(), ["dns", "tcp", "dns"]);
+    assert_eq!(left(&api).checks.iter().map(|c| c.name.as_str()).collect::<Vec<_>>(), ["dns", "tcp"]);
     let mut worker = in_cluster(&api);
     worker.args(["--only", "ping"]);
     let output = self::output(worker).await;
@@ -246,8 +246,7 @@ async fn an_assignment_in_a_file_and_a_list() {
     worker.arg("--assignment").arg(&file).arg("--list");
     let output = output(worker).await;
     let told = text(&output.stdout);
-    assert_eq!((output.status.code(), told.lines().count()), (Some(0), 7), "{told}");
-    assert!(told.contains("dns       google.com.\n"), "{told}");
+    assert_eq!((output.status.code(), told.lines().count()), (Some(0), 6), "{told}");
     assert!(told.contains("peers     kube-system/kube-dns  (needs a cluster)\n"), "{told}");
     let mut worker = command();
     worker.arg("--assignment").arg(folder.path().join("none"));

@@ -1,68 +1,120 @@
-//! What a worker has to do: which checks, for whom, and how long it may take.
+//! The checks of a worker and their options.
+
+mod assignment;
 
 use serde::{Deserialize, Serialize};
 
-/// The name that every cluster has, asked for as it is: one question, whatever the search list says.
-pub const CLUSTER_NAME: &str = "kubernetes.default.svc.cluster.local.";
+pub use assignment::{Assignment, WorkerIdentity};
 
-/// The checks to run; one that is absent does not run.
+use crate::env_var::EnvVar;
+
+/// The domain of most clusters.
+pub const CLUSTER_DOMAIN: &str = "cluster.local";
+
+/// The checks that a worker runs. In a gate, checks of the default set that are absent run with their defaults; in an
+/// [`Assignment`] they do not run. [`Checks::resolve`] makes the one from the other.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "api", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "api", derive(kube::KubeSchema))]
+#[cfg_attr(
+    feature = "api",
+    x_kube(
+        validation = Rule::new(
+            "!has(self.skip) || self.skip.all(n, !(n == 'dns' && has(self.dns) || n == 'api' && has(self.api) || n == 'tcp' && has(self.tcp) || n == 'services' && has(self.services) || n == 'peers' && has(self.peers)))"
+        )
+        .message("`skip` must not name a check that is configured; remove one of the two"),
+        validation = Rule::new(
+            "!has(self.skip) || size(self.skip) < 5 || has(self.http) || has(self.clock) || has(self.mtu) || (has(self.exec) && size(self.exec) > 0)"
+        )
+        .message("`skip` must leave at least one check")
+    )
+)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Checks {
-    /// Names resolve through the pod's resolver.
+    /// Verifies that names resolve through the DNS resolver of the pod. By default that is the name of the API server
+    /// inside the cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dns: Option<Dns>,
-    /// The API server takes an authenticated request, over verified TLS.
+    /// Verifies that the API server accepts an authenticated request over TLS with a trusted certificate. It has no
+    /// options.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api: Option<Api>,
-    /// Connections can be made.
+    /// Verifies that TCP connections can be opened. By default that is one to the address of the API server inside the
+    /// cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tcp: Option<Tcp>,
-    /// Services have ready endpoints.
+    /// Verifies that Services have ready endpoints. By default these are the API server and the cluster DNS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub services: Option<Services>,
-    /// Pods on other nodes can be connected to.
+    /// Verifies that pods on other nodes can be reached by their own addresses. By default these are the pods of the
+    /// cluster DNS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peers: Option<Peers>,
-    /// URLs answer.
+    /// Verifies that URLs answer a GET request with the expected status. It is not part of the default set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http: Option<Http>,
-    /// The node's clock agrees with the API server's.
+    /// Verifies that the clock of the node agrees with that of the API server. It is not part of the default set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock: Option<Clock>,
-    /// Packets of full size get through, not only small ones.
+    /// Verifies that packets of full size reach the API server, not only small ones. It is not part of the default set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<Mtu>,
-    /// Images of your own, each a container of the worker's pod: exit code 0 has passed, 1 to 125 has failed.
+    /// Runs containers of your own next to the worker, each as one check. Exit code 0 passes and 1 to 125 fail; any
+    /// other end reaches no verdict. At most 4; defaults to none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(
         feature = "api",
         schemars(length(max = 4), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))
     )]
     pub exec: Vec<Exec>,
+    /// Lists checks of the default set that do not run: `dns`, `api`, `tcp`, `services` or `peers`. At least one check
+    /// has to remain. Defaults to none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "api", schemars(length(max = 5), extend("x-kubernetes-list-type" = "set")))]
+    pub skip: Vec<DefaultCheck>,
+}
+
+/// The name of a check that does not run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "api", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub enum DefaultCheck {
+    /// Names resolve.
+    Dns,
+    /// The API server accepts requests.
+    Api,
+    /// TCP connections can be opened.
+    Tcp,
+    /// Services have ready endpoints.
+    Services,
+    /// Pods on other nodes can be reached.
+    Peers,
 }
 
 impl Checks {
-    /// The checks that the worker's own binary knows, in the order in which it reports them.
+    /// The checks that the worker implements itself, in the order of its report.
     pub const OF_WORKER: [&'static str; 8] =
         ["dns", "api", "tcp", "services", "peers", "http", "clock", "mtu"];
 
-    /// What is checked where nobody says anything else. Nobody asked for the name outside the cluster, so it is told
-    /// and holds no node: many clusters cannot resolve it.
+    /// The explicit set for an [`Assignment`]: checks of the default set that are absent run with their defaults, and
+    /// those that are skipped are absent.
     #[must_use]
-    pub fn standard() -> Self {
+    pub fn resolve(&self) -> Self {
+        fn default<T: Clone + Default>(named: Option<&T>, skipped: bool) -> Option<T> {
+            (!skipped).then(|| named.cloned().unwrap_or_default())
+        }
+        let skipped = |check| self.skip.contains(&check);
         Self {
-            dns: Some(Dns { optional: vec!["google.com.".to_owned()], ..Dns::default() }),
-            api: Some(Api {}),
-            tcp: Some(Tcp::default()),
-            services: Some(Services::default()),
-            peers: Some(Peers::default()),
-            ..Self::default()
+            dns: default(self.dns.as_ref(), skipped(DefaultCheck::Dns)),
+            api: default(self.api.as_ref(), skipped(DefaultCheck::Api)),
+            tcp: default(self.tcp.as_ref(), skipped(DefaultCheck::Tcp)),
+            services: default(self.services.as_ref(), skipped(DefaultCheck::Services)),
+            peers: default(self.peers.as_ref(), skipped(DefaultCheck::Peers)),
+            skip: Vec::new(),
+            ..self.clone()
         }
     }
 
-    /// Those of [`Self::OF_WORKER`] that are to run.
+    /// The checks of [`Self::OF_WORKER`] that are present.
     #[must_use]
     pub fn assigned(&self) -> Vec<&'static str> {
         let there = [
@@ -78,7 +130,7 @@ impl Checks {
         Self::OF_WORKER.into_iter().zip(there).filter(|(_, there)| *there).map(|(name, _)| name).collect()
     }
 
-    /// These of them; what runs in containers of its own is not the worker's to leave out.
+    /// Removes the built-in checks that `wanted` rejects. Exec checks stay: they are containers of their own.
     #[must_use]
     pub fn only(self, wanted: impl Fn(&str) -> bool) -> Self {
         Self {
@@ -91,10 +143,11 @@ impl Checks {
             clock: self.clock.filter(|_| wanted("clock")),
             mtu: self.mtu.filter(|_| wanted("mtu")),
             exec: self.exec,
+            skip: Vec::new(),
         }
     }
 
-    /// Whether a worker needs a token: whether it has to ask the API server for anything.
+    /// Whether a worker sends requests to the API server and needs a token for them.
     #[must_use]
     pub fn need_token(&self) -> bool {
         self.api.is_some()
@@ -105,7 +158,7 @@ impl Checks {
             || self.dns.as_ref().is_some_and(|dns| dns.replicas == Replicas::Each)
     }
 
-    /// Whether a worker needs the cluster's authority: whether it may be shown a certificate that it signed.
+    /// Whether a worker needs the cluster's CA certificate, for the API server or for an HTTPS URL.
     #[must_use]
     pub fn need_authority(&self) -> bool {
         let targets = self.http.iter().flat_map(|http| &http.targets);
@@ -113,54 +166,54 @@ impl Checks {
     }
 }
 
-/// Names to resolve.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Names that have to resolve.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "api", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Dns {
-    /// Every one of them has to resolve. A name with a dot at its end is asked for as it is; one without goes through
-    /// the search list of the pod, which can be many questions. Default: the API server's name in the cluster.
-    #[serde(default = "Dns::names")]
-    #[cfg_attr(feature = "api", schemars(length(min = 1, max = 16), inner(length(min = 1, max = 254))))]
+    /// Lists names that all have to resolve to an address, at most 16. A name that ends with a dot is looked up as it is;
+    /// any other name goes through the search list of the pod, which can take several queries. IP addresses are
+    /// rejected. Defaults to `kubernetes.default.svc.` and the domain of the cluster.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "api", schemars(length(max = 16), inner(length(min = 1, max = 254))))]
     pub names: Vec<String>,
-    /// Names that are asked for and reported, and hold no node. They are not waited for once all else is done.
+    /// Lists names that are looked up and reported but never fail the check, at most 16. The worker stops waiting for
+    /// them 0.2 seconds after all other checks have ended. Defaults to none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "api", schemars(length(max = 16), inner(length(min = 1, max = 254))))]
     pub optional: Vec<String>,
-    /// DNS servers, by IP address, each of which has to answer when it is asked for the first of the names. That there
-    /// is no such name is an answer too.
+    /// Lists DNS servers by IP address that each have to answer a query for the first of the names, at most 8. The
+    /// answer that the name does not exist counts as an answer. Defaults to none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "api", schemars(length(max = 8), inner(length(min = 2, max = 45))))]
     pub servers: Vec<String>,
-    /// Which servers of the cluster's DNS have to know the first of the names.
+    /// Determines which servers of the cluster DNS have to resolve the first of the names. `Any`, the default, uses only
+    /// the resolver of the pod. `Each` also queries every ready endpoint of the Service `kube-system/kube-dns` by its
+    /// pod address.
     #[serde(default)]
     pub replicas: Replicas,
+    /// The DNS domain of the cluster, without a dot at its end. Defaults to the domain after `svc.` in the
+    /// search list of the worker pod, or to `cluster.local` if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "api",
+        schemars(length(min = 1, max = 200), regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"))
+    )]
+    pub cluster_domain: Option<String>,
 }
 
-impl Dns {
-    fn names() -> Vec<String> {
-        vec![CLUSTER_NAME.to_owned()]
-    }
-}
-
-impl Default for Dns {
-    fn default() -> Self {
-        Self { names: Self::names(), optional: Vec::new(), servers: Vec::new(), replicas: Replicas::Any }
-    }
-}
-
-/// Which servers of the cluster's DNS are asked.
+/// Which servers of the cluster DNS are queried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "api", derive(schemars::JsonSchema))]
 pub enum Replicas {
-    /// Whichever the pod's resolver comes to.
+    /// The resolver of the pod alone.
     #[default]
     Any,
-    /// Each ready endpoint of kube-system/kube-dns as well, by the address of its pod.
+    /// Every ready endpoint of kube-system/kube-dns as well, by its pod address.
     Each,
 }
 
-/// Asks the API server who we are.
+/// A self subject review against the API server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "api", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -168,7 +221,7 @@ pub enum Replicas {
 // may say.
 pub struct Api {}
 
-/// Addresses to connect to.
+/// Addresses that have to accept a TCP connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "api", derive(kube::KubeSchema))]
 #[cfg_attr(
@@ -180,7 +233,8 @@ pub struct Api {}
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Tcp {
-    /// Each as `host:port`. None: the address of the API server inside the cluster.
+    /// Lists the addresses to connect to, each as `host:port`, at most 16. IPv6 addresses are written in brackets.
+    /// Defaults to the address of the API server inside the cluster.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "api", schemars(length(max = 16), inner(length(min = 3, max = 260))))]
     pub targets: Vec<String>,
@@ -191,7 +245,9 @@ pub struct Tcp {
 #[cfg_attr(feature = "api", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Services {
-    /// Default: the API server and the cluster's DNS.
+    /// Lists the Services to look at, at least 1 and at most 16. Keep `kube-system/kube-dns` in the list: if it has no
+    /// ready endpoint, names that do not resolve are not held against the node. Defaults to `default/kubernetes` and
+    /// `kube-system/kube-dns`.
     #[serde(default = "Services::targets")]
     #[cfg_attr(feature = "api", schemars(length(min = 1, max = 16)))]
     pub targets: Vec<ServiceTarget>,
@@ -209,25 +265,26 @@ impl Default for Services {
     }
 }
 
-/// One Service.
+/// A Service that needs a number of ready endpoints.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "api", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ServiceTarget {
-    /// Its namespace.
+    /// The namespace that the Service is in. Workers need permission to read it; the chart grants that for `default`
+    /// and `kube-system`.
     #[cfg_attr(feature = "api", schemars(length(min = 1, max = 63)))]
     pub namespace: String,
-    /// Its name.
+    /// The name of the Service whose endpoints are counted.
     #[cfg_attr(feature = "api", schemars(length(min = 1, max = 63)))]
     pub name: String,
-    /// How many of its endpoints must be ready.
+    /// The number of endpoints that have to be ready, from 1 to 1000. Defaults to 1.
     #[serde(default = "ServiceTarget::one")]
     #[cfg_attr(feature = "api", schemars(range(min = 1, max = 1000)))]
     pub min_ready: i32,
 }
 
 impl ServiceTarget {
-    /// A Service of which one endpoint must be ready.
+    /// A Service that needs one ready endpoint.
     #[must_use]
     pub fn new(namespace: &str, name: &str) -> Self {
         Self { namespace: namespace.to_owned(), name: name.to_owned(), min_ready: Self::one() }
@@ -238,20 +295,23 @@ impl ServiceTarget {
     }
 }
 
-/// Pods on other nodes.
+/// Pods on other nodes that have to be reachable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "api", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Peers {
-    /// Namespace of the Service whose pods are connected to. Default: the cluster's DNS.
+    /// The namespace of the Service whose pods the worker connects to. It is read like those of `services`, so workers
+    /// need permission for it. Defaults to `kube-system`.
     #[serde(default = "Peers::namespace")]
     #[cfg_attr(feature = "api", schemars(length(min = 1, max = 63)))]
     pub namespace: String,
-    /// Name of that Service. It needs a TCP port.
+    /// The name of the Service whose pods the worker connects to. The Service needs a TCP port; its lowest one is used.
+    /// Defaults to `kube-dns`.
     #[serde(default = "Peers::name")]
     #[cfg_attr(feature = "api", schemars(length(min = 1, max = 63)))]
     pub name: String,
-    /// How many pods of each zone are connected to at first; never more than 5 in all.
+    /// The number of pods in each zone that the worker connects to at first, from 1 to 5. At most 5 pods are used in
+    /// total. Defaults to 1.
     #[serde(default = "Peers::per_zone")]
     #[cfg_attr(feature = "api", schemars(range(min = 1, max = 5)))]
     pub per_zone: i32,
@@ -277,48 +337,78 @@ impl Default for Peers {
     }
 }
 
-/// URLs to get.
+/// URLs that have to answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "api", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Http {
-    /// Every one of them has to answer as it should.
+    /// Lists the URLs to request, at least 1 and at most 16. All of them have to answer as expected.
     #[cfg_attr(feature = "api", schemars(length(min = 1, max = 16)))]
     pub targets: Vec<HttpTarget>,
 }
 
-/// One URL, asked for with GET. Redirections are not followed.
+/// A GET request and the answer that it has to receive. Redirects are not followed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "api", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HttpTarget {
-    /// With http or https. A certificate has to be signed by the cluster's authority, by one in `caFile`, or by one that
-    /// the worker's image trusts; ours trusts none.
+    /// The URL to request, with the scheme `http` or `https`. A certificate has to be signed by the CA of the cluster,
+    /// by one in `ca`, or by one that the worker image trusts; the default image trusts none.
     #[cfg_attr(
         feature = "api",
         schemars(length(min = 8, max = 1024), regex(pattern = r"^https?://[^\s]+$"))
     )]
     pub url: String,
-    /// The status that it has to answer with.
+    /// The range of HTTP status codes that count as success. Defaults to 200 to 399.
     #[serde(default)]
     pub expect_status: StatusRange,
-    /// A file in the worker's container with more authorities, in PEM. The key `k` of a ConfigMap that is the volume `v`
-    /// of `worker.volumes` is the file `/etc/nodekeeper/v/k`.
+    /// Selects a key of a ConfigMap in the namespace of the workers that holds additional CA certificates in PEM format.
+    /// If the ConfigMap or the key does not exist, the worker does not start. Defaults to none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "api", schemars(length(min = 1, max = 256)))]
+    pub ca: Option<CaReference>,
+    /// The file in the worker container that `ca` is mounted as. The controller sets it in an [`Assignment`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "api", schemars(skip))]
     pub ca_file: Option<String>,
 }
 
-/// HTTP statuses from the one to the other.
+/// A key of a ConfigMap with CA certificates.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "api", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CaReference {
+    /// The name of the ConfigMap that holds the CA certificates.
+    #[cfg_attr(
+        feature = "api",
+        schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"))
+    )]
+    pub name: String,
+    /// The key of the ConfigMap that holds the CA certificates. Defaults to `ca.crt`.
+    #[serde(default = "CaReference::key")]
+    #[cfg_attr(
+        feature = "api",
+        schemars(length(min = 1, max = 253), regex(pattern = r"^[A-Za-z0-9_][-._A-Za-z0-9]*$"))
+    )]
+    pub key: String,
+}
+
+impl CaReference {
+    fn key() -> String {
+        "ca.crt".to_owned()
+    }
+}
+
+/// A range of HTTP status codes, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "api", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StatusRange {
-    /// The first.
+    /// The lowest status code that counts as success, from 100 to 599. Defaults to 200.
     #[serde(default = "StatusRange::min")]
     #[cfg_attr(feature = "api", schemars(range(min = 100, max = 599)))]
     pub min: i32,
-    /// The last.
+    /// The highest status code that counts as success, from 100 to 599. It must not be less than `min`. Defaults to
+    /// 399.
     #[serde(default = "StatusRange::max")]
     #[cfg_attr(feature = "api", schemars(range(min = 100, max = 599)))]
     pub max: i32,
@@ -340,12 +430,13 @@ impl Default for StatusRange {
     }
 }
 
-/// The node's clock beside the API server's, as the Date of an answer tells it.
+/// A comparison of the node's clock with the `Date` header of the API server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "api", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Clock {
-    /// How far they may be apart. What the way there and back takes, and the second that a Date leaves open, are on top.
+    /// The difference in seconds, from 1 to 3600, that is tolerated between the two clocks. The duration of the request
+    /// and the one second precision of the `Date` header are added to it. Defaults to 5.
     #[serde(default = "Clock::max_skew_seconds")]
     #[cfg_attr(feature = "api", schemars(range(min = 1, max = 3_600)))]
     pub max_skew_seconds: i32,
@@ -363,12 +454,13 @@ impl Default for Clock {
     }
 }
 
-/// Much at once to the API server and back, in packets as large as the path is said to take.
+/// A transfer in packets as large as the path claims to take.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "api", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Mtu {
-    /// How much. The default fills several packets even where they are jumbo.
+    /// The number of bytes that the worker sends to the API server, from 1500 to 262144. Defaults to 32768, which fills
+    /// several packets even on a network with jumbo frames.
     #[serde(default = "Mtu::payload_bytes")]
     #[cfg_attr(feature = "api", schemars(range(min = 1_500, max = 262_144)))]
     pub payload_bytes: i32,
@@ -386,7 +478,7 @@ impl Default for Mtu {
     }
 }
 
-/// A check of your own: a container beside the worker's.
+/// A container that runs next to the worker and whose exit code is the result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "api", derive(kube::KubeSchema))]
 #[cfg_attr(
@@ -398,94 +490,26 @@ impl Default for Mtu {
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Exec {
-    /// Names the check, and its container.
+    /// The name of the check. The container is called `check-` and this name. It must not be `worker`, nor equal the
+    /// name of a built-in check or of an init container.
     #[cfg_attr(
         feature = "api",
         schemars(length(min = 1, max = 57), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))
     )]
     pub name: String,
-    /// What it runs.
+    /// The container image that the check runs. It is pulled with the pull policy and the pull secrets of the worker.
     #[cfg_attr(feature = "api", schemars(length(min = 1, max = 512), regex(pattern = r"^[^\s]+$")))]
     pub image: String,
-    /// The program. None: the image's.
+    /// The entrypoint of the container as a list of words, at most 16. Defaults to the entrypoint of the image.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "api", schemars(length(max = 16), inner(length(max = 1024))))]
     pub command: Vec<String>,
-    /// Its arguments.
+    /// The arguments that are passed to the entrypoint, at most 32. Defaults to none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "api", schemars(length(max = 32), inner(length(max = 1024))))]
     pub args: Vec<String>,
-    /// Its environment, beside `NODE_NAME`.
+    /// Lists environment variables of the container, at most 32. `NODE_NAME` is always set to the name of the node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "api", schemars(length(max = 32)))]
-    pub env: Vec<ExecEnv>,
-}
-
-/// A variable of the environment.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "api", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct ExecEnv {
-    /// Its name.
-    #[cfg_attr(
-        feature = "api",
-        schemars(length(min = 1, max = 128), regex(pattern = r"^[A-Za-z_][A-Za-z0-9_]*$"))
-    )]
-    pub name: String,
-    /// Its value.
-    #[serde(default)]
-    #[cfg_attr(feature = "api", schemars(length(max = 1024)))]
-    pub value: String,
-}
-
-/// For whom a worker works. Its report repeats it, so that a verdict can be matched to what is true when it is read.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-// Workers outlive releases: one made by the next is still recognised after a rollback.
-#[serde(rename_all = "camelCase", default)]
-pub struct WorkerIdentity {
-    /// uid of the Node.
-    pub node_uid: String,
-    /// Boot that is to be verified.
-    pub boot_id: String,
-    /// uid of the NodeGate.
-    pub gate_uid: String,
-    /// Generation of the NodeGate.
-    pub gate_generation: i64,
-    /// Number of the worker.
-    pub number: u32,
-}
-
-/// All that a worker is told, in one environment variable of its container.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Assignment {
-    /// For whom; default when it is run by hand.
-    #[serde(default, rename = "subject")]
-    pub identity: WorkerIdentity,
-    /// How long one check may take.
-    pub check_timeout_seconds: u32,
-    /// How long all of them may take together.
-    pub deadline_seconds: u32,
-    /// How long the report may be, where it is less than usual: the kubelet cuts what a pod's containers say together.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub report_bytes: Option<u32>,
-    /// Which.
-    pub checks: Checks,
-}
-
-impl Assignment {
-    /// The environment variable that holds it, as JSON.
-    pub const ENV: &'static str = "NODEKEEPER_ASSIGNMENT";
-}
-
-impl Default for Assignment {
-    fn default() -> Self {
-        Self {
-            identity: WorkerIdentity::default(),
-            check_timeout_seconds: 10,
-            deadline_seconds: 120,
-            report_bytes: None,
-            checks: Checks::standard(),
-        }
-    }
+    pub env: Vec<EnvVar>,
 }

@@ -109,7 +109,7 @@ pub enum State {
     Inconclusive,
     /// No worker came to a verdict within the gate's deadline.
     Stuck,
-    /// All attempts failed; the node is verified again every `recheckSeconds`.
+    /// All attempts failed; the node is verified again every `recheckPeriodSeconds`.
     Failed,
 }
 

@@ -11,6 +11,7 @@ pub mod autoscaler;
 pub mod checks;
 #[cfg(feature = "api")]
 pub mod condition;
+pub mod env_var;
 #[cfg(feature = "api")]
 pub mod fleet;
 #[cfg(feature = "api")]

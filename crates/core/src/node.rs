@@ -86,6 +86,8 @@ pub struct NodeView {
     pub taints: Vec<Taint>,
     /// Only the labels of `gate::wanted_labels`.
     pub labels: Labels,
+    /// The status of each condition that a gate waits for, by type.
+    pub conditions: Labels,
     /// Whether the node has any label, for JSON patches.
     pub has_labels: bool,
     /// Whether the node has any annotation, for JSON patches.
@@ -168,6 +170,9 @@ impl NodeView {
                 .flatten()
                 .map(|(key, value)| (key.as_str(), value.as_str()))
                 .collect(),
+            conditions: conditions()
+                .map(|condition| (condition.type_.as_str(), condition.status.as_str()))
+                .collect(),
             has_labels: metadata.labels.as_ref().is_some_and(|labels| !labels.is_empty()),
             has_annotations: annotations.is_some(),
             record: None,
@@ -189,7 +194,7 @@ impl NodeView {
     /// Keeps only the labels with these keys.
     #[must_use]
     pub fn with_labels(self, wanted: &BTreeSet<Arc<str>>) -> Self {
-        Self { labels: self.labels.only(wanted), ..self }
+        Self { labels: self.labels.only(wanted), conditions: self.conditions.only(wanted), ..self }
     }
 
     #[must_use]

@@ -10,7 +10,7 @@ pub const NODE_VERIFICATION_STARTED: &str = "NodeVerificationStarted";
 /// A worker found a failed check. Fix what the note names; the gate retries by itself.
 pub const NODE_CHECK_FAILED: &str = "NodeCheckFailed";
 /// All attempts failed and the node stays tainted. Fix or replace the node; the gate verifies it again every
-/// `recheckSeconds`.
+/// `recheckPeriodSeconds`.
 pub const NODE_VERIFICATION_FAILED: &str = "NodeVerificationFailed";
 /// A worker ended without a verdict about the node. Fix what kept the worker from running if it happens again.
 pub const NODE_VERIFICATION_INCONCLUSIVE: &str = "NodeVerificationInconclusive";

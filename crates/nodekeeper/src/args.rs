@@ -122,6 +122,9 @@ pub struct Controller {
     /// Further service account that a NodeGate may set for its workers; may be repeated
     #[arg(long = "worker-allow-service-account", value_name = "NAME")]
     pub allow_service_accounts: Vec<String>,
+    /// Allow the containers of gates to read this Secret of the workers' namespace; may be repeated
+    #[arg(long = "worker-allow-secret", value_name = "NAME")]
+    pub allow_secrets: Vec<String>,
     /// Host path that a NodeGate may mount into init containers, with all paths below it; may be repeated
     ///
     /// Users who can write NodeGates can then read and write there, as root if --worker-allow-privileged is set too.

@@ -120,6 +120,7 @@ impl Net for PodNetwork {
             api_server: api_server.ok_or_else(|| "the Service of the API server is missing".to_owned()),
             node: self.node.clone(),
             inside: true,
+            cluster_domain: nodekeeper_core::checks::CLUSTER_DOMAIN.to_owned(),
         }
     }
 

@@ -123,7 +123,7 @@ async fn f23_a_network_fault_fails_its_check_on_its_node_only() {
     let mut assignment = Assignment::default();
     assignment.identity.node_uid = "a-uid".into();
     assignment.checks =
-        Checks { mtu: Some(Mtu::default()), clock: Some(Clock::default()), ..Checks::standard() };
+        Checks { mtu: Some(Mtu::default()), clock: Some(Clock::default()), ..Checks::default().resolve() };
     let text = serde_json::to_string(&assignment).expect("it is JSON");
     for (fault, told) in [
         (Fault::Services, "api 10.96.0.1:443: Timeout (no answer within 10 s); and 3 more"),

@@ -33,7 +33,7 @@ pub async fn f13_nodes_that_fail_are_not_deleted(world: impl World) -> Result<()
     }
     let controller = controller_with(&world, "a", FaultProxy::default(), |settings| {
         settings.gate = Some(loaded.gate);
-        settings.resync = loaded.sweep;
+        settings.resync = loaded.resync;
     });
     for (name, uid) in names.iter().zip(uids) {
         event_on(&world, name, "NodeVerificationFailed", "stays tainted").await?;
@@ -50,7 +50,7 @@ pub async fn f13_nodes_that_fail_are_not_deleted(world: impl World) -> Result<()
 
 /// Only reads and patches of nodes are sent to the API server, and none for objects of an autoscaler.
 pub async fn f14_nodes_are_only_read_and_patched(world: impl World) -> Result<()> {
-    gate(&world, "default", json!({"retry": {"maxRetries": 0, "recheckSeconds": 10}})).await?;
+    gate(&world, "default", json!({"retry": {"maxRetries": 0, "recheckPeriodSeconds": 10}})).await?;
     let controller = controller(&world, "a");
     world.behaviours().set("failing", BROKEN);
     world.behaviours().set("leaver", WorkerBehaviour::Hangs);

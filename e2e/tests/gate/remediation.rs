@@ -100,7 +100,7 @@ pub fn zoned(name: &str) -> Machine {
 
 /// Creates a gate that requests replacements, a policy, a controller behind this proxy, and three verified nodes.
 pub async fn start_with(world: &impl World, spec: Value, proxy: FaultProxy) -> Result<Controller> {
-    let retry = json!({"maxRetries": 1, "recheckSeconds": 10});
+    let retry = json!({"maxRetries": 1, "recheckPeriodSeconds": 10});
     gate(world, "default", json!({"onFailure": "Replace", "retry": retry})).await?;
     policy(world, spec).await?;
     let controller = controller_with(world, "a", proxy, |_| {});

@@ -60,7 +60,7 @@ pub async fn f07_a_verified_node_is_verified_on_request(world: impl World) -> Re
 /// A user requests verification of a failed node, which does not have to wait for its next recheck.
 pub async fn f07_a_failed_node_is_verified_on_request(world: impl World) -> Result<()> {
     // The periodic recheck is later than the end of the scenario.
-    gate(&world, "default", json!({"retry": {"maxRetries": 0, "recheckSeconds": 86_400}})).await?;
+    gate(&world, "default", json!({"retry": {"maxRetries": 0, "recheckPeriodSeconds": 86_400}})).await?;
     let _controller = controller(&world, "a");
     world.behaviours().set("failed", BROKEN);
     world.join(machine("failed")).await?;

@@ -31,6 +31,10 @@ fn toleration(toleration: &Value) -> Value {
     json!({"worker": {"tolerations": [toleration]}})
 }
 
+fn env(source: &Value) -> Value {
+    json!({"worker": {"env": [{"name": "A", "valueFrom": source}]}})
+}
+
 fn taint(key: &str, effect: &str) -> Value {
     json!([{"key": key, "effect": effect}])
 }
@@ -47,6 +51,22 @@ fn good() -> Vec<Value> {
         selector("In", &["a"]),
         selector("Exists", &[]),
         toleration(&json!({"key": "a"})),
+        toleration(&json!({"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5})),
+        volume(&json!({"name": "v", "secret": {"secretName": "a", "items": [{"key": "k", "path": "p"}]}})),
+        volume(
+            &json!({"name": "v", "projected": {"sources": [{"configMap": {"name": "a"}}, {"secret": {"name": "b"}},
+            {"downwardAPI": {"items": [{"path": "n", "fieldRef": {"fieldPath": "metadata.name"}}]}}]}}),
+        ),
+        env(&json!({"secretKeyRef": {"name": "a", "key": "k"}})),
+        env(&json!({"fieldRef": {"fieldPath": "metadata.labels['a/b']"}})),
+        json!({"worker": {"resources": {"requests": {"cpu": 1, "memory": "64Mi"}}, "imagePullSecrets": [{"name": "a"}]}}),
+        json!({"checks": {}}),
+        json!({"checks": {"skip": ["dns", "peers"]}}),
+        json!({"checks": {"skip": ["dns", "api", "tcp", "services", "peers"], "mtu": {}}}),
+        json!({"checks": {"dns": {"clusterDomain": "example.org"}}}),
+        json!({"checks": {"http": {"targets": [{"url": "https://a/", "ca": {"name": "a"}}]}}}),
+        json!({"waitFor": {"conditions": [{"type": "NetworkUnavailable", "status": "False"}], "taints": ["cni/starting"]}}),
+        json!({"taints": [{"key": "mine/held"}, {"key": "mine/held", "effect": "NoExecute"}]}),
         toleration(&json!({"key": "a", "operator": "Equal", "value": "b"})),
         json!({"checks": {"tcp": {"targets": ports}}}),
         json!({"checks": {"http": {"targets": [{"url": "http://example.com/"}]}}}),
@@ -59,8 +79,24 @@ fn good() -> Vec<Value> {
 /// Each with a part of the error message, which says the fix.
 fn bad() -> Vec<(Value, &'static str)> {
     vec![
-        (json!({"checks": {}}), "at least one check"),
-        (exec(&[]), "at least one check"),
+        (json!({"checks": {"skip": ["dns", "api", "tcp", "services", "peers"]}}), "at least one check"),
+        (json!({"checks": {"skip": ["dns"], "dns": {}}}), "must not name a check that is configured"),
+        (json!({"checks": {"skip": ["http"]}}), "skip"),
+        (json!({"checks": {"skip": ["dns", "dns"]}}), "Duplicate value"),
+        (
+            json!({"checks": {"http": {"targets": [{"url": "https://a/", "ca": {"name": "a", "key": "../b"}}]}}}),
+            "ca.key",
+        ),
+        (env(&json!({})), "exactly one of"),
+        (env(&json!({"fieldRef": {"fieldPath": "spec.containers"}})), "fieldPath"),
+        (toleration(&json!({"operator": "Equal"})), "must be 'Exists' if `key` is empty"),
+        (toleration(&json!({"key": "a", "operator": "Near"})), "operator"),
+        (toleration(&json!({"key": "a", "tolerationSeconds": 5})), "must be 'NoExecute'"),
+        (json!({"worker": {"resources": {"requests": {"cpu": "much"}}}}), "cpu"),
+        (json!({"worker": {"imagePullSecrets": [{"name": "a"}, {"name": "a"}]}}), "Duplicate value"),
+        (json!({"waitFor": {"taints": ["node-ready/unverified"]}}), "must not name a taint of `spec.taints`"),
+        (json!({"waitFor": {"conditions": [{"type": "NetworkVerified"}]}}), "must not be `NetworkVerified`"),
+        (json!({"taints": [{"key": "a/b"}, {"key": "a/b"}]}), "Duplicate value"),
         (exec(&["dns"]), "exec"),
         (exec(&["worker"]), "exec"),
         (exec(&["a", "a"]), "Duplicate value"),
@@ -69,7 +105,7 @@ fn bad() -> Vec<(Value, &'static str)> {
         (init(&["a", "a"]), "Duplicate value"),
         (volume(&json!({"name": "v"})), "volumes"),
         (volume(&json!({"name": "v", "emptyDir": {}, "hostPath": {"path": "/x"}})), "volumes"),
-        (volume(&json!({"name": "nodekeeper-access", "emptyDir": {}})), "nodekeeper-access"),
+        (volume(&json!({"name": "nodekeeper-access", "emptyDir": {}})), "must not begin with `nodekeeper-`"),
         (selector("In", &[]), "values"),
         (selector("Exists", &["a"]), "values"),
         (toleration(&json!({"key": "a", "operator": "Exists", "value": "b"})), "tolerations"),

@@ -94,7 +94,7 @@ pub fn gates(world: &impl World) -> Api<DynamicObject> {
 /// Creates a gate with shorter timeouts than the default, and with `spec` merged in.
 pub async fn gate(world: &impl World, name: &str, spec: Value) -> Result<()> {
     let mut whole =
-        json!({"retry": {"recheckSeconds": 10}, "deadlines": {"checkSeconds": 2, "workerSeconds": 60}});
+        json!({"retry": {"recheckPeriodSeconds": 10}, "deadlines": {"checkSeconds": 2, "workerSeconds": 60}});
     for (key, value) in spec.as_object().into_iter().flatten() {
         whole[key] = value.clone();
     }

@@ -70,7 +70,7 @@ pub async fn f08_a_failed_attempt_is_followed_by_the_next(world: impl World) -> 
 /// All attempts fail: an Event says why, the node keeps its taint, is rechecked periodically, and is untainted when
 /// it recovers.
 pub async fn f09_a_failed_node_is_reported_and_recovers(world: impl World) -> Result<()> {
-    gate(&world, "default", json!({"retry": {"maxRetries": 1, "recheckSeconds": 10}})).await?;
+    gate(&world, "default", json!({"retry": {"maxRetries": 1, "recheckPeriodSeconds": 10}})).await?;
     let _controller = controller(&world, "a");
     world.behaviours().set("failing", BROKEN);
     world.join(machine("failing")).await?;

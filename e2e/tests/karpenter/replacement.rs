@@ -22,7 +22,7 @@ use crate::world::{BROKEN, TAINT, WORKS, World};
 
 /// A gate that requests a replacement after the second attempt.
 pub async fn asking_gate(world: &impl World) -> Result<()> {
-    let retry = json!({"maxRetries": 1, "recheckSeconds": 10});
+    let retry = json!({"maxRetries": 1, "recheckPeriodSeconds": 10});
     gate(world, "default", json!({"onFailure": "Replace", "retry": retry})).await
 }
 

@@ -101,7 +101,7 @@ async fn no_request_of_controller_and_worker_is_refused() -> Result<()> {
     // A second gate with settings that the file does not support.
     let other = json!({"apiVersion": "nodekeeper.dev/v1alpha1", "kind": "NodeGate", "metadata": {"name": "other"}, "spec": {
         "taints": [{"key": node::OTHER_TAINT}], "nodeCondition": "NetworkVerified", "deadlines": {"checkSeconds": 2},
-        "checks": {"dns": {}, "api": {}, "services": {}},
+        "checks": {"skip": ["tcp", "peers"]},
         "waitFor": {"daemonSets": [{"namespace": "kube-system", "name": "network"}]}}});
     let gates: Api<NodeGate> = Api::all(cluster.client()?);
     gates.create(&PostParams::default(), &serde_json::from_value(other)?).await?;
@@ -110,7 +110,7 @@ async fn no_request_of_controller_and_worker_is_refused() -> Result<()> {
     let client = refusals.client(config_of(&cluster, "nodekeeper-controller").await?)?;
     let loaded = load(CONFIG, None).map_err(|problems| anyhow::anyhow!("{problems:?}"))?;
     let gate = loaded.gate.clone();
-    let settings = Settings { gate: Some(loaded.gate), resync: loaded.sweep, ..settings() };
+    let settings = Settings { gate: Some(loaded.gate), resync: loaded.resync, ..settings() };
     let (stop, stopped) = oneshot::channel::<()>();
     let stopped = async move { drop(stopped.await) };
     let controller = tokio::spawn(run(client.clone(), settings, Clock::real(), stopped));

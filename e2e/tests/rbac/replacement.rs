@@ -26,8 +26,8 @@ const GOOD: [&str; 2] = ["node-3", "node-4"];
 #[tokio::test(flavor = "multi_thread")]
 async fn no_request_of_a_replacement_is_refused() -> Result<()> {
     let Some(cluster) = or_skip(start().await)? else { return Ok(()) };
-    let checks = json!({"dns": {}, "api": {}, "services": {}});
-    let spec = json!({"onFailure": "Replace", "retry": {"maxRetries": 0, "recheckSeconds": 10},
+    let checks = json!({"skip": ["tcp", "peers"]});
+    let spec = json!({"onFailure": "Replace", "retry": {"maxRetries": 0, "recheckPeriodSeconds": 10},
         "deadlines": {"checkSeconds": 2, "workerSeconds": 30}, "checks": checks});
     let remediation = json!({"enforcement": "Enforce", "deleteNodeObjectFor": [{"source": "Gate", "name": "*"}, {"source": "Person", "name": "*"}]});
     let values = json!({"controller": {"replicas": 0}, "gate": {"spec": spec}, "remediation": remediation});

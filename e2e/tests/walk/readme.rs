@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use nodekeeper_core::api::{NodeGateSpec, Retry};
-use nodekeeper_core::checks::{CLUSTER_NAME, Checks, Dns, Exec};
+use nodekeeper_core::checks::{Checks, Dns, Exec};
 use nodekeeper_core::worker::name;
 use nodekeeper_e2e::nodes::{Node, TOOL_IMAGE};
 use serde_json::json;
@@ -15,7 +15,7 @@ use crate::shell::{Seen, Watching, Worker, heading};
 use crate::world::{TAINT, World as _};
 
 /// A name inside the cluster and one outside.
-const NAMES: [&str; 2] = [CLUSTER_NAME, "outside.test."];
+const NAMES: [&str; 2] = ["kubernetes.default.svc.cluster.local.", "outside.test."];
 /// An exec check that runs until it is released.
 const HOLD: &str = "hold";
 /// The observed fields of a node.
@@ -34,7 +34,7 @@ pub fn gate() -> NodeGateSpec {
         env: Vec::new(),
     };
     NodeGateSpec {
-        checks: Checks { dns: Some(dns), exec: vec![hold], ..Checks::standard() },
+        checks: Checks { dns: Some(dns), exec: vec![hold], ..Checks::default() },
         retry: Retry { max_retries: 2, ..Retry::default() },
         ..NodeGateSpec::default()
     }

@@ -17,7 +17,7 @@ use crate::world::World as _;
 /// Two attempts, then a replacement.
 pub fn gate() -> NodeGateSpec {
     NodeGateSpec {
-        retry: Retry { max_retries: 1, recheck_seconds: 10, ..Retry::default() },
+        retry: Retry { max_retries: 1, recheck_period_seconds: 10, ..Retry::default() },
         deadlines: Deadlines { check_seconds: 2, worker_seconds: 60, ..Deadlines::default() },
         on_failure: FailureAction::Replace,
         ..NodeGateSpec::default()

@@ -43,7 +43,7 @@ pub trait World {
 /// A gate like a user's, with shorter timeouts.
 pub fn gate() -> NodeGateSpec {
     NodeGateSpec {
-        retry: Retry { recheck_seconds: 10, ..Retry::default() },
+        retry: Retry { recheck_period_seconds: 10, ..Retry::default() },
         deadlines: Deadlines { check_seconds: 2, worker_seconds: 60, ..Deadlines::default() },
         ..NodeGateSpec::default()
     }

@@ -338,6 +338,36 @@ fn file_size() -> Vec<Fixture> {
     ]
 }
 
+/// A CRD with the properties `a` and `b` of one type, each with a property `x`.
+fn crd(a: &str, x: &str, b: &str) -> String {
+    let property = |name: &str, text: &str| {
+        format!(
+            "  {name}:\n    description: {text}\n    properties:\n      x:\n        description: >-\n          {x}\n        type: string\n"
+        )
+    };
+    format!("properties:\n{}{}", property("a", a), property("b", b))
+}
+
+fn descriptions() -> Vec<Fixture> {
+    const FILE: &str = "charts/nodekeeper/files/crds/nodegates.yaml";
+    const RULE: &str = "api-descriptions";
+    let [a, b] = ["Limits how long a worker may take.", "Lists the names that have to resolve."];
+    let x = "The time in seconds until a check fails.";
+    vec![
+        holds(RULE, FILE, crd(a, x, b)),
+        holds(RULE, FILE, "spec:\n  description:\n    type: string\n"),
+        holds(RULE, "charts/nodekeeper/values.yaml", "description: Short.\n"),
+        breaks(RULE, FILE, crd(a, x, "Its name."), "charts/nodekeeper/files/crds/nodegates.yaml:10"),
+        breaks(
+            RULE,
+            FILE,
+            crd("The namespace of the Service of peers.", x, b),
+            "charts/nodekeeper/files/crds/nodegates.yaml:3",
+        ),
+        breaks(RULE, FILE, crd(a, x, a), "charts/nodekeeper/files/crds/nodegates.yaml:10"),
+    ]
+}
+
 fn retired_words() -> Vec<Fixture> {
     const FILE: &str = "crates/operator/src/queue.rs";
     vec![
@@ -351,10 +381,20 @@ fn retired_words() -> Vec<Fixture> {
 }
 
 fn fixtures() -> Vec<Fixture> {
-    [core(), edges(), writer(), dependencies(), determinism(), stray(), file_size(), retired_words()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        core(),
+        edges(),
+        writer(),
+        dependencies(),
+        determinism(),
+        stray(),
+        descriptions(),
+        file_size(),
+        retired_words(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 fn rule(name: &str) -> &'static Rule {

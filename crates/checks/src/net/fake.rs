@@ -36,6 +36,7 @@ impl<'a> Fake<'a> {
                 api_server: Ok(("10.96.0.1".into(), 443)),
                 node: "here".into(),
                 inside: true,
+                cluster_domain: "cluster.local".into(),
             },
             date: None,
             clock: Duration::ZERO,
@@ -50,8 +51,12 @@ impl<'a> Fake<'a> {
     }
 
     pub(crate) fn outside() -> Self {
-        let environment =
-            Environment { api_server: Err("no cluster here".into()), node: String::new(), inside: false };
+        let environment = Environment {
+            api_server: Err("no cluster here".into()),
+            node: String::new(),
+            inside: false,
+            cluster_domain: "cluster.local".into(),
+        };
         Self { environment, ..Self::new() }
     }
 

@@ -10,6 +10,8 @@ use hickory_resolver::net::{DnsError, NetError as HickoryError};
 use hickory_resolver::proto::op::ResponseCode;
 use hickory_resolver::proto::rr::RecordType;
 
+use nodekeeper_core::checks::CLUSTER_DOMAIN;
+
 use super::udp::Sockets;
 use crate::net::NetError;
 
@@ -17,6 +19,20 @@ use crate::net::NetError;
 /// the list is asked for.
 const PATIENCE: Duration = Duration::from_secs(2);
 const RETRIES: usize = 5;
+
+/// The DNS domain of the cluster as `/etc/resolv.conf` has it; the usual one if it has none.
+#[must_use]
+pub fn cluster_domain() -> String {
+    let text = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
+    search_domain(&text).unwrap_or(CLUSTER_DOMAIN).to_owned()
+}
+
+/// The kubelet gives every pod the search list `NAMESPACE.svc.DOMAIN svc.DOMAIN DOMAIN`.
+fn search_domain(resolv_conf: &str) -> Option<&str> {
+    let lists = resolv_conf.lines().filter_map(|line| line.trim_start().strip_prefix("search"));
+    let mut domains = lists.flat_map(str::split_whitespace).filter_map(|word| word.strip_prefix("svc."));
+    domains.next().map(|domain| domain.trim_end_matches('.'))
+}
 
 /// Asks the DNS servers of the pod, or others.
 pub(super) struct Resolver {
@@ -98,5 +114,18 @@ fn of_code(code: ResponseCode) -> NetError {
         ResponseCode::ServFail => NetError::ServFail,
         ResponseCode::Refused => NetError::Declined,
         other => NetError::BadAnswer(format!("the DNS server answers {other}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cluster_domain_is_read_from_the_search_list() {
+        let pod =
+            "nameserver 10.96.0.10\nsearch a.svc.example.org svc.example.org. example.org\noptions ndots:5\n";
+        assert_eq!(search_domain(pod), Some("example.org"));
+        assert_eq!(search_domain("nameserver 1.1.1.1\nsearch lan\n"), None);
     }
 }

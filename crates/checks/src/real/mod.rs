@@ -19,6 +19,7 @@ use socket2::SockRef;
 use tokio::net::{TcpSocket, TcpStream};
 
 use self::access::Access;
+pub use self::dns::cluster_domain;
 use crate::net::{Answer, Environment, Net, NetError, Packets, Server};
 use crate::url::Url;
 
@@ -78,6 +79,7 @@ impl Real {
             api_server: access.as_ref().map(|it| (it.host.clone(), it.port)).map_err(Clone::clone),
             node: options.node.clone(),
             inside: options.api_server.is_some() || !options.dns_servers.is_empty(),
+            cluster_domain: cluster_domain(),
         };
         Self {
             resolver: dns::Resolver::new(&options.dns_servers),

@@ -1,4 +1,4 @@
-//! `NodeGate`: which nodes, which taint, which checks, how often to try.
+//! The `NodeGate` resource: its spec, defaults and validation rules.
 
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -12,7 +12,8 @@ use super::status::NodeGateStatus;
 use super::worker::Worker;
 use crate::checks::Checks;
 
-/// What a gate asks for.
+/// The spec describes which nodes a gate holds back, what has to be verified on them, and what happens to those
+/// that do not pass. Every field is optional; an empty spec is valid.
 #[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "nodekeeper.dev",
@@ -23,7 +24,7 @@ use crate::checks::Checks;
     category = "nodekeeper",
     derive = "PartialEq",
     status = "NodeGateStatus",
-    doc = "A gate keeps a taint on each new node until workers have proved the node's network.",
+    doc = "NodeGate keeps a taint on new nodes until a worker pod on each node has verified that its network works.",
     printcolumn = r#"{"name": "Mode", "type": "string", "jsonPath": ".spec.mode"}"#,
     printcolumn = r#"{"name": "Enforcement", "type": "string", "jsonPath": ".spec.enforcement"}"#,
     printcolumn = r#"{"name": "Gated", "type": "integer", "jsonPath": ".status.nodes.gated"}"#,
@@ -39,13 +40,13 @@ use crate::checks::Checks;
     validation = Rule::new("self.spec.deadlines.workerSeconds <= self.spec.deadlines.gateSeconds")
         .message("`spec.deadlines.gateSeconds` must not be less than `spec.deadlines.workerSeconds`"),
     validation = Rule::new(
-        "!has(self.spec.checks.dns) || self.spec.checks.dns.names.all(n, !n.matches('^[0-9.]+$') && !n.contains(':'))"
+        "!has(self.spec.checks.dns) || !has(self.spec.checks.dns.names) || self.spec.checks.dns.names.all(n, !n.matches('^[0-9.]+$') && !n.contains(':'))"
     )
-    .message("`spec.checks.dns.names` must be names, not IP addresses: those resolve without any DNS; use `tcp` for them"),
+    .message("`spec.checks.dns.names` must be names, not IP addresses, which resolve without DNS; use `tcp` for them"),
     validation = Rule::new(
         "!has(self.spec.checks.dns) || !has(self.spec.checks.dns.optional) || self.spec.checks.dns.optional.all(n, !n.matches('^[0-9.]+$') && !n.contains(':'))"
     )
-    .message("`spec.checks.dns.optional` must be names, not IP addresses: those resolve without any DNS"),
+    .message("`spec.checks.dns.optional` must be names, not IP addresses, which resolve without DNS"),
     validation = Rule::new(
         "!has(self.spec.checks.dns) || !has(self.spec.checks.dns.servers) || self.spec.checks.dns.servers.all(s, s.matches('^[0-9.]+$') || s.contains(':'))"
     )
@@ -57,77 +58,97 @@ use crate::checks::Checks;
     validation = Rule::new(
         "self.spec.taints.all(t, !t.key.matches('^(node|node-role|node.cloudprovider)[.]kubernetes[.]io/|^karpenter[.]sh/|^ToBeDeleted'))"
     )
-    .message("`spec.taints` must be taints of your own: those of Kubernetes and of autoscalers are theirs to remove"),
+    .message("`spec.taints` must be taints of your own: Kubernetes and autoscalers remove theirs themselves"),
     validation = Rule::new(
         "self.spec.mode != 'Continuous' || self.spec.taints.all(t, t.effect != 'NoExecute')"
     )
-    .message("`spec.taints[].effect` must not be 'NoExecute' when `spec.mode` is 'Continuous': a check that fails for a while would evict everything; use 'NoSchedule'"),
+    .message("`spec.taints[].effect` must not be 'NoExecute' when `spec.mode` is 'Continuous': a check that fails for some time would evict all pods; use 'NoSchedule'"),
     validation = Rule::new(
         "!self.spec.verifiedLabel.key.matches('(^|[.])(kubernetes|k8s)[.]io/') || self.spec.verifiedLabel.key.contains('node-restriction.kubernetes.io/')"
     )
-    .message("`spec.verifiedLabel.key` must not be a label of Kubernetes: it would be overwritten on every node"),
+    .message("`spec.verifiedLabel.key` must not be a label of Kubernetes, which the gate would overwrite on every node"),
     validation = Rule::new(
-        "has(self.spec.checks.dns) || has(self.spec.checks.api) || has(self.spec.checks.tcp) || has(self.spec.checks.services) || has(self.spec.checks.peers) || has(self.spec.checks.http) || has(self.spec.checks.clock) || has(self.spec.checks.mtu) || (has(self.spec.checks.exec) && size(self.spec.checks.exec) > 0)"
+        "!has(self.spec.waitFor.taints) || self.spec.waitFor.taints.all(k, self.spec.taints.all(t, t.key != k))"
     )
-    .message("`spec.checks` must name at least one check; leave it out for the default set"),
+    .message("`spec.waitFor.taints` must not name a taint of `spec.taints`, which stays until a worker has run"),
     validation = Rule::new(
         "!has(self.spec.checks.exec) || !has(self.spec.worker.initContainers) || self.spec.checks.exec.all(e, self.spec.worker.initContainers.all(i, i.name != e.name))"
     )
-    .message("`spec.checks.exec[].name` must not be the name of one of `spec.worker.initContainers`: both name a check; choose another"),
+    .message("`spec.checks.exec[].name` must not be the name of one of `spec.worker.initContainers`: both are names of checks; choose another"),
 )]
 #[serde(rename_all = "camelCase")]
 pub struct NodeGateSpec {
-    /// The nodes that this gate is for. Empty: all nodes.
+    /// Selects the nodes that this gate applies to, by their labels. An empty selector, the default, selects all nodes.
+    /// The selector is evaluated on the labels that a node has now, so labels that identify a pool must be set when the
+    /// node registers.
     #[serde(default)]
     pub node_selector: NodeSelector,
-    /// Of two gates for the same node and taint the one with the higher priority serves it; then the older one.
+    /// Decides which gate serves a node that several gates select by the same taint: the gate with the highest priority
+    /// does. Among equal priorities the older gate wins, then the first by name. Gates in `DryRun` always come after
+    /// all others. Defaults to 0.
     #[serde(default)]
     #[schemars(range(min = -1_000_000, max = 1_000_000))]
     pub priority: i32,
-    /// Whether a node is done once it is verified, or looked at again and again.
+    /// Determines how long the gate looks after a node. `Bootstrap`, the default, verifies a node once, before it
+    /// accepts workloads. `Continuous` also verifies nodes again at the interval `continuous.periodSeconds`, and taints
+    /// a node that fails `continuous.failureThreshold` times in a row.
     #[serde(default)]
     pub mode: Mode,
-    /// Whether the gate acts.
+    /// Determines whether the gate acts on nodes. `Enforce`, the default, removes the taint from nodes that pass and
+    /// adds it to verified nodes that fail. `DryRun` runs workers and reports in Events what it would do, but writes no
+    /// Node. `Paused` starts no workers and leaves all taints as they are.
     #[serde(default)]
     pub enforcement: Enforcement,
-    /// The taints that hold a node. A node that bears none of them is left alone.
+    /// Lists the taints that keep a node gated. A node that carries at least one of them is gated; all of them are
+    /// removed when the node passes. Nodes that carry none are left alone. A taint is identified by key and effect,
+    /// whatever its value. At least 1 and at most 8 taints; defaults to `node-ready/unverified:NoSchedule`.
     #[serde(default = "NodeGateSpec::taints")]
-    #[schemars(length(min = 1, max = 8))]
+    #[schemars(length(min = 1, max = 8), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["key", "effect"]))]
     pub taints: Vec<GateTaint>,
-    /// The label that a verified node is given. A courtesy to those who select by it; it opens nothing. Who removes it
-    /// from a verified node asks for the node to be verified again.
+    /// Names the label that a node receives in the same patch that removes its taints. The label is informational:
+    /// adding it does not open the gate. Removing it from a verified node requests a new verification of that node.
     #[serde(default)]
     pub verified_label: VerifiedLabel,
-    /// What a worker checks on the node.
-    #[serde(default = "Checks::standard")]
+    /// Configures the checks that a worker runs on the node. `dns`, `api`, `tcp`, `services` and `peers` always run,
+    /// unless `skip` lists them; naming one of them changes its options. `http`, `clock`, `mtu` and `exec` run only if
+    /// they are named.
+    #[serde(default)]
     pub checks: Checks,
-    /// How a worker is run.
+    /// Configures the worker pods that run the checks. Settings that are left out are taken from the installation of
+    /// the controller.
     #[serde(default)]
     pub worker: Worker,
-    /// What a node has to be before a worker is sent to it, besides Ready and not cordoned.
+    /// Lists what a gated node has to show before a worker is created for it. A node always has to be Ready and
+    /// schedulable. While a node waits, no attempt is counted and no deadline runs.
     #[serde(default)]
     pub wait_for: WaitFor,
-    /// How often, and how soon again.
+    /// Controls how many attempts a node has and how long the controller waits between them.
     #[serde(default)]
     pub retry: Retry,
-    /// How long things may take.
+    /// Limits how long a check, a worker and the verification of a node may take.
     #[serde(default)]
     pub deadlines: Deadlines,
-    /// How verified nodes are looked at again in the mode `Continuous`.
+    /// Controls how verified nodes are verified again. It is used only if `mode` is `Continuous`.
     #[serde(default)]
     pub continuous: Continuous,
-    /// What becomes of a node all of whose attempts failed. `Replace` asks for it with a NodeRemediation: the
-    /// RemediationPolicy says whether and how fast.
+    /// Determines what happens to a node that failed all its attempts. `KeepTainted`, the default, leaves it tainted
+    /// and verifies it again at an interval, so that a node that recovers is admitted. `Replace` also creates a
+    /// NodeRemediation; the RemediationPolicy decides whether and when the node is replaced.
     #[serde(default)]
     pub on_failure: FailureAction,
-    /// What becomes of a node that no worker could tell anything about until the gate's deadline. `Replace` asks for it
-    /// only if workers with the same image told something about other nodes lately.
+    /// Determines what happens to a node for which no worker reached a verdict within `deadlines.gateSeconds`.
+    /// `KeepTainted`, the default, leaves it tainted and keeps trying. `Replace` also creates a NodeRemediation, but
+    /// only if workers with the same image recently reached verdicts on other nodes.
     #[serde(default)]
     pub on_stuck: FailureAction,
-    /// What a boot means to a node that was verified before it.
+    /// Determines what happens when a verified node boots again. `Verify`, the default, runs a worker and taints the
+    /// node only if that worker fails. `Regate` taints the node at once and verifies it like a new one. `Ignore` does
+    /// nothing.
     #[serde(default)]
     pub on_reboot: OnReboot,
-    /// Whether the verdict is also written as a condition of the Node: one more write a node, for those who read it.
+    /// Determines whether the verdict is also written as a condition of the Node, which costs one more write per
+    /// change. `None`, the default, writes no condition. `NetworkVerified` maintains a condition of that type; the
+    /// controller then needs permission to patch `nodes/status`.
     #[serde(default)]
     pub node_condition: NodeCondition,
 }
@@ -147,7 +168,7 @@ impl Default for NodeGateSpec {
             enforcement: Enforcement::default(),
             taints: Self::taints(),
             verified_label: VerifiedLabel::default(),
-            checks: Checks::standard(),
+            checks: Checks::default(),
             worker: Worker::default(),
             wait_for: WaitFor::default(),
             retry: Retry::default(),
@@ -161,21 +182,25 @@ impl Default for NodeGateSpec {
     }
 }
 
-/// A taint that holds a node.
+/// A taint that keeps a node gated until a worker has verified the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GateTaint {
-    /// Its key.
+    /// The key of the taint, with an optional DNS prefix, for example `node-ready/unverified`. Keys that belong to
+    /// Kubernetes or to an autoscaler are rejected.
     #[schemars(
         length(min = 1, max = 317),
         regex(pattern = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
     )]
     pub key: String,
-    /// Its value, for those who put it on nodes. A taint is told by key and effect, whatever its value.
+    /// The value that the taint is given when the controller adds it to a node. It is not compared when the controller
+    /// looks for the taint. Defaults to the empty string.
     #[serde(default)]
     #[schemars(length(max = 63), regex(pattern = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"))]
     pub value: String,
-    /// Its effect.
+    /// Determines what the taint does to pods that do not tolerate it. `NoSchedule`, the default, keeps new pods off
+    /// the node. `PreferNoSchedule` only makes the scheduler avoid the node. `NoExecute` also evicts running pods; it
+    /// cannot be combined with the mode `Continuous`.
     #[serde(default)]
     pub effect: TaintEffect,
 }
@@ -186,20 +211,21 @@ impl Default for GateTaint {
     }
 }
 
-/// What a taint does to pods that do not tolerate it.
+/// The effect of a taint on pods that do not tolerate it: `NoSchedule`, `PreferNoSchedule` or `NoExecute`. A toleration
+/// that leaves it out tolerates taints of every effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum TaintEffect {
-    /// They are not scheduled to the node.
+    /// New pods are not scheduled to the node.
     #[default]
     NoSchedule,
-    /// They are scheduled to the node only if there is no other.
+    /// New pods are scheduled to the node only if no other node fits.
     PreferNoSchedule,
-    /// They are evicted as well.
+    /// New pods are not scheduled to the node, and running pods are evicted from it.
     NoExecute,
 }
 
 impl TaintEffect {
-    /// As Kubernetes writes it.
+    /// The spelling of the Kubernetes API.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -210,18 +236,19 @@ impl TaintEffect {
     }
 }
 
-/// The label of a verified node.
+/// The label that a verified node carries.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VerifiedLabel {
-    /// Its key.
+    /// The key of the label, with an optional DNS prefix. Labels of Kubernetes itself are rejected. Defaults to
+    /// `node-ready/verified`.
     #[serde(default = "VerifiedLabel::key")]
     #[schemars(
         length(min = 1, max = 317),
         regex(pattern = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
     )]
     pub key: String,
-    /// Its value.
+    /// The value that the label is set to, at most 63 characters. Defaults to `true`.
     #[serde(default = "VerifiedLabel::value")]
     #[schemars(length(max = 63), regex(pattern = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"))]
     pub value: String,

@@ -13,12 +13,14 @@ mod remediation;
 mod remediation_policy;
 mod selector;
 mod status;
+mod volume;
 mod worker;
 
+pub use crate::env_var::{EnvVar, EnvVarSource, FieldSelector, KeySelector};
 pub use gate::{GateTaint, NodeGate, NodeGateSpec, TaintEffect, VerifiedLabel};
 pub use gate_types::{
-    Awaited, Backoff, Continuous, DaemonSetRef, Deadlines, Enforcement, FailureAction, Mode, NodeCondition,
-    OnReboot, Retry, WaitFor,
+    Awaited, AwaitedCondition, Backoff, ConditionStatus, Continuous, DaemonSetRef, Deadlines, Enforcement,
+    FailureAction, Mode, NodeCondition, OnReboot, Retry, WaitFor,
 };
 pub use remediation::{
     CauseSource, CauseVerdict, FailedCheck, NodeIdentity, NodeRemediation, NodeRemediationSpec,
@@ -30,13 +32,17 @@ pub use remediation_policy::{
     Reservation, SharedOutage, Window,
 };
 pub use selector::{NodeSelector, Operator, Requirement};
-pub use status::{Condition, NodeCounts, NodeGateStatus};
+pub use status::{Condition, GatedNode, NodeCounts, NodeGateStatus};
+pub use volume::{
+    ConfigMapVolume, DownwardApiProjection, EmptyDir, FieldToPath, HostPathVolume, KeyToPath,
+    ProjectedVolume, SecretProjection, SecretVolume, Volume, VolumeMount, VolumeProjection,
+};
 pub use worker::{
-    ConfigMapVolume, EmptyDir, EnvVar, HostPathVolume, InitContainer, PullPolicy, Quantity, Resources,
-    SecurityContext, Toleration, Volume, VolumeMount, Worker,
+    ImagePullPolicy, InitContainer, LocalObjectReference, Quantity, Resources, SecurityContext, Toleration,
+    TolerationOperator, Worker,
 };
 
-/// The definitions of all custom resources, as a cluster has to know them.
+/// The CustomResourceDefinitions of all resources.
 #[must_use]
 pub fn definitions() -> [CustomResourceDefinition; 3] {
     [NodeGate::crd(), NodeRemediation::crd(), RemediationPolicy::crd()]

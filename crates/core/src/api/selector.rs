@@ -1,4 +1,4 @@
-//! Which nodes a gate is for.
+//! The label selector of a gate.
 
 use std::collections::BTreeMap;
 
@@ -8,21 +8,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::node::Labels;
 
-/// Selects nodes by their labels: all that is said here has to hold.
+/// Selects nodes by their labels; `match_labels` and `match_expressions` all have to match.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeSelector {
-    /// Labels that a node must bear, with these values.
+    /// Lists labels that a node must have with exactly these values. At most 32; defaults to none.
     #[serde(default)]
     #[schemars(extend("maxProperties" = 32))]
     pub match_labels: BTreeMap<String, String>,
-    /// What else must hold of its labels.
+    /// Lists requirements that the labels of a node must meet, in addition to `matchLabels`. At most 32; defaults to
+    /// none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub match_expressions: Vec<Requirement>,
 }
 
-/// One thing that must hold of a node's labels.
+/// A requirement is a condition on one label of a node, as in a Kubernetes label selector.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(
     validation = Rule::new("(has(self.values) && size(self.values) > 0) == (self.operator in ['In', 'NotIn'])")
@@ -30,12 +31,14 @@ pub struct NodeSelector {
 )]
 #[serde(rename_all = "camelCase")]
 pub struct Requirement {
-    /// Key of the label.
+    /// The key of the label that the requirement applies to.
     #[schemars(length(min = 1, max = 317))]
     pub key: String,
-    /// How its value is compared.
+    /// Determines how the label is compared. `In` requires one of `values`. `NotIn` requires that the label is absent
+    /// or has none of `values`. `Exists` requires that the label is present, `DoesNotExist` that it is absent.
     pub operator: Operator,
-    /// With what; for `In` and `NotIn`.
+    /// Lists the values that `In` and `NotIn` compare the label with, at least 1 and at most 64. It must be empty for
+    /// the other operators.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(max = 63)))]
     pub values: Vec<String>,
@@ -44,13 +47,13 @@ pub struct Requirement {
 /// How a label is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Operator {
-    /// It is there, with one of the values.
+    /// The label has one of the values.
     In,
-    /// It is not there, or has none of the values.
+    /// The label is absent or has none of the values.
     NotIn,
-    /// It is there.
+    /// The label is present.
     Exists,
-    /// It is not there.
+    /// The label is absent.
     DoesNotExist,
 }
 
@@ -62,7 +65,7 @@ impl NodeSelector {
             && self.match_expressions.iter().all(|requirement| requirement.holds(labels))
     }
 
-    /// The labels that it looks at.
+    /// The keys of all labels that the selector reads.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         let expressions = self.match_expressions.iter().map(|requirement| &requirement.key);
         self.match_labels.keys().chain(expressions).map(String::as_str)

@@ -1,52 +1,63 @@
-//! How a worker is run: what a gate may say about its pod.
+//! The worker pod of a gate.
 
 use std::collections::BTreeMap;
 
 use kube::KubeSchema;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize};
 
-/// How a worker is run. What is left out is as the controller was installed with.
+use super::gate::TaintEffect;
+use super::volume::{Volume, VolumeMount};
+use crate::env_var::EnvVar;
+
+/// The worker pods of a gate.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Worker {
-    /// Its image.
+    /// The image of the worker container, which has to contain `/nodekeeper-worker`. Defaults to the worker image of the
+    /// installation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 512), regex(pattern = r"^[^\s]+$"))]
     pub image: Option<String>,
-    /// When the image is pulled.
+    /// Determines when the images of all containers of the worker pod are pulled. `IfNotPresent`, the default, pulls an
+    /// image that the node does not have. `Always` asks the registry each time. `Never` uses only images that the node
+    /// has.
     #[serde(default)]
-    pub pull_policy: PullPolicy,
-    /// Secrets to pull images with, in the namespace of the workers.
+    pub image_pull_policy: ImagePullPolicy,
+    /// Lists Secrets in the namespace of the workers that hold credentials for pulling images, in addition to those of
+    /// the installation. At most 8; defaults to none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 8), inner(length(min = 1, max = 253)))]
-    pub pull_secrets: Vec<String>,
-    /// What the container `worker` asks for. Default: 10m of CPU and 16Mi, at most 64Mi.
+    #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub image_pull_secrets: Vec<LocalObjectReference>,
+    /// The compute resources of the container `worker`. Defaults to requests of 10m CPU and 16Mi memory and a limit of
+    /// 64Mi memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<Resources>,
-    /// Its priority class.
+    /// The priority class of the worker pod. Defaults to that of the installation, which never preempts other pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub priority_class_name: Option<String>,
-    /// What it tolerates besides all that its node bears when it is made.
+    /// Lists tolerations of the worker pod. It always tolerates the taints that its node carries when the pod is created,
+    /// so this is needed only for taints that are added later. At most 32; defaults to none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub tolerations: Vec<Toleration>,
-    /// Environment of the container `worker`.
+    /// Lists environment variables of the container `worker`, at most 32. Variables that the controller sets itself
+    /// cannot be overridden.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub env: Vec<EnvVar>,
-    /// As whom it runs: the account that the controller was installed with, or one of those that it was told to allow.
+    /// The ServiceAccount that the worker pod runs as. Accounts other than that of the installation have to be allowed
+    /// by the installation. Defaults to the account of the installation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub service_account_name: Option<String>,
-    /// Run before the checks, one after the other. One that ends with an exit code from 1 to 125 is a failed check of
-    /// its name.
+    /// Lists containers that run one after the other before the checks start, at most 8. One that exits with a code from
+    /// 1 to 125 counts as a failed check of its name. Defaults to none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub init_containers: Vec<InitContainer>,
-    /// What they mount. A ConfigMap is also mounted in the container `worker`, at `/etc/nodekeeper/<name of the volume>`,
-    /// for `caFile` of the check `http`.
+    /// Lists volumes that init containers can mount, at most 8. Defaults to none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub volumes: Vec<Volume>,
@@ -54,18 +65,18 @@ pub struct Worker {
 
 /// When an image is pulled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum PullPolicy {
-    /// Always.
+pub enum ImagePullPolicy {
+    /// The registry is asked each time a container starts.
     Always,
-    /// If the node does not have it.
+    /// The image is pulled if the node does not have it.
     #[default]
     IfNotPresent,
-    /// Never.
+    /// Only an image that the node has is used.
     Never,
 }
 
-impl PullPolicy {
-    /// As Kubernetes writes it.
+impl ImagePullPolicy {
+    /// The spelling of the Kubernetes API.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -76,197 +87,197 @@ impl PullPolicy {
     }
 }
 
-/// Quantities by resource.
+/// A reference to a Secret that holds credentials.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LocalObjectReference {
+    /// The name of the Secret that holds the credentials.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+}
+
+/// The compute resources of a container. Keys are the names of resources: `cpu`, `memory`, `ephemeral-storage`,
+/// `hugepages-SIZE`, and extended resources with a domain such as `nvidia.com/gpu`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Resources {
-    /// What is set aside for it.
+    /// The amounts that the scheduler reserves for the container, by resource: `cpu`, `memory`, `ephemeral-storage`,
+    /// `hugepages-SIZE`, or an extended resource such as `nvidia.com/gpu`. No worker is created for a gate that names
+    /// another resource. At most 8.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 8))]
     pub requests: BTreeMap<String, Quantity>,
-    /// What it may use at most.
+    /// The amounts that the container may use at most, by resource as in `requests`. A container that exceeds its memory
+    /// limit is killed, which reaches no verdict. At most 8.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 8))]
     pub limits: BTreeMap<String, Quantity>,
 }
 
-/// A quantity such as `50m` or `64Mi`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(transparent)]
-pub struct Quantity(
-    #[schemars(length(max = 32), regex(pattern = r"^[0-9]+([.][0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti)?$"))] pub String,
-);
+impl Resources {
+    /// The first name in requests or limits that is no resource of Kubernetes.
+    #[must_use]
+    pub fn unknown_resource(&self) -> Option<&str> {
+        let is_known = |name: &str| {
+            matches!(name, "cpu" | "memory" | "ephemeral-storage")
+                || name.starts_with("hugepages-")
+                || name.contains('/')
+        };
+        self.requests.keys().chain(self.limits.keys()).map(String::as_str).find(|name| !is_known(name))
+    }
+}
 
-/// What a pod tolerates.
+/// An amount of a resource, written as a number or as text with a unit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Quantity(pub String);
+
+impl<'de> Deserialize<'de> for Quantity {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum IntOrString {
+            Int(i64),
+            String(String),
+        }
+        Ok(Self(match IntOrString::deserialize(deserializer)? {
+            IntOrString::Int(number) => number.to_string(),
+            IntOrString::String(text) => text,
+        }))
+    }
+}
+
+impl JsonSchema for Quantity {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Quantity".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "An amount of the resource, written as a number or as text with a unit, for example `1`, `50m` or `64Mi`.",
+            "x-kubernetes-int-or-string": true,
+            "minimum": 0,
+            "maxLength": 32,
+            "pattern": r"^[0-9]+([.][0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti)?$",
+        })
+    }
+}
+
+/// A toleration lets the worker pod run on a node in spite of a taint, as in a pod spec.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(
-    validation = Rule::new("!has(self.value) || self.value == '' || (has(self.operator) && self.operator == 'Equal')")
-        .message("`value` must be left out unless `operator` is 'Equal': 'Exists', the default, takes any value"),
+    validation = Rule::new("self.operator == 'Equal' || !has(self.value) || self.value == ''")
+        .message("`value` must be empty if `operator` is 'Exists', which matches any value"),
+    validation = Rule::new("self.operator == 'Exists' || (has(self.key) && self.key != '')")
+        .message("`operator` must be 'Exists' if `key` is empty, which matches every taint"),
+    validation = Rule::new("!has(self.tolerationSeconds) || (has(self.effect) && self.effect == 'NoExecute')")
+        .message("`effect` must be 'NoExecute' if `tolerationSeconds` is set"),
 )]
 #[serde(rename_all = "camelCase")]
 pub struct Toleration {
-    /// Key of the taint; none: every key.
+    /// The key of the taint that is tolerated. An empty key with the operator `Exists` matches every taint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 317))]
     pub key: Option<String>,
-    /// `Exists` (default) or `Equal`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(regex(pattern = r"^(Exists|Equal)$"))]
-    pub operator: Option<String>,
-    /// For `Equal`.
+    /// Determines how the value of the taint is compared. `Equal`, the default, requires the value in `value`. `Exists`
+    /// matches any value.
+    #[serde(default)]
+    pub operator: TolerationOperator,
+    /// The value of the taint that `Equal` compares with. It must be empty with `Exists`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub value: Option<String>,
-    /// Effect of the taint; none: every effect.
+    /// The effect of the taint that is tolerated: `NoSchedule`, `PreferNoSchedule` or `NoExecute`. If it is left out,
+    /// taints of every effect match.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(regex(pattern = r"^(NoSchedule|PreferNoSchedule|NoExecute)$"))]
-    pub effect: Option<String>,
-    /// For how long, with `NoExecute`.
+    pub effect: Option<TaintEffect>,
+    /// The time in seconds for which a taint with the effect `NoExecute` is tolerated before the pod is evicted. If it is
+    /// left out, the taint is tolerated forever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub toleration_seconds: Option<i64>,
 }
 
-/// A variable.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct EnvVar {
-    /// Its name.
-    #[schemars(length(min = 1, max = 253))]
-    pub name: String,
-    /// Its value.
-    #[serde(default)]
-    #[schemars(length(max = 4096))]
-    pub value: String,
+/// How a toleration compares the value of a taint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum TolerationOperator {
+    /// The value has to be equal.
+    #[default]
+    Equal,
+    /// Any value matches.
+    Exists,
 }
 
-/// A container that runs before the checks.
+/// A container that runs before the checks and whose failure is a failed check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(
     validation = Rule::new("self.name != 'worker' && !self.name.startsWith('check-')")
-        .message("`name` must not be `worker` nor begin with `check-`: so the worker's own containers are called; choose another"),
+        .message("`name` must not be `worker` nor begin with `check-`, which name the other containers of the pod; choose another"),
 )]
 #[serde(rename_all = "camelCase")]
 pub struct InitContainer {
-    /// Its name, which is that of the check as well.
+    /// The name of the container and of the check that it stands for. It must not be `worker` nor begin with `check-`.
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub name: String,
-    /// Its image.
+    /// The container image that the init container runs.
     #[schemars(length(min = 1, max = 512), regex(pattern = r"^[^\s]+$"))]
     pub image: String,
-    /// What it runs.
+    /// The entrypoint of the container as a list of words, at most 32. If it is empty, the entrypoint of the image runs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(max = 4096)))]
     pub command: Vec<String>,
-    /// With what.
+    /// The arguments of the entrypoint, at most 32. If they are left out, those of the image are used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(max = 4096)))]
     pub args: Vec<String>,
-    /// Its environment.
+    /// Lists environment variables of the init container, at most 32. Defaults to none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub env: Vec<EnvVar>,
-    /// What it mounts, from `worker.volumes`.
+    /// Lists the volumes of `worker.volumes` that the container mounts, at most 8. Defaults to none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub volume_mounts: Vec<VolumeMount>,
-    /// What it asks for.
+    /// The compute resources of the init container. By default it has neither requests nor limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<Resources>,
-    /// What it may do.
+    /// The security settings of the container. Settings that are left out are as for the worker: not root, no privilege
+    /// escalation, no capabilities, a read-only root file system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub security_context: Option<SecurityContext>,
-    /// Where it runs.
+    /// The working directory of the container. Defaults to that of the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 4096))]
     pub working_dir: Option<String>,
 }
 
-/// A volume in a container.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct VolumeMount {
-    /// Which volume.
-    #[schemars(length(min = 1, max = 63))]
-    pub name: String,
-    /// Where.
-    #[schemars(length(min = 1, max = 4096))]
-    pub mount_path: String,
-    /// Whether it cannot be written to.
-    #[serde(default)]
-    pub read_only: bool,
-    /// Which part of it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 4096))]
-    pub sub_path: Option<String>,
-}
-
-/// What an init container may do. Without it: as the worker, which may do nothing.
+/// The security settings of an init container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SecurityContext {
-    /// All that the node's root may; only where the controller was told to allow it.
+    /// Determines whether the container runs with all privileges of root on the node. `true` has to be allowed by the
+    /// installation. Defaults to false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub privileged: Option<bool>,
-    /// Whether its own files cannot be written to.
+    /// Determines whether the root file system of the container is read-only. Defaults to true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_only_root_filesystem: Option<bool>,
-    /// Whether it must not be root. `false` only where the controller was told to allow privileged containers.
+    /// Determines whether the kubelet refuses to run the container as root. `false` has to be allowed by the
+    /// installation. Defaults to true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_as_non_root: Option<bool>,
-    /// As which user; 0 as `runAsNonRoot: false`.
+    /// The user ID that the container runs as. 0, which is root, has to be allowed by the installation. Defaults to
+    /// 65532.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_as_user: Option<i64>,
-    /// As which group.
+    /// The primary group ID that the container runs with. Defaults to 65532.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_as_group: Option<i64>,
-    /// Whether it can gain rights; as `privileged`.
+    /// Determines whether a process can gain more privileges than its parent. `true` has to be allowed by the
+    /// installation. Defaults to false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allow_privilege_escalation: Option<bool>,
-}
-
-/// A volume: one of the kinds.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
-#[x_kube(
-    validation = Rule::new("[has(self.emptyDir), has(self.configMap), has(self.hostPath)].exists_one(kind, kind)")
-        .message("a volume must be exactly one of `emptyDir`, `configMap` and `hostPath`"),
-    validation = Rule::new("self.name != 'nodekeeper-access'")
-        .message("`name` must not be `nodekeeper-access`: that is the volume with the worker's token; choose another"),
-)]
-#[serde(rename_all = "camelCase")]
-pub struct Volume {
-    /// Its name.
-    #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
-    pub name: String,
-    /// Lives and dies with the worker.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub empty_dir: Option<EmptyDir>,
-    /// A ConfigMap in the namespace of the workers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub config_map: Option<ConfigMapVolume>,
-    /// A path of the node; only those that the controller was told to allow.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub host_path: Option<HostPathVolume>,
-}
-
-/// An empty folder.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct EmptyDir {}
-
-/// A ConfigMap as a volume.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct ConfigMapVolume {
-    /// Its name.
-    #[schemars(length(min = 1, max = 253))]
-    pub name: String,
-}
-
-/// A path of the node as a volume.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct HostPathVolume {
-    /// Which.
-    #[schemars(length(min = 1, max = 4096), regex(pattern = r"^/"))]
-    pub path: String,
 }

@@ -1,17 +1,22 @@
 //! The status of a NodeGate: its counts and conditions.
 
-use super::GateCounts;
-use crate::api::{Enforcement, NodeGateStatus, NodeSelector};
+use super::{FleetIndex, GateCounts};
+use crate::api::{Enforcement, GatedNode, NodeGateStatus, NodeSelector};
 use crate::condition::{Finding, conditions};
-use crate::gate::{GateView, ownership};
+use crate::gate::{GateView, State, ownership};
 use crate::node::NodeView;
 use crate::reasons;
 use crate::record::InconclusiveReason;
+
+/// How many nodes the status of a gate lists.
+const MAX_GATED_NODES: usize = 20;
 
 #[derive(Clone, Debug)]
 pub struct GateStatusInput<'a> {
     pub gate: &'a GateView,
     pub counts: &'a GateCounts,
+    /// The result of [`gated_nodes`].
+    pub gated_nodes: Vec<GatedNode>,
     /// Why the API server refuses worker pods, if it does.
     pub refused: Option<&'a str>,
     /// The gate that serves nodes of this gate, and the number of those nodes; see [`shadowing_gate`].
@@ -32,8 +37,42 @@ pub fn status(input: &GateStatusInput<'_>, before: &NodeGateStatus, now: &str) -
     NodeGateStatus {
         observed_generation: generation,
         nodes: input.counts.counts(),
+        gated_nodes: input.gated_nodes.clone(),
         conditions: conditions(findings, &before.conditions, generation, now),
     }
+}
+
+/// The nodes that a gate has held longest, at most [`MAX_GATED_NODES`].
+#[must_use]
+pub fn gated_nodes<'a>(
+    fleet: &FleetIndex,
+    gate: &str,
+    nodes: impl Iterator<Item = &'a NodeView>,
+) -> Vec<GatedNode> {
+    let mut gated: Vec<_> = nodes
+        .filter_map(|node| {
+            let status = fleet.get(&node.name).filter(|status| *status.at == *gate)?;
+            let reason = match status.state {
+                State::Waiting => "Waiting",
+                State::Unverified | State::Pending | State::InProgress => "Verifying",
+                State::Inconclusive => "Inconclusive",
+                State::Stuck => "Stuck",
+                State::Failed => "Failed",
+                State::Ungated | State::Unserved | State::Verified | State::Terminating => return None,
+            };
+            let record = node.record.as_ref().filter(|_| status.retainted);
+            let since = record.and_then(|record| record.at);
+            Some((since.unwrap_or(node.created), &*node.name, reason))
+        })
+        .collect();
+    gated.sort_unstable();
+    gated.truncate(MAX_GATED_NODES);
+    let gated = gated.into_iter().map(|(since, name, reason)| GatedNode {
+        name: name.to_owned(),
+        reason: reason.to_owned(),
+        since: since.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+    });
+    gated.collect()
 }
 
 fn ready(input: &GateStatusInput<'_>, findings: &[Finding]) -> Finding {

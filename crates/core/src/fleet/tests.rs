@@ -5,6 +5,7 @@ use crate::api::{Condition, NodeGateSpec, NodeGateStatus};
 use crate::condition::Finding;
 use crate::gate::GateView;
 use crate::node::NodeView;
+use crate::record::Record;
 
 fn node_status(state: State, cause: Option<InconclusiveReason>) -> NodeStatus {
     NodeStatus { at: "g".into(), state, cause, retainted: false, created_at: 0, retries: 0, worker_ms: None }
@@ -25,7 +26,15 @@ fn gate() -> GateView {
 
 fn status_input<'a>(gate: &'a GateView, counts: &'a GateCounts) -> GateStatusInput<'a> {
     let autoscalers = Finding::new("AutoscalerCompatible", "True", "NoAutoscaler", "");
-    GateStatusInput { gate, counts, refused: None, shadowed_by: None, unserved: None, autoscalers }
+    GateStatusInput {
+        gate,
+        counts,
+        gated_nodes: Vec::new(),
+        refused: None,
+        shadowed_by: None,
+        unserved: None,
+        autoscalers,
+    }
 }
 
 fn condition<'a>(status: &'a NodeGateStatus, type_: &str) -> &'a Condition {
@@ -138,4 +147,28 @@ fn a_minority_is_no_common_failure() {
         fleet.set(&name.into(), Some(node_status(State::InProgress, None)));
     }
     assert!(!fleet.fleet("g", false).cannot_run, "three of six");
+}
+
+#[test]
+fn the_nodes_gated_longest_are_listed_with_their_reason() {
+    let mut fleet = FleetIndex::default();
+    let at = |second| Timestamp::from_second(second).expect("a time");
+    let mut nodes: Vec<NodeView> = (0..25)
+        .map(|i| NodeView { name: format!("n{i:02}").into(), created: at(100 - i), ..NodeView::default() })
+        .collect();
+    for node in &nodes {
+        fleet.set(&node.name, Some(node_status(State::InProgress, None)));
+    }
+    fleet.set(&nodes[24].name, Some(node_status(State::Verified, None)));
+    fleet.set(&nodes[23].name, Some(node_status(State::Failed, None)));
+    let retainted = NodeStatus { retainted: true, ..node_status(State::Waiting, None) };
+    fleet.set(&nodes[0].name, Some(retainted));
+    let record = Record { at: Some(at(7)), ..Record::default() };
+    nodes[0].record = Some(Box::new(record));
+    let listed = gated_nodes(&fleet, "g", nodes.iter());
+    let all: Vec<_> = listed.iter().map(|one| (one.name.as_str(), one.reason.as_str())).collect();
+    assert_eq!(all.len(), 20);
+    assert_eq!(&all[..3], [("n00", "Waiting"), ("n23", "Failed"), ("n22", "Verifying")]);
+    assert_eq!(listed[0].since, "1970-01-01T00:00:07Z");
+    assert!(gated_nodes(&fleet, "other", nodes.iter()).is_empty());
 }

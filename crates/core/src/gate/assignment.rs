@@ -94,9 +94,10 @@ impl<'a> Ownership<'a> {
 /// The label keys that decisions need: those of the gates, of Karpenter and of the topology.
 #[must_use]
 pub fn wanted_labels<'a>(gates: impl IntoIterator<Item = &'a GateView>) -> BTreeSet<Arc<str>> {
-    let keys = gates
-        .into_iter()
-        .flat_map(|gate| gate.spec.node_selector.keys().chain([gate.spec.verified_label.key.as_str()]));
+    let keys = gates.into_iter().flat_map(|gate| {
+        let conditions = gate.spec.wait_for.conditions.iter().map(|condition| condition.type_.as_str());
+        gate.spec.node_selector.keys().chain([gate.spec.verified_label.key.as_str()]).chain(conditions)
+    });
     // `true` is no key: it is the most common value, and is shared as the keys are.
     keys.chain(super::prerequisites::KARPENTER_LABELS)
         .chain(TOPOLOGY_LABELS)

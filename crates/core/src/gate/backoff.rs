@@ -11,7 +11,7 @@ use crate::report::Verdict;
 
 /// Seconds; the longest backoff between attempts.
 const MAX_BACKOFF: i64 = 30;
-/// After so many inconclusive workers in a row the next one comes after `recheckSeconds`.
+/// After so many inconclusive workers in a row the next one comes after `recheckPeriodSeconds`.
 const MAX_INCONCLUSIVE_STREAK: u32 = 20;
 /// The same for a verified node.
 const MAX_INCONCLUSIVE_STREAK_VERIFIED: u32 = 3;
@@ -37,7 +37,7 @@ impl ManagedNode<'_> {
             && record.elapsed_seconds >= self.gate.spec.deadlines.gate_seconds.unsigned_abs()
     }
 
-    /// Whether the next worker comes after `recheckSeconds` instead of the backoff between attempts.
+    /// Whether the next worker comes after `recheckPeriodSeconds` instead of the backoff between attempts.
     fn is_rechecked_slowly(&self) -> bool {
         let record = self.record;
         let is_slow_if_verified = record.verdict == Some(Verdict::Failed)
@@ -54,7 +54,7 @@ impl ManagedNode<'_> {
         if !self.continues_scope() || self.record.workers == 0 {
             SignedDuration::ZERO
         } else if self.is_rechecked_slowly() {
-            SignedDuration::from_secs(self.gate.spec.retry.recheck_seconds.into())
+            SignedDuration::from_secs(self.gate.spec.retry.recheck_period_seconds.into())
         } else {
             attempt_backoff(&self.gate.spec.retry, self.record)
         }

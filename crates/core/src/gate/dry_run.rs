@@ -65,7 +65,7 @@ fn ended(observed: &Observed<'_>, gate: &GateView, worker: &WorkerView) -> Decis
     if passed {
         return decision;
     }
-    let period = Duration::from_secs(gate.spec.retry.recheck_seconds.unsigned_abs().into());
+    let period = Duration::from_secs(gate.spec.retry.recheck_period_seconds.unsigned_abs().into());
     match period
         .checked_sub(observed.elapsed.saturating_sub(worker.first_seen))
         .filter(|left| !left.is_zero())

@@ -218,7 +218,7 @@ impl ManagedNode<'_> {
         let event = EventSpec::new(true, reasons::NODE_CHECK_FAILED, &action(report), &*note);
         let mut effects = vec![Effect::PatchRecord(record), Effect::EmitEvent(event)];
         if attempts == allowed {
-            let period = self.gate.spec.retry.recheck_seconds;
+            let period = self.gate.spec.retry.recheck_period_seconds;
             let then = match self.gate.spec.on_failure {
                 FailureAction::KeepTainted => "",
                 FailureAction::Replace => "; its replacement is requested",
@@ -239,7 +239,7 @@ impl ManagedNode<'_> {
         let event = EventSpec::new(true, reasons::NODE_VERIFICATION_INCONCLUSIVE, "RunWorker", &*note);
         let deadline = self.gate.spec.deadlines.gate_seconds;
         let stuck = (self.is_stuck(&record) && !self.is_stuck(self.record)).then(|| {
-            let period = self.gate.spec.retry.recheck_seconds;
+            let period = self.gate.spec.retry.recheck_period_seconds;
             let note = format!(
                 "no worker came to a verdict within {deadline} s; the node stays tainted and is verified again every {period} s; the last worker: {why}"
             );

@@ -6,7 +6,7 @@ use super::Observed;
 use crate::api::{Awaited, DaemonSetRef, WaitFor};
 
 /// The taints of controllers that initialise nodes: a cloud controller manager and Cluster API.
-const UNINITIALISED: [&str; 2] =
+const UNINITIALIZED: [&str; 2] =
     ["node.cloudprovider.kubernetes.io/uninitialized", "node.cluster.x-k8s.io/uninitialized"];
 
 /// The labels that name a node's Karpenter pool and say that Karpenter registered it.
@@ -47,7 +47,7 @@ pub(super) enum Unmet {
 pub(super) fn unmet(observed: &Observed<'_>, wait: &WaitFor) -> Option<Unmet> {
     let node = observed.node;
     if wait.cloud == Awaited::Wait
-        && let Some(taint) = UNINITIALISED.into_iter().find(|taint| node.has_taint(taint))
+        && let Some(taint) = UNINITIALIZED.into_iter().find(|taint| node.has_taint(taint))
     {
         return Some(Unmet::OnNode(format!("the node is not initialised yet: it has the taint {taint}")));
     }
@@ -56,6 +56,17 @@ pub(super) fn unmet(observed: &Observed<'_>, wait: &WaitFor) -> Option<Unmet> {
         node.has_taint("karpenter.sh/unregistered") || (pool.is_some() && registered != Some("true"));
     if wait.karpenter == Awaited::Wait && unregistered {
         return Some(Unmet::OnNode("Karpenter has not registered the node yet".into()));
+    }
+    if let Some(taint) = wait.taints.iter().find(|taint| node.has_taint(taint)) {
+        return Some(Unmet::OnNode(format!("the node still carries the taint {taint}")));
+    }
+    let lacks = wait
+        .conditions
+        .iter()
+        .find(|condition| node.conditions.get(&condition.type_) != Some(condition.status.as_str()));
+    if let Some(condition) = lacks {
+        let (type_, status) = (&condition.type_, condition.status.as_str());
+        return Some(Unmet::OnNode(format!("the condition {type_} of the node is not {status}")));
     }
     let is_ready = |set: &DaemonSetRef| {
         observed.daemon_pods.is_some_and(|pods| pods.iter().any(|pod| pod.of == *set && pod.ready))

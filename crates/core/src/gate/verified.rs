@@ -41,7 +41,7 @@ impl ManagedNode<'_> {
         let record = self.record_after(worker, Verdict::Failed, None, &report.summary());
         let threshold = match self.gate.spec.mode {
             Mode::Bootstrap => 1,
-            Mode::Continuous => self.gate.spec.continuous.failures.unsigned_abs(),
+            Mode::Continuous => self.gate.spec.continuous.failure_threshold.unsigned_abs(),
         };
         let count = record.attempts;
         let failed = format!("failure {count} of {threshold} of a verified node: {}", report.summary());

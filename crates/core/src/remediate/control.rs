@@ -9,7 +9,6 @@ use crate::gate::GateView;
 use crate::jitter::stable_hash;
 use crate::node::NodeView;
 use crate::outage::{matches_outage, to_failed_check};
-use crate::record::Record;
 use crate::report::{CheckResult, Outcome, Report, Verdict};
 use crate::topology::zone;
 use crate::worker::{Progress, WorkerView};

@@ -6,7 +6,6 @@ use jiff::Timestamp;
 
 use crate::gate::{GateView, Ownership, ownership};
 use crate::node::NodeView;
-use crate::record::Record;
 use crate::report::Verdict;
 use crate::topology::group;
 

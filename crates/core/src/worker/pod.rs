@@ -1,4 +1,4 @@
-//! The pod of a worker.
+//! Builds the pod of a worker.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,50 +6,56 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::{CHECK_PREFIX, CONTAINER, NODE_NAME, NODE_UID, Role, SUBJECT};
-use crate::api::{EnvVar, InitContainer, NodeGateSpec, SecurityContext, Toleration, Volume, Worker};
-use crate::checks::{Assignment, Checks, Exec, WorkerIdentity};
+use crate::api::{InitContainer, NodeGateSpec, Resources, SecurityContext, Volume, Worker};
+use crate::checks::{Assignment, CaReference, Checks, Exec, WorkerIdentity};
+use crate::env_var::EnvVar;
 use crate::node::NodeView;
 use crate::report::MESSAGE_LIMIT;
 
-/// The seed's default taints that a node bears before it is ready for anything.
+/// Taints of a node that is coming up. kube-node-ready tolerates them by default.
 const EARLY_TAINTS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
 
-/// The volume with what the kubelet gives to a pod that asks the API server. Nobody else's may be called so.
+/// The prefix of the volumes that the controller adds.
+const OWN_VOLUMES: &str = "nodekeeper-";
+/// The volume with the token and the CA certificate of the cluster.
 const ACCESS: &str = "nodekeeper-access";
 const ACCESS_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-/// Where the worker finds the ConfigMaps of its gate, each in a folder of its volume's name.
-const FILES_PATH: &str = "/etc/nodekeeper";
+/// The volume with the CA certificates of URLs. Each file is at `<ConfigMap>/<key>`.
+const CA: &str = "nodekeeper-ca";
+const CA_PATH: &str = "/etc/nodekeeper/ca";
 
-/// What the controller was installed with and every worker gets.
+/// The settings of the installation that apply to every worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Template {
-    /// Where workers run.
+    /// The namespace of the worker pods.
     pub namespace: String,
-    /// What they run, where the gate says nothing else.
+    /// The image of the worker, unless the gate names another.
     pub image: String,
-    /// As whom.
+    /// The ServiceAccount of the worker, unless the gate names another.
     pub service_account: String,
-    /// Their priority class; none if empty.
+    /// The priority class of the worker; none if it is empty.
     pub priority_class: String,
-    /// Secrets to pull their images with, besides those of the gate.
+    /// Secrets for pulling images, in addition to those of the gate.
     pub pull_secrets: Vec<String>,
-    /// What a gate may ask for beyond what is harmless.
+    /// What gates may use beyond the defaults.
     pub allowed: Allowed,
 }
 
-/// What a gate may ask for beyond what is harmless. Whoever writes gates must not become root by it, so whoever installs
-/// the controller says it.
+/// What the installation lets gates use. A user who can write gates must not become root or read Secrets that way, so by
+/// default all of it is denied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allowed {
-    /// Accounts, besides the one of [`Template`].
+    /// ServiceAccounts, in addition to that of [`Template`].
     pub service_accounts: Vec<String>,
-    /// Paths of the node, and what is below them.
+    /// Secrets in the namespace of the workers that containers may read.
+    pub secrets: Vec<String>,
+    /// Paths of the node, with everything below them.
     pub host_paths: Vec<String>,
-    /// Init containers that are root or can become it.
+    /// Whether init containers may run as root or gain privileges.
     pub privileged: bool,
 }
 
-/// What the installation does not allow, and what would.
+/// A field of a gate that the installation does not allow.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{field}` must not be {value}: {fix}")]
 pub struct Forbidden {
@@ -65,11 +71,12 @@ impl Forbidden {
 }
 
 impl Allowed {
-    /// Whether a gate asks for no more than is allowed.
+    /// Checks that a gate uses no more than is allowed.
     ///
     /// # Errors
-    /// Says what it must not ask for, and who can allow it.
-    pub fn permits(&self, worker: &Worker, own_account: &str) -> Result<(), Forbidden> {
+    /// Names the field that is not allowed and the setting that would allow it.
+    pub fn permits(&self, gate: &NodeGateSpec, own_account: &str) -> Result<(), Forbidden> {
+        let worker = &gate.worker;
         if let Some(account) = &worker.service_account_name
             && account != own_account
             && !self.service_accounts.contains(account)
@@ -80,22 +87,33 @@ impl Allowed {
         for volume in &worker.volumes {
             self.permits_volume(volume)?;
         }
+        self.permits_env("spec.worker.env", &worker.env)?;
+        permits_resources("spec.worker.resources", worker.resources.as_ref())?;
+        for check in &gate.checks.exec {
+            self.permits_env(&format!("spec.checks.exec[{}].env", check.name), &check.env)?;
+        }
         let known = |name: &str| worker.volumes.iter().any(|volume| volume.name == name);
         for container in &worker.init_containers {
             if let Some(mount) = container.volume_mounts.iter().find(|mount| !known(&mount.name)) {
                 let field = format!("spec.worker.initContainers[{}].volumeMounts", container.name);
-                let fix = "there is no volume of that name in `spec.worker.volumes`";
+                let fix = "`spec.worker.volumes` has no volume of that name";
                 return Err(Forbidden::new(field, format!("'{}'", mount.name), fix));
             }
+            let field = format!("spec.worker.initContainers[{}]", container.name);
+            self.permits_env(&format!("{field}.env"), &container.env)?;
+            permits_resources(&format!("{field}.resources"), container.resources.as_ref())?;
             self.permits_context(container)?;
         }
         Ok(())
     }
 
     fn permits_volume(&self, volume: &Volume) -> Result<(), Forbidden> {
-        if volume.name == ACCESS {
-            let fix = "that is the volume with the worker's token; choose another name";
-            return Err(Forbidden::new("spec.worker.volumes[].name", format!("'{ACCESS}'"), fix));
+        if volume.name.starts_with(OWN_VOLUMES) {
+            let fix = "`nodekeeper-` begins the names of the controller's own volumes; choose another name";
+            return Err(Forbidden::new("spec.worker.volumes[].name", format!("'{}'", volume.name), fix));
+        }
+        for secret in volume.secrets() {
+            self.permits_secret(&format!("spec.worker.volumes[{}]", volume.name), secret)?;
         }
         let Some(asked) = volume.host_path.as_ref().map(|host| host.path.as_str()) else { return Ok(()) };
         let below = |path: &String| {
@@ -108,6 +126,24 @@ impl Allowed {
         let field = format!("spec.worker.volumes[{}].hostPath.path", volume.name);
         let fix = "the chart allows paths of the node with `worker.allowed.hostPaths`";
         Err(Forbidden::new(field, format!("'{asked}'"), fix))
+    }
+
+    fn permits_env(&self, field: &str, env: &[EnvVar]) -> Result<(), Forbidden> {
+        for var in env {
+            if let Some(secret) = var.value_from.as_ref().and_then(|from| from.secret_key_ref.as_ref()) {
+                let field = format!("{field}[{}].valueFrom.secretKeyRef.name", var.name);
+                self.permits_secret(&field, &secret.name)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn permits_secret(&self, field: &str, secret: &str) -> Result<(), Forbidden> {
+        if self.secrets.iter().any(|allowed| allowed == secret) {
+            return Ok(());
+        }
+        let fix = "the chart allows Secrets with `worker.allowed.secrets`";
+        Err(Forbidden::new(field, format!("the Secret '{secret}'"), fix))
     }
 
     fn permits_context(&self, container: &InitContainer) -> Result<(), Forbidden> {
@@ -132,21 +168,27 @@ impl Allowed {
     }
 }
 
-/// Why there is no pod.
+fn permits_resources(field: &str, resources: Option<&Resources>) -> Result<(), Forbidden> {
+    let Some(unknown) = resources.and_then(Resources::unknown_resource) else { return Ok(()) };
+    let fix = "resources are cpu, memory, ephemeral-storage, hugepages-SIZE and those with a domain, such as nvidia.com/gpu";
+    Err(Forbidden::new(field, format!("'{unknown}'"), fix))
+}
+
+/// Why no pod can be built.
 #[derive(Debug, thiserror::Error)]
 pub enum NoPod {
-    /// The gate asks for what is not allowed.
+    /// The installation does not allow what the gate uses.
     #[error(transparent)]
     Forbidden(#[from] Forbidden),
-    /// A field cannot be written as JSON, which none can be.
+    /// A field cannot be serialized.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
 }
 
-/// The pod of a worker.
+/// Builds the pod of a worker.
 ///
 /// # Errors
-/// Where the gate asks for what the installation does not allow.
+/// If the gate uses what the installation does not allow.
 pub fn pod(
     template: &Template,
     node: &NodeView,
@@ -156,10 +198,10 @@ pub fn pod(
     build(template, node, gate, identity, Role::Verify)
 }
 
-/// The pod of a worker that looks at a node only to compare others with it.
+/// Builds the pod of a worker that runs on a node of the control group.
 ///
 /// # Errors
-/// Where the gate asks for what the installation does not allow.
+/// If the gate uses what the installation does not allow.
 pub fn control_pod(
     template: &Template,
     node: &NodeView,
@@ -177,23 +219,30 @@ fn build(
     role: Role,
 ) -> Result<Pod, NoPod> {
     let worker = &gate.worker;
-    template.allowed.permits(worker, &template.service_account)?;
+    template.allowed.permits(gate, &template.service_account)?;
+    let checks = gate.checks.resolve();
     let assignment = Assignment {
         identity: identity.clone(),
         check_timeout_seconds: gate.deadlines.check_seconds.unsigned_abs(),
-        // Ends by itself, with a report, before the kubelet ends it without one.
+        // The worker ends with a report before the kubelet kills it.
         deadline_seconds: gate.deadlines.worker_seconds.unsigned_abs().saturating_sub(5).max(1),
         report_bytes: report_bytes(1 + gate.checks.exec.len() + worker.init_containers.len()),
-        checks: Checks { exec: Vec::new(), ..gate.checks.clone() },
+        checks: assigned(&checks),
     };
     let priority = worker.priority_class_name.as_ref().unwrap_or(&template.priority_class);
-    let secrets: Vec<Value> =
-        template.pull_secrets.iter().chain(&worker.pull_secrets).map(|name| json!({"name": name})).collect();
+    let secrets: Vec<Value> = template
+        .pull_secrets
+        .iter()
+        .chain(worker.image_pull_secrets.iter().map(|secret| &secret.name))
+        .map(|name| json!({"name": name}))
+        .collect();
     let init: Vec<Value> = worker.init_containers.iter().map(|one| init_container(one, worker)).collect();
-    let access = access(&gate.checks);
-    let mut containers = vec![container(template, gate, &assignment, access.is_some())?];
-    containers.extend(gate.checks.exec.iter().map(|check| exec(check, worker)));
-    let volumes: Vec<Value> = worker.volumes.iter().map(|volume| json!(volume)).chain(access).collect();
+    let (access, ca) = (access(&checks), ca_volume(&checks));
+    let own_mounts = [ca.as_ref().map(|_| (CA, CA_PATH)), access.as_ref().map(|_| (ACCESS, ACCESS_PATH))];
+    let mut containers = vec![container(template, gate, &assignment, own_mounts)?];
+    containers.extend(checks.exec.iter().map(|check| exec(check, worker)));
+    let volumes: Vec<Value> =
+        worker.volumes.iter().map(|volume| json!(volume)).chain(ca).chain(access).collect();
     Ok(serde_json::from_value(json!({
         "metadata": metadata(template, node, identity, role)?,
         "spec": {
@@ -201,7 +250,7 @@ fn build(
             "activeDeadlineSeconds": gate.deadlines.worker_seconds,
             "terminationGracePeriodSeconds": 1,
             "serviceAccountName": worker.service_account_name.as_ref().unwrap_or(&template.service_account),
-            // It would be there for everybody's containers; see `access`.
+            // It would be mounted into containers of users, too; see `access`.
             "automountServiceAccountToken": false,
             "enableServiceLinks": false,
             "priorityClassName": (!priority.is_empty()).then_some(priority),
@@ -221,7 +270,7 @@ fn build(
     }))?)
 }
 
-/// The kubelet keeps so much of what all containers of a pod say together, and shares it out evenly.
+/// The kubelet keeps 12 KiB of termination messages per pod and divides them evenly among its containers.
 fn report_bytes(containers: usize) -> Option<u32> {
     let share = 12 * 1024 / containers;
     (share < MESSAGE_LIMIT).then(|| u32::try_from(share).unwrap_or_default())
@@ -238,7 +287,7 @@ fn metadata(
         ("app.kubernetes.io/component", role.component()),
         ("app.kubernetes.io/managed-by", "nodekeeper"),
         (NODE_UID, &*node.uid),
-        // A mesh's sidecar would have to start before we can look, and may never end.
+        // A sidecar would delay the checks, and the pod would never end.
         ("sidecar.istio.io/inject", "false"),
     ]);
     Ok(json!({
@@ -250,37 +299,33 @@ fn metadata(
             SUBJECT: serde_json::to_string(identity)?,
             "linkerd.io/inject": "disabled",
         },
-        // Gone with the node, whatever else happens.
+        // The garbage collector deletes the pod with the Node.
         "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": &*node.name, "uid": node.uid}],
     }))
 }
 
-/// The gate's taints, those that a node bears while it comes up, and all others that it bears now: a node for GPUs or
-/// one that a second gate holds is looked at like any other.
+/// Tolerates the taints of the gate, those of a node that is coming up, and all others that the node carries now, for
+/// example those of a GPU pool or of a second gate.
 fn tolerations(node: &NodeView, gate: &NodeGateSpec) -> Vec<Value> {
     let own = gate.taints.iter().map(|taint| (taint.key.as_str(), taint.effect.as_str()));
-    let borne = node.taints.iter().map(|taint| (&*taint.key, &*taint.effect));
+    let carried = node.taints.iter().map(|taint| (&*taint.key, &*taint.effect));
     let early = EARLY_TAINTS.iter().flat_map(|key| [(*key, "NoSchedule"), (*key, "NoExecute")]);
-    let all: BTreeSet<(&str, &str)> = own.chain(borne).chain(early).collect();
+    let all: BTreeSet<(&str, &str)> = own.chain(carried).chain(early).collect();
     let toleration =
         |(key, effect): (&str, &str)| json!({"key": key, "operator": "Exists", "effect": effect});
-    let asked = gate.worker.tolerations.iter().map(|asked| match asked.operator {
-        Some(_) => json!(asked),
-        // As the seed has it; Kubernetes itself would take it for `Equal`.
-        None => json!(Toleration { operator: Some("Exists".into()), ..asked.clone() }),
-    });
-    all.into_iter().map(toleration).chain(asked).collect()
+    let configured = gate.worker.tolerations.iter().map(|toleration| json!(toleration));
+    all.into_iter().map(toleration).chain(configured).collect()
 }
 
-/// By name and not by the hostname label, which may differ from it.
+/// Pins the pod by the name of the node, because the hostname label can differ from it.
 fn pinned_to(node: &str) -> Value {
     json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
         {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]},
     ]}}})
 }
 
-/// What the worker needs to ask the API server, or to trust who shows a certificate of the cluster. A token lives as
-/// short as the API server allows.
+/// The volume with the token and the CA certificate, as far as the checks need them. The token expires after 10 minutes,
+/// the minimum that the API server allows.
 fn access(checks: &Checks) -> Option<Value> {
     let authority = json!({"configMap": {
         "name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}],
@@ -297,17 +342,29 @@ fn access(checks: &Checks) -> Option<Value> {
     Some(json!({"name": ACCESS, "projected": {"sources": sources}}))
 }
 
-/// What the worker's own container mounts; none of it can be written to.
-fn mounts(worker: &Worker, has_access: bool) -> Vec<Value> {
-    let mount = |name: &str, path: String| json!({"name": name, "mountPath": path, "readOnly": true});
-    let files = worker.volumes.iter().filter(|volume| volume.config_map.is_some());
-    files
-        .map(|volume| mount(&volume.name, format!("{FILES_PATH}/{}", volume.name)))
-        .chain(has_access.then(|| mount(ACCESS, ACCESS_PATH.to_owned())))
-        .collect()
+/// The file that a CA certificate is mounted as, relative to [`CA_PATH`].
+fn ca_file(ca: &CaReference) -> String {
+    format!("{}/{}", ca.name, ca.key)
 }
 
-/// What every container of ours may do: nothing.
+fn ca_volume(checks: &Checks) -> Option<Value> {
+    let targets = checks.http.iter().flat_map(|http| &http.targets);
+    let all: BTreeSet<&CaReference> = targets.filter_map(|target| target.ca.as_ref()).collect();
+    let source = |ca: &CaReference| json!({"configMap": {"name": ca.name, "items": [{"key": ca.key, "path": ca_file(ca)}]}});
+    let sources: Vec<Value> = all.into_iter().map(source).collect();
+    (!sources.is_empty()).then(|| json!({"name": CA, "projected": {"sources": sources}}))
+}
+
+/// The checks that the worker itself runs, with files in place of ConfigMaps.
+fn assigned(checks: &Checks) -> Checks {
+    let mut checks = Checks { exec: Vec::new(), ..checks.clone() };
+    for target in checks.http.iter_mut().flat_map(|http| &mut http.targets) {
+        target.ca_file = target.ca.take().map(|ca| format!("{CA_PATH}/{}", ca_file(&ca)));
+    }
+    checks
+}
+
+/// The security context of every container, unless an init container changes it.
 fn confined() -> Value {
     json!({
         "allowPrivilegeEscalation": false,
@@ -320,7 +377,7 @@ fn container(
     template: &Template,
     gate: &NodeGateSpec,
     assignment: &Assignment,
-    has_access: bool,
+    own_mounts: [Option<(&str, &str)>; 2],
 ) -> Result<Value, serde_json::Error> {
     let worker = &gate.worker;
     let mut env = vec![
@@ -328,24 +385,26 @@ fn container(
         json!({"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}}),
         json!({"name": Assignment::ENV, "value": serde_json::to_string(assignment)?}),
     ];
-    let is_ours = |var: &&EnvVar| env.iter().all(|own| own["name"] != var.name.as_str());
-    let asked: Vec<Value> = worker.env.iter().filter(is_ours).map(|var| json!(var)).collect();
-    env.extend(asked);
+    let is_free = |var: &&EnvVar| env.iter().all(|own| own["name"] != var.name.as_str());
+    let configured: Vec<Value> = worker.env.iter().filter(is_free).map(|var| json!(var)).collect();
+    env.extend(configured);
+    let mount = |(name, path): (&str, &str)| json!({"name": name, "mountPath": path, "readOnly": true});
+    let mounts: Vec<Value> = own_mounts.into_iter().flatten().map(mount).collect();
     let usual = json!({"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}});
     Ok(json!({
         "name": CONTAINER,
         "image": worker.image.as_ref().unwrap_or(&template.image),
-        "imagePullPolicy": worker.pull_policy.as_str(),
+        "imagePullPolicy": worker.image_pull_policy.as_str(),
         "command": ["/nodekeeper-worker"],
         "env": env,
         "terminationMessagePolicy": "File",
         "securityContext": confined(),
-        "volumeMounts": mounts(worker, has_access),
-        "resources": worker.resources.as_ref().map_or(usual, |asked| json!(asked)),
+        "volumeMounts": mounts,
+        "resources": worker.resources.as_ref().map_or(usual, |configured| json!(configured)),
     }))
 }
 
-/// A check of the user's: a container beside ours, whose exit code counts.
+/// The container of an exec check, whose exit code is its result.
 fn exec(check: &Exec, worker: &Worker) -> Value {
     let mut container = json!(check);
     container["name"] = json!(format!("{CHECK_PREFIX}{}", check.name));
@@ -354,26 +413,26 @@ fn exec(check: &Exec, worker: &Worker) -> Value {
     env.extend(check.env.iter().map(|var| json!(var)));
     container["env"] = json!(env);
     container["securityContext"] = confined();
-    container["imagePullPolicy"] = json!(worker.pull_policy.as_str());
+    container["imagePullPolicy"] = json!(worker.image_pull_policy.as_str());
     container["terminationMessagePolicy"] = json!("FallbackToLogsOnError");
     container
 }
 
-fn init_container(asked: &InitContainer, worker: &Worker) -> Value {
-    let mut container = json!(asked);
+fn init_container(configured: &InitContainer, worker: &Worker) -> Value {
+    let mut container = json!(configured);
     let mut context = confined();
     if let (Some(given), Some(all)) =
-        (asked.security_context.as_ref().map(|given| json!(given)), context.as_object_mut())
+        (configured.security_context.as_ref().map(|given| json!(given)), context.as_object_mut())
     {
         all.extend(given.as_object().into_iter().flatten().map(|(key, value)| (key.clone(), value.clone())));
         if all.get("privileged") == Some(&json!(true)) {
-            // The two exclude each other.
+            // The API server rejects a privileged container that drops capabilities or forbids escalation.
             all.remove("capabilities");
             all.insert("allowPrivilegeEscalation".into(), json!(true));
         }
     }
     container["securityContext"] = context;
-    container["imagePullPolicy"] = json!(worker.pull_policy.as_str());
+    container["imagePullPolicy"] = json!(worker.image_pull_policy.as_str());
     container["terminationMessagePolicy"] = json!("FallbackToLogsOnError");
     container
 }

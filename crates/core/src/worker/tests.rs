@@ -56,7 +56,7 @@ fn report(outcome: Outcome) -> Report {
 }
 
 #[test]
-fn f04_a_name_fits_whatever_the_node_is_called() {
+fn f04_the_pod_name_fits_for_the_longest_node_name() {
     let pod = made();
     let name = pod.metadata.name.expect("a name");
     assert!(name.len() <= 63, "{name}");
@@ -65,7 +65,7 @@ fn f04_a_name_fits_whatever_the_node_is_called() {
 }
 
 #[test]
-fn f05_it_is_pinned_by_name_and_not_by_hostname() {
+fn f05_the_pod_is_pinned_by_node_name_not_by_hostname() {
     let pod = serde_json::to_value(made()).expect("JSON");
     let terms = &pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
     assert_eq!(terms["nodeSelectorTerms"][0]["matchFields"][0]["values"][0], json!(*node().name));
@@ -73,7 +73,7 @@ fn f05_it_is_pinned_by_name_and_not_by_hostname() {
 }
 
 #[test]
-fn it_tolerates_the_gate_and_restricts_itself() {
+fn the_pod_tolerates_the_taints_and_has_no_privileges() {
     let pod = serde_json::to_value(made()).expect("JSON");
     let tolerated: Vec<(&str, &str)> = pod["spec"]["tolerations"]
         .as_array()
@@ -93,7 +93,7 @@ fn it_tolerates_the_gate_and_restricts_itself() {
 }
 
 #[test]
-fn it_is_told_all_it_needs_and_ends_before_it_is_ended() {
+fn the_worker_ends_before_its_pod_deadline() {
     let pod = serde_json::to_value(made()).expect("JSON");
     let told = pod["spec"]["containers"][0]["env"]
         .as_array()
@@ -109,7 +109,7 @@ fn it_is_told_all_it_needs_and_ends_before_it_is_ended() {
 }
 
 #[test]
-fn a_verdict_is_read_from_our_container() {
+fn the_verdict_is_read_from_the_worker_container() {
     for outcome in [Outcome::Passed, Outcome::Failed, Outcome::Inconclusive] {
         let report = report(outcome);
         let read = ended(report.exit_code().into(), &report.to_message(4096));
@@ -118,7 +118,7 @@ fn a_verdict_is_read_from_our_container() {
 }
 
 #[test]
-fn what_does_not_add_up_is_no_verdict() {
+fn a_report_that_contradicts_the_exit_code_is_no_verdict() {
     let passed = report(Outcome::Passed).to_message(4096);
     let mut foreign = report(Outcome::Passed);
     foreign.identity.number = 1;
@@ -136,7 +136,7 @@ fn what_does_not_add_up_is_no_verdict() {
 }
 
 #[test]
-fn a_pod_that_never_ran_says_why() {
+fn a_pod_that_never_ran_has_a_reason() {
     let evicted = with_status(json!({"phase": "Failed", "reason": "Evicted"}));
     assert!(
         matches!(&evicted, Progress::Inconclusive(InconclusiveReason::Evicted, why) if why.contains("Evicted")),
@@ -153,14 +153,14 @@ fn a_pod_that_never_ran_says_why() {
 }
 
 #[test]
-fn a_pod_that_the_scheduler_refuses_says_why() {
+fn an_unschedulable_pod_has_the_schedulers_message() {
     let condition = json!({"type": "PodScheduled", "status": "False", "message": "untolerated taint"});
     let refused = with_status(json!({"phase": "Pending", "conditions": [condition]}));
     assert_eq!(refused, Progress::Unscheduled("untolerated taint".into()));
 }
 
 #[test]
-fn a_pod_of_somebody_else_is_no_worker() {
+fn a_foreign_pod_is_not_a_worker() {
     let mut pod = made();
     pod.metadata.annotations = None;
     assert_eq!(WorkerView::new(&pod), None);
@@ -190,7 +190,7 @@ fn with_volume(volume: &Value, security: &Value) -> crate::api::Worker {
 }
 
 #[test]
-fn f19_init_containers_have_their_volumes_and_are_confined() {
+fn f19_init_containers_have_volumes_and_no_privileges() {
     let worker = with_volume(&json!({"name": "run", "emptyDir": {}}), &json!({"runAsUser": 7}));
     let pod = pod(&Template::default(), &node(), &gate_with(worker), &subject()).expect("it is allowed");
     let pod = serde_json::to_value(pod).expect("JSON");
@@ -203,10 +203,12 @@ fn f19_init_containers_have_their_volumes_and_are_confined() {
 }
 
 #[test]
-fn f17_nobody_becomes_root_by_writing_a_gate() {
+fn f17_writing_a_gate_does_not_grant_root() {
     let empty = json!({"name": "run", "emptyDir": {}});
     let host = json!({"name": "run", "hostPath": {"path": "/run/driver/x"}});
-    let refused = |worker: &crate::api::Worker, allowed: &Allowed| allowed.permits(worker, "own").err();
+    let refused = |worker: &crate::api::Worker, allowed: &Allowed| {
+        allowed.permits(&gate_with(worker.clone()), "own").err()
+    };
     let none = Allowed::default();
     for security in [
         json!({"privileged": true}),
@@ -241,7 +243,7 @@ fn init_ended(code: i32, reason: &str) -> Progress {
 }
 
 #[test]
-fn an_init_container_that_says_no_is_a_failed_check_of_its_name() {
+fn a_failed_init_container_is_a_failed_check() {
     for code in [1, 125] {
         let Progress::Reported(report) = init_ended(code, "Error") else { panic!("{code}") };
         assert_eq!(report.verdict, Verdict::Failed);
@@ -310,7 +312,7 @@ fn unknown() -> Value {
 }
 
 #[test]
-fn a_container_beside_ours_is_a_check_of_its_own() {
+fn an_exec_container_is_a_check() {
     let (running, over) = (json!({"phase": "Running"}), json!({"phase": "Failed"}));
     let runs = json!({"running": {}});
     assert_eq!(beside(Outcome::Passed, &runs, &running), Progress::Running, "it is waited for");
@@ -329,7 +331,7 @@ fn a_container_beside_ours_is_a_check_of_its_own() {
 }
 
 #[test]
-fn a_check_that_cannot_tell_takes_no_failure_back() {
+fn an_inconclusive_exec_check_does_not_undo_a_failure() {
     let over = json!({"phase": "Failed"});
     let oom = json!({"terminated": {"exitCode": 137, "reason": "OOMKilled"}});
     for state in [&exits(127), &oom, &json!({"running": {}}), &cannot_pull()] {
@@ -353,7 +355,7 @@ fn a_check_that_cannot_tell_takes_no_failure_back() {
 }
 
 #[test]
-fn a_check_without_a_status_has_not_ended() {
+fn an_exec_check_without_a_status_has_not_ended() {
     let passed = report(Outcome::Passed).to_message(4096);
     let own = json!({"terminated": {"exitCode": 0, "message": passed}});
     let told = |phase: &str| with_checks(json!({"phase": phase, "containerStatuses": [one("worker", &own)]}));
@@ -362,7 +364,7 @@ fn a_check_without_a_status_has_not_ended() {
 }
 
 #[test]
-fn the_image_of_a_check_that_cannot_be_pulled_is_named() {
+fn an_exec_image_that_cannot_be_pulled_is_named() {
     let pulled =
         Progress::Waiting(InconclusiveReason::ImagePull, "check gpu: ErrImagePull: not found".into());
     let running = json!({"phase": "Running"});
@@ -390,7 +392,7 @@ fn the_image_of_a_check_that_cannot_be_pulled_is_named() {
 }
 
 #[test]
-fn a_deadline_does_not_hide_what_was_waited_for() {
+fn a_deadline_does_not_hide_the_reason_of_the_wait() {
     let over = |state: &Value| {
         let status = [one("worker", state)];
         with_status(json!({"phase": "Failed", "reason": "DeadlineExceeded", "containerStatuses": status}))
@@ -416,7 +418,7 @@ fn a_deadline_does_not_hide_what_was_waited_for() {
 }
 
 #[test]
-fn an_image_of_the_users_is_a_container_beside_ours() {
+fn an_exec_check_becomes_a_container() {
     let mut gate = NodeGateSpec::default();
     gate.checks.exec = vec![
         serde_json::from_value(json!({"name": "gpu", "image": "probe:1", "command": ["nvidia-smi"]}))
@@ -430,7 +432,7 @@ fn an_image_of_the_users_is_a_container_beside_ours() {
 }
 
 #[test]
-fn a_report_fits_its_share_of_what_the_kubelet_keeps() {
+fn the_report_fits_the_containers_share_of_the_message() {
     let told = |pod: Pod| -> Assignment {
         let env = pod.spec.expect("a spec").containers.remove(0).env.expect("an environment");
         let told = env.into_iter().find(|var| var.name == Assignment::ENV).and_then(|var| var.value);
@@ -456,8 +458,9 @@ fn with_access(checks: &Value) -> Value {
 }
 
 #[test]
-fn only_our_container_has_a_token_and_only_if_it_needs_one() {
-    let http = |url: &str| json!({"http": {"targets": [{"url": url}]}});
+fn only_the_worker_container_has_a_token_and_if_needed() {
+    let skip = ["dns", "api", "tcp", "services", "peers"];
+    let http = |url: &str| json!({"http": {"targets": [{"url": url}]}, "skip": skip});
     for (checks, expected) in [
         (json!({"api": {}}), vec!["serviceAccountToken", "configMap", "downwardAPI"]),
         (http("https://example.com/"), vec!["configMap"]),
@@ -476,24 +479,81 @@ fn only_our_container_has_a_token_and_only_if_it_needs_one() {
     let token = &with_access(&json!({"api": {}}))["spec"]["volumes"][1]["projected"]["sources"][0];
     assert_eq!(token["serviceAccountToken"]["expirationSeconds"], json!(600));
     let taken = with_volume(&json!({"name": "nodekeeper-access", "emptyDir": {}}), &json!({}));
-    let error = Allowed::default().permits(&taken, "own").expect_err("it is ours").to_string();
+    let error = Allowed::default().permits(&gate_with(taken), "own").expect_err("reserved").to_string();
     assert!(error.contains("nodekeeper-access") && error.contains("choose another"), "{error}");
 }
 
 #[test]
-fn a_config_map_of_the_gate_is_a_folder_of_the_workers() {
-    let mount = with_access(&json!({"tcp": {}}))["spec"]["containers"][0]["volumeMounts"].clone();
-    assert_eq!(mount, json!([{"name": "run", "mountPath": "/etc/nodekeeper/run", "readOnly": true}]));
-    let empty = with_volume(&json!({"name": "run", "emptyDir": {}}), &json!({}));
-    let mut gate = gate_with(empty);
-    gate.checks = serde_json::from_value(json!({"tcp": {}})).expect("checks");
-    let pod = pod(&Template::default(), &node(), &gate, &subject()).expect("it is allowed");
-    let mounts = pod.spec.expect("a spec").containers.remove(0).volume_mounts;
-    assert_eq!(mounts, Some(vec![]), "what else is the user's is not the worker's");
+fn the_ca_of_a_url_is_mounted_and_assigned_as_a_file() {
+    let target = |url: &str| json!({"url": url, "ca": {"name": "corp", "key": "root.pem"}});
+    let pod = with_access(
+        &json!({"http": {"targets": [target("https://a/"), target("https://b/")]}, "skip": ["api"]}),
+    );
+    let sources = &pod["spec"]["volumes"][1]["projected"]["sources"];
+    let item = json!({"key": "root.pem", "path": "corp/root.pem"});
+    assert_eq!(*sources, json!([{"configMap": {"name": "corp", "items": [item]}}]), "once for both");
+    let worker = &pod["spec"]["containers"][0];
+    let mount = json!({"name": "nodekeeper-ca", "mountPath": "/etc/nodekeeper/ca", "readOnly": true});
+    assert_eq!(worker["volumeMounts"][0], mount);
+    assert_eq!(worker["volumeMounts"].as_array().map(Vec::len), Some(2), "volumes of users are not mounted");
+    let assigned = worker["env"][2]["value"].as_str().expect("an assignment");
+    let checks = serde_json::from_str::<Assignment>(assigned).expect("JSON").checks;
+    let target = &checks.http.as_ref().expect("http").targets[0];
+    assert_eq!((target.ca_file.as_deref(), &target.ca), (Some("/etc/nodekeeper/ca/corp/root.pem"), &None));
+    assert_eq!(checks.assigned(), ["dns", "tcp", "services", "peers", "http"]);
 }
 
 #[test]
-fn a_check_of_the_users_cannot_be_called_as_one_of_ours() {
+fn f17_a_gate_reads_only_the_secrets_that_are_allowed() {
+    let from_secret = json!([{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]);
+    let projected = json!([{"secret": {"name": "s"}}, {"downwardAPI": {"items": [
+        {"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]}}]);
+    let specs = [
+        json!({"worker": {"env": from_secret}}),
+        json!({"worker": {"initContainers": [{"name": "a", "image": "i", "env": from_secret}]}}),
+        json!({"checks": {"exec": [{"name": "a", "image": "i", "env": from_secret}]}}),
+        json!({"worker": {"volumes": [{"name": "v", "secret": {"secretName": "s"}}]}}),
+        json!({"worker": {"volumes": [{"name": "v", "projected": {"sources": projected}}]}}),
+    ];
+    let template = |secrets: &[&str]| {
+        let secrets = secrets.iter().map(|name| (*name).to_owned()).collect();
+        Template { allowed: Allowed { secrets, ..Allowed::default() }, ..Template::default() }
+    };
+    for spec in specs {
+        let gate: NodeGateSpec = serde_json::from_value(spec.clone()).expect("a gate");
+        let refused = pod(&template(&["t"]), &node(), &gate, &subject()).expect_err("it is not allowed");
+        let error = refused.to_string();
+        assert!(error.contains("Secret 's'") && error.contains("worker.allowed.secrets"), "{spec}: {error}");
+        pod(&template(&["s"]), &node(), &gate, &subject()).expect("it is allowed");
+    }
+}
+
+#[test]
+fn quantities_are_numbers_or_text_of_known_resources() {
+    let worker = |resources: Value| -> crate::api::Worker {
+        serde_json::from_value(json!({"resources": resources})).expect("a worker")
+    };
+    let gate = gate_with(worker(json!({"requests": {"cpu": 1, "nvidia.com/gpu": "2"}})));
+    let pod = pod(&Template::default(), &node(), &gate, &subject()).expect("both are known");
+    let pod = serde_json::to_value(pod).expect("JSON");
+    let requests = &pod["spec"]["containers"][0]["resources"]["requests"];
+    assert_eq!(*requests, json!({"cpu": "1", "nvidia.com/gpu": "2"}));
+    let unknown = gate_with(worker(json!({"limits": {"gpu": 1}})));
+    let error = Allowed::default().permits(&unknown, "own").expect_err("it is unknown").to_string();
+    assert!(error.contains("spec.worker.resources") && error.contains("'gpu'"), "{error}");
+}
+
+#[test]
+fn a_toleration_without_an_operator_is_equal() {
+    let toleration = json!({"tolerations": [{"key": "a", "value": "b", "effect": "NoExecute"}]});
+    let gate = gate_with(serde_json::from_value(toleration).expect("a worker"));
+    let pod = pod(&Template::default(), &node(), &gate, &subject()).expect("it is allowed");
+    let tolerations = pod.spec.expect("a spec").tolerations.expect("tolerations");
+    assert_eq!(tolerations.last().and_then(|last| last.operator.as_deref()), Some("Equal"));
+}
+
+#[test]
+fn an_exec_check_cannot_have_the_name_of_a_built_in_one() {
     let crd = <crate::api::NodeGate as kube::CustomResourceExt>::crd();
     let crd = serde_json::to_string(&crd).expect("JSON");
     let (_, rule) = crd.split_once("!(self.name in [").expect("a rule about `checks.exec[].name`");

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use nodekeeper_core::api::{NodeGate, RemediationPolicy};
-use nodekeeper_operator::config::{File, Loaded, Problem, load};
+use nodekeeper_operator::config::{File, LegacyConfig, Problem, load};
 
 use crate::args::Check;
 
@@ -49,7 +49,7 @@ pub fn run(flags: &Check) -> ExitCode {
     }
 }
 
-fn print(flags: &Check, loaded: &Loaded) -> Result<()> {
+fn print(flags: &Check, loaded: &LegacyConfig) -> Result<()> {
     let mut out = std::io::stdout();
     if flags.print {
         let gate = NodeGate::new("config", loaded.gate.clone());
@@ -65,7 +65,7 @@ fn print(flags: &Check, loaded: &Loaded) -> Result<()> {
 }
 
 /// Reads and validates the files; `-` is standard input.
-pub fn read(config: &Path, worker: Option<&Path>) -> Result<Loaded, ConfigError> {
+pub fn read(config: &Path, worker: Option<&Path>) -> Result<LegacyConfig, ConfigError> {
     let text = read_text(config).map_err(ConfigError::Unreadable)?;
     let worker_text = worker.map(read_text).transpose().map_err(ConfigError::Unreadable)?;
     load(&text, worker_text.as_deref()).map_err(|problems| {

@@ -7,7 +7,7 @@ use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use nodekeeper_core::worker::{Allowed, Template};
 use nodekeeper_operator::clock::Clock;
-use nodekeeper_operator::config::{self, Loaded};
+use nodekeeper_operator::config::{self, LegacyConfig};
 use nodekeeper_operator::http::{AdminState, Bind, Endpoint, listen, serve};
 use nodekeeper_operator::metrics::{Build, Metrics, Options};
 use nodekeeper_operator::{Settings, client_with_metrics, run as run_controller, telemetry};
@@ -44,7 +44,7 @@ struct Resolved {
     warnings: Vec<String>,
 }
 
-fn resolve(flags: Controller, file: Option<Loaded>) -> Result<Resolved> {
+fn resolve(flags: Controller, file: Option<LegacyConfig>) -> Result<Resolved> {
     let has_file = file.is_some();
     let file = file.unwrap_or_default();
     let template = Template {
@@ -58,6 +58,7 @@ fn resolve(flags: Controller, file: Option<Loaded>) -> Result<Resolved> {
         pull_secrets: flags.worker_pull_secrets,
         allowed: Allowed {
             service_accounts: flags.allow_service_accounts,
+            secrets: flags.allow_secrets,
             host_paths: flags.allow_host_paths,
             privileged: flags.allow_privileged,
         },
@@ -73,7 +74,7 @@ fn resolve(flags: Controller, file: Option<Loaded>) -> Result<Resolved> {
         metrics: Arc::new(metrics(compat_names, flags.metrics_per_node.unwrap_or(compat_names))),
         gate: has_file.then_some(file.gate),
         policy: file.policy,
-        resync: file.sweep,
+        resync: file.resync,
         ..defaults
     };
     let flag_format = flags.log_format.map(|format| match format {

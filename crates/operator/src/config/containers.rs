@@ -1,4 +1,4 @@
-//! `worker.initContainers`, and the `worker.volumes` that the seed forgot.
+//! Reads `worker.initContainers`, and `worker.volumes`, which kube-node-ready does not have.
 
 use nodekeeper_core::api::{
     ConfigMapVolume, EmptyDir, EnvVar, HostPathVolume, InitContainer, SecurityContext, Volume, VolumeMount,
@@ -7,10 +7,9 @@ use nodekeeper_core::api::{
 use nodekeeper_core::worker::{CHECK_PREFIX, CONTAINER};
 
 use super::section::{Field, Section};
-use super::words;
+use super::validators;
 use super::worker::resources;
 
-/// Reads both.
 pub fn read(section: &mut Section, worker: &mut Worker) {
     if let Some(field) = section.take("volumes") {
         worker.volumes = field.items(8).iter().filter_map(volume).collect();
@@ -28,7 +27,7 @@ pub fn read(section: &mut Section, worker: &mut Worker) {
     worker.init_containers = containers;
 }
 
-/// The names of all containers of a pod differ, and these two kinds are ours.
+/// Why a container cannot have this name.
 fn misnamed(name: &str, others: &[InitContainer]) -> Option<&'static str> {
     if name == CONTAINER {
         Some("as the container that runs the checks")
@@ -43,7 +42,7 @@ fn misnamed(name: &str, others: &[InitContainer]) -> Option<&'static str> {
 
 fn volume(item: &Field) -> Option<Volume> {
     let mut section = item.section();
-    let name = needed(item, &mut section, "name", words::is_label, words::LABEL);
+    let name = needed(item, &mut section, "name", validators::is_label, validators::LABEL);
     let mut kinds = 0;
     let empty_dir = section.take("emptyDir").map(|field| {
         kinds += 1;
@@ -53,14 +52,20 @@ fn volume(item: &Field) -> Option<Volume> {
     let config_map = section.take("configMap").map(|field| {
         kinds += 1;
         let mut below = field.section();
-        let name = needed(&field, &mut below, "name", words::is_name, words::NAME);
+        let name = needed(&field, &mut below, "name", validators::is_name, validators::NAME);
         below.end();
-        ConfigMapVolume { name: name.unwrap_or_default() }
+        ConfigMapVolume { name: name.unwrap_or_default(), ..ConfigMapVolume::default() }
     });
     let host_path = section.take("hostPath").map(|field| {
         kinds += 1;
         let mut below = field.section();
-        let path = needed(&field, &mut below, "path", words::is_path, "is no path: begin it with `/`");
+        let path = needed(
+            &field,
+            &mut below,
+            "path",
+            validators::is_path,
+            "is not an absolute path: begin it with `/`",
+        );
         below.end();
         HostPathVolume { path: path.unwrap_or_default() }
     });
@@ -68,7 +73,7 @@ fn volume(item: &Field) -> Option<Volume> {
     if kinds != 1 {
         item.wrong("needs one of `emptyDir: {}`, `configMap: {name: …}` and `hostPath: {path: …}`");
     }
-    Some(Volume { name: name?, empty_dir, config_map, host_path })
+    Some(Volume { name: name?, empty_dir, config_map, host_path, ..Volume::default() })
 }
 
 fn needed(
@@ -87,8 +92,8 @@ fn needed(
 
 fn container(item: &Field, known: &impl Fn(&str) -> bool) -> Option<InitContainer> {
     let mut section = item.section();
-    let name = needed(item, &mut section, "name", words::is_label, words::LABEL);
-    let image = needed(item, &mut section, "image", words::is_image, words::IMAGE);
+    let name = needed(item, &mut section, "name", validators::is_label, validators::LABEL);
+    let image = needed(item, &mut section, "image", validators::is_image, validators::IMAGE);
     let command = section.take("command").map(|field| texts(&field)).unwrap_or_default();
     let args = section.take("args").map(|field| arguments(&field)).unwrap_or_default();
     let env = section.take("env").map(|field| field.items(32).iter().filter_map(variable).collect());
@@ -96,7 +101,8 @@ fn container(item: &Field, known: &impl Fn(&str) -> bool) -> Option<InitContaine
     let mounts = mounts.unwrap_or_default().iter().filter_map(|item| mount(item, known)).collect();
     let resources = section.take("resources").map(|field| resources(&field));
     let security_context = section.take("securityContext").map(|field| context(&field));
-    let working_dir = section.take("workingDir").and_then(words::optional).and_then(|field| field.text());
+    let working_dir =
+        section.take("workingDir").and_then(validators::optional).and_then(|field| field.text());
     section.end();
     Some(InitContainer {
         name: name?,
@@ -116,7 +122,7 @@ fn texts(field: &Field) -> Vec<String> {
     field.items(32).iter().filter_map(|item| item.checked(short, "is longer than 4096 bytes")).collect()
 }
 
-/// The seed's own example has `args: |`, which it could not read itself: one text is one argument.
+/// The example of kube-node-ready has `args: |`, which it cannot read itself. One text is one argument.
 fn arguments(field: &Field) -> Vec<String> {
     if field.is_list() || field.is_map() {
         return texts(field);
@@ -127,18 +133,24 @@ fn arguments(field: &Field) -> Vec<String> {
 fn variable(item: &Field) -> Option<EnvVar> {
     let mut section = item.section();
     let right = |name: &str| !name.is_empty() && name.len() <= 253 && !name.contains(['=', ' ']);
-    let name = needed(item, &mut section, "name", right, "is no name of a variable");
+    let name = needed(item, &mut section, "name", right, "is not a valid name of a variable");
     let value = section.take("value").map(|field| field.text());
     section.end();
-    Some(EnvVar { name: name?, value: value.unwrap_or(Some(String::new()))? })
+    Some(EnvVar { name: name?, value: value.unwrap_or(Some(String::new()))?, value_from: None })
 }
 
 fn mount(item: &Field, known: &impl Fn(&str) -> bool) -> Option<VolumeMount> {
     let mut section = item.section();
-    let name = needed(item, &mut section, "name", words::is_label, words::LABEL);
-    let mount_path = needed(item, &mut section, "mountPath", words::is_path, "is no path: begin it with `/`");
+    let name = needed(item, &mut section, "name", validators::is_label, validators::LABEL);
+    let mount_path = needed(
+        item,
+        &mut section,
+        "mountPath",
+        validators::is_path,
+        "is not an absolute path: begin it with `/`",
+    );
     let read_only = section.take("readOnly").and_then(|field| field.bool()).unwrap_or_default();
-    let sub_path = section.take("subPath").and_then(words::optional).and_then(|field| field.text());
+    let sub_path = section.take("subPath").and_then(validators::optional).and_then(|field| field.text());
     section.end();
     let name = name?;
     if !known(&name) {

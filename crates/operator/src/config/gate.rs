@@ -1,4 +1,4 @@
-//! `reconciliation` and `nodeManagement`: which nodes are held by what, and how often they are tried.
+//! Reads `reconciliation` and `nodeManagement`: the taints of the gate and its retries.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use nodekeeper_core::api::{
 };
 
 use super::section::{Field, Section};
-use super::{Loaded, words};
+use super::{LegacyConfig, validators};
 
-/// Longer than that and it is not "how often" any more.
+/// The longest interval in seconds.
 const DAY: i32 = 86_400;
 
-/// Those of Kubernetes and of autoscalers are theirs to remove.
+/// Prefixes of taints that Kubernetes and autoscalers remove themselves.
 const FOREIGN: [&str; 5] = [
     "node.kubernetes.io/",
     "node-role.kubernetes.io/",
@@ -22,20 +22,19 @@ const FOREIGN: [&str; 5] = [
     "ToBeDeleted",
 ];
 
-/// What somebody should know who had nodes deleted without any brake.
-const REPLACES: &str = "nodes all of whose attempts failed are drained and replaced by Karpenter; of those that nobody \
-    replaces the Node object is deleted as a last resort, and pods on a machine that still runs go on running. \
-    If there is no RemediationPolicy 'default' one is made that enforces it, with the default budget: 2 at once and 3 \
-    an hour, and none that fails what nodes that work fail too. \
+/// The warning about `deleteFailedNodes`, which deletes nodes without limits in kube-node-ready.
+const REPLACES: &str = "nodes that failed all attempts are drained and replaced by Karpenter; where no component replaces a \
+    node, its Node object is deleted as a last resort, and pods on a machine that still runs keep running. \
+    If there is no RemediationPolicy 'default', one is created that enforces this, with the default budget: 2 at once \
+    and 3 an hour, and no node that fails only what working nodes fail too. \
     To change that: kubectl edit remediationpolicy default";
 
-/// Reads both.
-pub fn read(root: &mut Section, loaded: &mut Loaded) {
+pub fn read(root: &mut Section, legacy: &mut LegacyConfig) {
     let mut section = root.section("reconciliation");
     if let Some(seconds) = section.take("intervalSeconds").and_then(|field| field.int(1..=DAY)) {
-        loaded.sweep = Some(Duration::from_secs(u64::from(seconds.unsigned_abs())));
+        legacy.resync = Some(Duration::from_secs(u64::from(seconds.unsigned_abs())));
     }
-    let retry = &mut loaded.gate.retry;
+    let retry = &mut legacy.gate.retry;
     if let Some(retries) = section.take("maxRetries").and_then(|field| field.int(0..=100)) {
         retry.max_retries = retries;
     }
@@ -48,26 +47,28 @@ pub fn read(root: &mut Section, loaded: &mut Loaded) {
     if let Some(field) = section.take("deleteFailedNodes")
         && field.bool() == Some(true)
     {
-        loaded.gate.on_failure = FailureAction::Replace;
-        loaded.policy = Some(policy());
+        legacy.gate.on_failure = FailureAction::Replace;
+        legacy.policy = Some(policy());
         field.warn(REPLACES);
     }
     if let Some(field) = section.take("taints") {
-        loaded.gate.taints = taints(&field);
+        legacy.gate.taints = taints(&field);
     }
     let mut label = section.section("verifiedLabel");
-    let verified = &mut loaded.gate.verified_label;
+    let verified = &mut legacy.gate.verified_label;
     if let Some(key) = label.take("key").and_then(|field| verified_key(&field)) {
         verified.key = key;
     }
-    if let Some(value) = label.take("value").and_then(|field| field.checked(words::is_value, words::VALUE)) {
+    if let Some(value) =
+        label.take("value").and_then(|field| field.checked(validators::is_value, validators::VALUE))
+    {
         verified.value = value;
     }
     label.end();
     section.end();
 }
 
-/// As the seed documents it, but for the brakes.
+/// Replaces failed nodes as kube-node-ready does, but within a budget.
 fn policy() -> RemediationPolicySpec {
     RemediationPolicySpec {
         enforcement: ActEnforcement::Enforce,
@@ -76,7 +77,7 @@ fn policy() -> RemediationPolicySpec {
     }
 }
 
-/// The two words of the seed.
+/// The two spellings of kube-node-ready.
 pub fn backoff(field: &Field) -> Option<Backoff> {
     field.choice(&[("exponential", Backoff::Exponential), ("linear", Backoff::Linear)])
 }
@@ -85,8 +86,8 @@ fn taints(field: &Field) -> Vec<GateTaint> {
     let items = field.items(8);
     if items.is_empty() && field.is_list() {
         field.wrong(
-            "is empty: that would hold every node there is, old ones and control planes included; \
-             name the taint that your new nodes come with, or leave the key out for node-ready/unverified",
+            "is empty: that would gate every node, including old ones and control planes; \
+             name the taint that your new nodes register with, or leave the key out for node-ready/unverified",
         );
     }
     items.iter().filter_map(taint).collect()
@@ -99,7 +100,7 @@ fn taint(item: &Field) -> Option<GateTaint> {
         item.wrong("has no `key`: write for example `key: node-ready/unverified`");
     }
     let key = key.and_then(|field| {
-        let key = field.checked(words::is_key, words::KEY)?;
+        let key = field.checked(validators::is_key, validators::KEY)?;
         let foreign = FOREIGN.iter().any(|start| key.starts_with(start));
         if foreign {
             field.wrong(format!(
@@ -108,7 +109,7 @@ fn taint(item: &Field) -> Option<GateTaint> {
         }
         (!foreign).then_some(key)
     });
-    let value = section.take("value").map(|field| field.checked(words::is_value, words::VALUE));
+    let value = section.take("value").map(|field| field.checked(validators::is_value, validators::VALUE));
     let effects = [TaintEffect::NoSchedule, TaintEffect::PreferNoSchedule, TaintEffect::NoExecute];
     let effects = effects.map(|effect| (effect.as_str(), effect));
     let effect = section.take("effect").map(|field| field.choice(&effects));
@@ -119,7 +120,7 @@ fn taint(item: &Field) -> Option<GateTaint> {
 }
 
 fn verified_key(field: &Field) -> Option<String> {
-    let key = field.checked(words::is_key, words::KEY)?;
+    let key = field.checked(validators::is_key, validators::KEY)?;
     let prefix = key.split_once('/').map_or("", |(prefix, _)| prefix);
     let of = |owner: &str| prefix == owner || prefix.ends_with(&format!(".{owner}"));
     if (of("kubernetes.io") || of("k8s.io")) && !prefix.ends_with("node-restriction.kubernetes.io") {

@@ -1,5 +1,5 @@
-//! Reading a tree key by key. Whatever is wrong is noted with its place, and reading goes on, so that a person sees all
-//! of it at once. Keys that nobody asked for are unknown.
+//! Reads a file key by key. Problems are collected with their line, so that a user sees all of them at once. Keys that
+//! are not read are unknown.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -7,22 +7,21 @@ use std::ops::RangeInclusive;
 
 use nodekeeper_core::text::clean;
 
-use super::tree::{Node, Value};
+use super::spanned_yaml::{Node, Value};
 
-/// One thing that is wrong with a file.
+/// A problem in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// In which file.
     pub file: File,
     /// Counted from 1; 0 if it is not known.
     pub line: u64,
-    /// Path of the key; empty for the file as a whole.
+    /// The path of the key; empty for the file as a whole.
     pub key: String,
-    /// What is wrong, and the fix.
+    /// What is wrong, and how to fix it.
     pub message: String,
 }
 
-/// Which of the two files.
+/// One of the two files of kube-node-ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum File {
     /// The controller's `config.yaml`.
@@ -41,48 +40,45 @@ impl fmt::Display for Problem {
     }
 }
 
-/// What was found while reading.
+/// Everything that was found while reading.
 #[derive(Debug, Default)]
 pub struct Findings {
-    /// Why it cannot be used.
+    /// Reasons to reject the file.
     pub problems: Vec<Problem>,
-    /// Keys that change nothing.
+    /// Keys without effect.
     pub idle: Vec<String>,
-    /// What else a person should know.
     pub warnings: Vec<String>,
 }
 
-/// A place in a file: what stands there, and how one gets to it.
+/// A value in a file, with its path and line.
 #[derive(Clone)]
 pub struct Field<'a> {
     findings: &'a RefCell<Findings>,
     file: File,
-    /// Path of its key.
     pub path: String,
-    /// Where the key, or the item of a list, stands.
+    /// The line of the key or of the list item.
     pub line: u64,
     node: &'a Node,
 }
 
 impl<'a> Field<'a> {
-    /// The file as a whole.
     pub fn root(findings: &'a RefCell<Findings>, file: File, node: &'a Node) -> Self {
         Self { findings, file, path: String::new(), line: node.line, node }
     }
 
-    /// Notes what is wrong here.
+    /// Reports a problem with this value.
     pub fn wrong(&self, message: impl Into<String>) {
         let problem =
             Problem { file: self.file, line: self.line, key: self.path.clone(), message: message.into() };
         self.findings.borrow_mut().problems.push(problem);
     }
 
-    /// Notes what should be known about this.
+    /// Reports a warning about this value.
     pub fn warn(&self, message: &str) {
         self.findings.borrow_mut().warnings.push(format!("`{}`: {message}", self.path));
     }
 
-    /// Notes that this changes nothing, and why.
+    /// Reports that this key has no effect, and why.
     pub fn idle(&self, why: &str) {
         let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
         self.findings.borrow_mut().idle.push(format!("`{}`{why}", self.path));
@@ -92,7 +88,7 @@ impl<'a> Field<'a> {
         matches!(self.node.value, Value::Null)
     }
 
-    /// Whether nothing was typed, or an empty text.
+    /// Whether the value is missing or an empty string.
     pub fn is_blank(&self) -> bool {
         self.is_null() || matches!(&self.node.value, Value::Text(text) if text.is_empty())
     }
@@ -106,7 +102,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// A word.
+    /// Returns a scalar as text.
     pub fn text(&self) -> Option<String> {
         if let Value::Text(text) = &self.node.value {
             return Some(text.clone());
@@ -115,7 +111,7 @@ impl<'a> Field<'a> {
         None
     }
 
-    /// A word that is right; else the fix is told.
+    /// Returns text that `right` accepts; otherwise reports the text and `fix`.
     pub fn checked(&self, right: impl Fn(&str) -> bool, fix: &str) -> Option<String> {
         let text = self.text()?;
         if right(&text) {
@@ -125,18 +121,18 @@ impl<'a> Field<'a> {
         None
     }
 
-    /// One of these words.
+    /// Returns the choice that the text names.
     pub fn choice<T: Copy>(&self, choices: &[(&str, T)]) -> Option<T> {
         let text = self.text()?;
         let chosen = choices.iter().find(|(word, _)| *word == text).map(|(_, choice)| *choice);
         if chosen.is_none() {
             let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
-            self.wrong(format!("{} is none of {}", quoted(&text), words.join(", ")));
+            self.wrong(format!("{} is not one of {}", quoted(&text), words.join(", ")));
         }
         chosen
     }
 
-    /// A whole number within bounds.
+    /// Returns an integer within the range.
     pub fn int(&self, range: RangeInclusive<i32>) -> Option<i32> {
         let number = match &self.node.value {
             Value::Text(text) => text.parse().ok().filter(|number| range.contains(number)),
@@ -149,7 +145,7 @@ impl<'a> Field<'a> {
         number
     }
 
-    /// Yes or no, as YAML has been writing it.
+    /// Returns a boolean in any spelling of YAML 1.1.
     pub fn bool(&self) -> Option<bool> {
         let told = match &self.node.value {
             Value::Text(text) => match text.to_lowercase().as_str() {
@@ -165,7 +161,7 @@ impl<'a> Field<'a> {
         told
     }
 
-    /// The items of a list of at most so many.
+    /// Returns the items of a list, and reports a list with more than `most`.
     pub fn items(&self, most: usize) -> Vec<Field<'a>> {
         let Value::List(items) = &self.node.value else {
             self.wrong(format!(
@@ -186,7 +182,7 @@ impl<'a> Field<'a> {
         items.iter().enumerate().map(item).collect()
     }
 
-    /// The keys below it.
+    /// Returns the keys of a mapping.
     pub fn section(&self) -> Section<'a> {
         let entries = match &self.node.value {
             Value::Map(entries) => entries
@@ -206,25 +202,23 @@ impl<'a> Field<'a> {
         Section { entries, asked: Vec::new() }
     }
 
-    /// Whether there are keys below it.
     pub fn is_map(&self) -> bool {
         matches!(self.node.value, Value::Map(_))
     }
 
-    /// Whether there is a list below it.
     pub fn is_list(&self) -> bool {
         matches!(self.node.value, Value::List(_))
     }
 }
 
-/// The keys of one block, each to be asked for once.
+/// The keys of one mapping, each to be taken once.
 pub struct Section<'a> {
     entries: Vec<(&'a str, Field<'a>)>,
     asked: Vec<&'static str>,
 }
 
 impl<'a> Section<'a> {
-    /// The value of a key; one without a value counts as left out.
+    /// Removes a key and returns its value; none if the value is null.
     pub fn take(&mut self, key: &'static str) -> Option<Field<'a>> {
         self.asked.push(key);
         let at = self.entries.iter().position(|(known, _)| *known == key)?;
@@ -232,23 +226,23 @@ impl<'a> Section<'a> {
         (!field.is_null()).then_some(field)
     }
 
-    /// The value of a key that may be asked for again.
+    /// Returns the value of a key without removing it.
     pub fn peek(&self, key: &str) -> Option<Field<'a>> {
         self.entries.iter().find(|(known, _)| *known == key).map(|(_, field)| field.clone())
     }
 
-    /// The keys below a key; none if it is left out.
+    /// Removes a key and returns the mapping below it; an empty one if it is left out.
     pub fn section(&mut self, key: &'static str) -> Section<'a> {
         let field = self.take(key);
         field.map_or(Section { entries: Vec::new(), asked: Vec::new() }, |field| field.section())
     }
 
-    /// Every key that is left, and that one need not know.
+    /// Removes and returns all keys that are left.
     pub fn rest(&mut self) -> Vec<(&'a str, Field<'a>)> {
         std::mem::take(&mut self.entries)
     }
 
-    /// Keys that nobody asked for are mistakes.
+    /// Reports all keys that are left as unknown, each with a suggestion.
     pub fn end(self) {
         for (key, field) in &self.entries {
             let near = self
@@ -269,7 +263,7 @@ fn lower(key: &str) -> String {
     clean(key, 80).to_lowercase()
 }
 
-/// Short enough for a line, whatever it is.
+/// Quotes text and cuts it to fit on a line.
 pub fn quoted(text: &str) -> String {
     format!("'{}'", clean(text, 80))
 }

@@ -1,6 +1,6 @@
 use nodekeeper_core::api::{
     ActEnforcement, CauseSelector, CauseSource, FailureAction, NodeGateSpec, RemediationPolicySpec,
-    TaintEffect,
+    TaintEffect, TolerationOperator,
 };
 use nodekeeper_core::checks::Dns;
 use proptest::prelude::*;
@@ -8,19 +8,24 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// As seed 002 shows it.
+/// Helm values as the README of kube-node-ready shows them.
 const EXAMPLE: &str = include_str!("../../../../examples/kube-node-ready/values.yaml");
 /// The same as a ConfigMap holds it.
 const CONFIG: &str = include_str!("../../../../examples/kube-node-ready/config.yaml");
-/// All that the seed's chart renders, with its defaults.
+/// Everything that the chart of kube-node-ready renders, with its defaults.
 const FULL: &str = include_str!("../../../../examples/kube-node-ready/config-full.yaml");
 const WORKER: &str = include_str!("../../../../examples/kube-node-ready/worker-config.yaml");
 
-fn loaded(text: &str) -> Loaded {
+/// A file without any setting.
+fn empty() -> LegacyConfig {
+    parsed("worker: {}")
+}
+
+fn parsed(text: &str) -> LegacyConfig {
     load(text, None).unwrap_or_else(|problems| panic!("{problems:#?}\n{text}"))
 }
 
-/// What is wrong, as `line: text`.
+/// The problems of a file, as `line: text`.
 fn wrong(text: &str) -> Vec<String> {
     let Err(problems) = load(text, None) else { panic!("nothing is wrong with\n{text}") };
     problems.iter().map(|problem| format!("{}: {problem}", problem.line)).collect()
@@ -41,50 +46,50 @@ fn file(path: &str, value: &str) -> String {
     format!("{open}: {value}{close}")
 }
 
-/// What a key does.
+/// The effect of a key.
 enum Does {
-    /// Sets this part of the gate.
+    /// It sets this field of the gate.
     Gate(&'static str, Value),
-    /// Sets something else.
-    Set(fn(&Loaded) -> bool),
-    /// Is named among the keys that change nothing.
+    /// It sets another setting.
+    Set(fn(&LegacyConfig) -> bool),
+    /// It is listed among the keys without effect.
     Idle,
-    /// Is explained in a warning of its own.
+    /// It causes a warning of its own.
     Warns(&'static str),
-    /// Is taken without a word.
+    /// It has no effect and no warning.
     Silent,
 }
 
-fn assert_does(key: &str, text: &str, loaded: &Loaded, does: &Does) {
-    let warnings = loaded.warnings.join("\n");
+fn assert_does(key: &str, text: &str, parsed: &LegacyConfig, does: &Does) {
+    let warnings = parsed.warnings.join("\n");
     match does {
         Does::Gate(pointer, wanted) => {
-            let gate = serde_json::to_value(&loaded.gate).unwrap();
+            let gate = serde_json::to_value(&parsed.gate).unwrap();
             assert_eq!(gate.pointer(pointer), Some(wanted), "{key}: {text}");
             let default = serde_json::to_value(NodeGateSpec::default()).unwrap();
             assert_ne!(default.pointer(pointer), Some(wanted), "{key}: the default proves nothing");
         }
         Does::Set(right) => {
-            assert!(right(loaded), "{key}: {loaded:#?}");
-            assert!(!right(&Loaded::default()), "{key}: the default proves nothing");
+            assert!(right(parsed), "{key}: {parsed:#?}");
+            assert!(!right(&empty()), "{key}: the default proves nothing");
         }
         Does::Idle => {
-            assert!(warnings.contains("change nothing") && warnings.contains(key), "{key}: {warnings}");
+            assert!(warnings.contains("have no effect") && warnings.contains(key), "{key}: {warnings}");
         }
         Does::Warns(wanted) => assert!(warnings.contains(wanted), "{key}: {warnings}"),
-        Does::Silent => assert_eq!(*loaded, Loaded { warnings: Vec::new(), ..Loaded::default() }, "{key}"),
+        Does::Silent => assert_eq!(*parsed, LegacyConfig { warnings: Vec::new(), ..empty() }, "{key}"),
     }
     if matches!(does, Does::Gate(..) | Does::Set(_)) {
         assert_eq!(warnings, "", "{key}");
     }
 }
 
-/// Every key below `worker` in the seed's controller file, with what is typed and what comes of it.
+/// Every key below `worker` in kube-node-ready's controller file, with a value and its effect.
 fn keys_of_workers() -> Vec<(&'static str, &'static str, Does)> {
     use Does::{Gate, Idle, Set, Silent};
     vec![
         ("worker.image", "{repository: r/w, tag: 1.10}", Gate("/worker/image", json!("r/w:1.10"))),
-        ("worker.image.pullPolicy", "Always", Gate("/worker/pullPolicy", json!("Always"))),
+        ("worker.image.pullPolicy", "Always", Gate("/worker/imagePullPolicy", json!("Always"))),
         ("worker.namespace", "kube-system", Set(|l| l.namespace.as_deref() == Some("kube-system"))),
         ("worker.serviceAccountName", "who", Set(|l| l.service_account.as_deref() == Some("who"))),
         ("worker.priorityClassName", "high", Gate("/worker/priorityClassName", json!("high"))),
@@ -128,15 +133,15 @@ fn keys_of_workers() -> Vec<(&'static str, &'static str, Does)> {
     ]
 }
 
-/// The rest of them.
+/// All other keys of that file.
 fn keys_of_controllers() -> Vec<(&'static str, &'static str, Does)> {
     use Does::{Gate, Idle, Set, Silent, Warns};
     let taint = json!([{"key": "a/b", "value": "c", "effect": "NoExecute"}]);
     vec![
-        ("reconciliation.intervalSeconds", "30", Set(|l| l.sweep == Some(Duration::from_secs(30)))),
+        ("reconciliation.intervalSeconds", "30", Set(|l| l.resync == Some(Duration::from_secs(30)))),
         ("reconciliation.maxRetries", "7", Gate("/retry/maxRetries", json!(7))),
         ("reconciliation.retryBackoff", "linear", Gate("/retry/backoff", json!("Linear"))),
-        ("nodeManagement.deleteFailedNodes", "true", Warns("the Node object is deleted as a last resort")),
+        ("nodeManagement.deleteFailedNodes", "true", Warns("its Node object is deleted as a last resort")),
         ("nodeManagement.deleteFailedNodes", "false", Silent),
         ("nodeManagement.taints", "[{key: a/b, value: c, effect: NoExecute}]", Gate("/taints", taint)),
         ("nodeManagement.verifiedLabel.key", "a/b", Gate("/verifiedLabel/key", json!("a/b"))),
@@ -186,28 +191,28 @@ fn names(names: &[&str]) -> Dns {
 }
 
 #[test]
-fn f18_every_key_of_the_controllers_file_does_what_it_says_or_is_named() {
+fn f18_every_key_of_the_controllers_file_has_its_effect() {
     for (key, value, does) in controller_keys() {
         let text = file(key, value);
-        assert_does(key, &text, &loaded(&text), &does);
+        assert_does(key, &text, &parsed(&text), &does);
     }
 }
 
 #[test]
-fn f18_every_key_of_the_workers_file_does_so_too_in_either_place() {
+fn f18_every_key_of_the_workers_file_has_its_effect() {
     for (key, value, does) in worker_keys() {
         let text = file(key, value);
         let read = load("worker: {}", Some(&text)).unwrap_or_else(|problems| panic!("{key}: {problems:#?}"));
         assert_does(key, &text, &read, &does);
         let text = file(&format!("worker.{key}"), value);
-        assert_does(key, &text, &loaded(&text), &does);
+        assert_does(key, &text, &parsed(&text), &does);
     }
 }
 
 #[test]
-fn f13_failed_nodes_are_replaced_within_a_budget_as_the_file_says() {
-    let read = loaded("nodeManagement: {deleteFailedNodes: true}");
-    assert_eq!(read.gate, NodeGateSpec { on_failure: FailureAction::Replace, ..NodeGateSpec::default() });
+fn f13_delete_failed_nodes_replaces_within_a_budget() {
+    let read = parsed("nodeManagement: {deleteFailedNodes: true}");
+    assert_eq!(read.gate, NodeGateSpec { on_failure: FailureAction::Replace, ..empty().gate });
     let policy = RemediationPolicySpec {
         enforcement: ActEnforcement::Enforce,
         delete_node_object_for: vec![CauseSelector { source: CauseSource::Gate, name: "config".into() }],
@@ -224,8 +229,8 @@ fn f13_failed_nodes_are_replaced_within_a_budget_as_the_file_says() {
 }
 
 #[test]
-fn the_seeds_example_loads_with_one_warning_about_its_image() {
-    let read = loaded(CONFIG);
+fn the_readme_example_warns_only_about_its_image() {
+    let read = parsed(CONFIG);
     assert_eq!(read.warnings.len(), 1, "{:?}", read.warnings);
     assert!(read.warnings[0].contains("ghcr.io/imunhatep/kube-node-ready"));
     assert!(read.hints.is_empty());
@@ -234,26 +239,26 @@ fn the_seeds_example_loads_with_one_warning_about_its_image() {
     gate.deadlines.worker_seconds = 300;
     assert_eq!(read.gate, gate, "all else is as by default");
     assert_eq!(read.namespace.as_deref(), Some("kube-system"));
-    assert_eq!(read.sweep, Some(Duration::from_secs(30)));
+    assert_eq!(read.resync, Some(Duration::from_secs(30)));
 }
 
 #[test]
-fn the_values_of_the_readme_are_the_same_with_a_hint() {
-    let (values, config) = (loaded(EXAMPLE), loaded(CONFIG));
+fn helm_values_are_read_with_a_hint() {
+    let (values, config) = (parsed(EXAMPLE), parsed(CONFIG));
     assert_eq!((values.hints.len(), values.warnings.len()), (1, 1));
     assert!(values.warnings[0].contains("`controller.config.worker.image`"), "as it stands in the file");
-    assert_eq!(Loaded { hints: Vec::new(), warnings: config.warnings.clone(), ..values }, config);
+    assert_eq!(LegacyConfig { hints: Vec::new(), warnings: config.warnings.clone(), ..values }, config);
 }
 
 #[test]
-fn the_values_may_have_a_worker_config_beside() {
+fn helm_values_can_have_a_worker_config() {
     let read =
-        loaded("{controller: {config: {}}, worker: {config: {checkTimeoutSeconds: 4}}, nameOverride: x}");
+        parsed("{controller: {config: {}}, worker: {config: {checkTimeoutSeconds: 4}}, nameOverride: x}");
     assert_eq!(read.gate.deadlines.check_seconds, 4);
 }
 
 #[test]
-fn all_that_the_seeds_chart_renders_loads() {
+fn everything_that_the_old_chart_renders_is_valid() {
     let read = load(FULL, Some(WORKER)).unwrap();
     assert_eq!(read.warnings.len(), 1, "{:?}", read.warnings);
     assert_eq!(read.gate.deadlines.check_seconds, 5);
@@ -266,7 +271,7 @@ fn all_that_the_seeds_chart_renders_loads() {
 }
 
 #[test]
-fn the_workers_own_file_wins_and_spares_the_word_about_its_config_map() {
+fn the_workers_file_wins_over_the_controllers() {
     let text = "worker: {configMapName: x, checkTimeoutSeconds: 3, dnsTestDomains: [a.b]}";
     let read = load(text, Some("{checkTimeoutSeconds: 4}")).unwrap();
     assert_eq!(read.gate.deadlines.check_seconds, 4);
@@ -275,8 +280,8 @@ fn the_workers_own_file_wins_and_spares_the_word_about_its_config_map() {
 }
 
 #[test]
-fn keys_that_change_nothing_are_named_in_one_warning() {
-    let read = loaded("{worker: {configMapName: x, job: {backoffLimit: 0}}, kubernetes: {qps: 1}}");
+fn keys_without_effect_are_listed_in_one_warning() {
+    let read = parsed("{worker: {configMapName: x, job: {backoffLimit: 0}}, kubernetes: {qps: 1}}");
     assert_eq!(read.warnings.len(), 1);
     for key in ["`worker.configMapName`", "`worker.job.backoffLimit`", "`kubernetes.qps`"] {
         assert!(read.warnings[0].contains(key), "{:?}", read.warnings);
@@ -284,7 +289,7 @@ fn keys_that_change_nothing_are_named_in_one_warning() {
 }
 
 #[test]
-fn f18_unknown_keys_are_told_with_their_line_and_a_guess() {
+fn f18_unknown_keys_have_a_line_and_a_suggestion() {
     let text = "worker:\n  imagee: {}\n  dnsTestDomain: [a]\nreconciliation:\n  retryBackof: linear\nzebra: 1\n\
                 nodeManagement:\n  taints:\n  - key: a/b\n    efect: NoSchedule\n";
     assert_wrong(
@@ -300,7 +305,7 @@ fn f18_unknown_keys_are_told_with_their_line_and_a_guess() {
 }
 
 #[test]
-fn f18_bad_values_are_told_all_at_once_with_line_value_and_fix() {
+fn f18_all_bad_values_are_reported_with_line_and_fix() {
     let text = "\
 worker:
   namespace: Kube_System
@@ -326,39 +331,39 @@ logging: {level: loud, format: [json]}
     assert_wrong(
         text,
         &[
-            "2: `worker.namespace`: 'Kube_System' is no name",
-            "3: `worker.resources.requests.cpu`: 'fifty' is no quantity: write for example 50m",
-            "3: `worker.resources.requests.memory`: '64MB' is no quantity",
+            "2: `worker.namespace`: 'Kube_System' is not a valid name",
+            "3: `worker.resources.requests.cpu`: 'fifty' is not a quantity: write for example 50m",
+            "3: `worker.resources.requests.memory`: '64MB' is not a quantity",
             "4: `worker.timeoutSeconds`: is '5m': write a whole number from 10 to 3600",
-            "5: `worker.image.repository`: 'a b' is no image",
+            "5: `worker.image.repository`: 'a b' is not an image reference",
             "5: `worker.image`: has no `repository`",
-            "6: `worker.tolerations[0].effect`: 'Never' is none of NoSchedule, PreferNoSchedule, NoExecute",
+            "6: `worker.tolerations[0].effect`: 'Never' is not one of NoSchedule, PreferNoSchedule, NoExecute",
             "8: `reconciliation.intervalSeconds`: is '0'",
             "9: `reconciliation.maxRetries`: is '-1'",
-            "10: `reconciliation.retryBackoff`: 'quadratic' is none of exponential, linear",
+            "10: `reconciliation.retryBackoff`: 'quadratic' is not one of exponential, linear",
             "12: `nodeManagement.deleteFailedNodes`: is 'perhaps': write true or false",
-            "14: `nodeManagement.taints[0].effect`: 'NoWay' is none of",
+            "14: `nodeManagement.taints[0].effect`: 'NoWay' is not one of",
             "15: `nodeManagement.taints[1]`: has no `key`",
             "16: `nodeManagement.taints[2].key`: 'node.kubernetes.io/not-ready' belongs to Kubernetes",
             "17: `nodeManagement.verifiedLabel.key`: 'kubernetes.io/ready' is a label of Kubernetes",
             "18: `metrics.port`: is '70000': write a whole number from 1 to 65535",
             "19: `health`: is '8081': write keys",
-            "20: `logging.level`: 'loud' is none of error, warn, info, debug, trace",
+            "20: `logging.level`: 'loud' is not one of error, warn, info, debug, trace",
             "20: `logging.format`: is a list",
         ],
     );
 }
 
 #[test]
-fn f18_both_files_are_read_before_anything_is_told() {
+fn f18_problems_of_both_files_are_reported() {
     let problems = load("worker: {x: 1}", Some("y: 1")).unwrap_err();
     let files: Vec<File> = problems.iter().map(|problem| problem.file).collect();
     assert_eq!(files, [File::Config, File::Worker], "{problems:?}");
 }
 
 #[test]
-fn f18_what_is_no_yaml_has_its_line() {
-    assert_wrong("worker:\n  image: [\n", &["this is no YAML"]);
+fn f18_invalid_yaml_is_reported_with_its_line() {
+    assert_wrong("worker:\n  image: [\n", &["this is not valid YAML"]);
     assert!(wrong("a: 1\nb: [}\n")[0].starts_with("2: "), "{:?}", wrong("a: 1\nb: [}\n"));
     assert_wrong("", &["keys and values"]);
     assert_wrong("- a\n", &["keys and values"]);
@@ -366,43 +371,43 @@ fn f18_what_is_no_yaml_has_its_line() {
 }
 
 #[test]
-fn no_taints_at_all_is_an_error_with_the_fix() {
-    assert_wrong("nodeManagement: {taints: []}", &["would hold every node there is"]);
-    assert_eq!(loaded("nodeManagement: {}").gate.taints, NodeGateSpec::default().taints);
+fn an_empty_list_of_taints_is_an_error() {
+    assert_wrong("nodeManagement: {taints: []}", &["would gate every node"]);
+    assert_eq!(parsed("nodeManagement: {}").gate.taints, NodeGateSpec::default().taints);
 }
 
 #[test]
-fn a_taint_without_value_and_effect_has_their_defaults() {
-    let taints = loaded("nodeManagement: {taints: [{key: a}]}").gate.taints;
+fn a_taint_has_a_default_value_and_effect() {
+    let taints = parsed("nodeManagement: {taints: [{key: a}]}").gate.taints;
     assert_eq!((taints[0].value.as_str(), taints[0].effect), ("", TaintEffect::NoSchedule));
 }
 
 #[test]
-fn a_check_has_to_fit_into_its_worker() {
+fn the_check_timeout_is_less_than_the_workers() {
     assert_wrong(
         "worker: {timeoutSeconds: 60, checkTimeoutSeconds: 55}",
         &["is 55, and a worker has 60 s for all: raise `worker.timeoutSeconds` to 61"],
     );
     assert_wrong("worker: {timeoutSeconds: 15}", &["is 15, and one check may take 10 s: make it 16 or more"]);
-    assert_eq!(loaded("worker: {timeoutSeconds: 16}").gate.deadlines.worker_seconds, 16);
+    assert_eq!(parsed("worker: {timeoutSeconds: 16}").gate.deadlines.worker_seconds, 16);
 }
 
 #[test]
-fn of_two_deadlines_the_one_that_worked_in_the_seed_is_used() {
-    let read = loaded("worker: {timeoutSeconds: 300, job: {activeDeadlineSeconds: 200}}");
+fn the_job_deadline_wins_over_the_timeout() {
+    let read = parsed("worker: {timeoutSeconds: 300, job: {activeDeadlineSeconds: 200}}");
     assert_eq!(read.gate.deadlines.worker_seconds, 200);
     assert_eq!(read.warnings.len(), 1);
-    assert_eq!(loaded("worker: {timeoutSeconds: 300, job: {activeDeadlineSeconds: 300}}").warnings.len(), 0);
+    assert_eq!(parsed("worker: {timeoutSeconds: 300, job: {activeDeadlineSeconds: 300}}").warnings.len(), 0);
 }
 
 #[test]
-fn an_address_among_the_names_is_a_server_that_has_to_answer() {
-    let read = loaded("worker: {dnsTestDomains: [a.b., 8.8.8.8, '2001:db8::1']}");
+fn an_address_among_the_names_is_a_dns_server() {
+    let read = parsed("worker: {dnsTestDomains: [a.b., 8.8.8.8, '2001:db8::1']}");
     let servers = vec!["8.8.8.8".to_owned(), "2001:db8::1".to_owned()];
     assert_eq!(read.gate.checks.dns, Some(Dns { servers, ..names(&["a.b."]) }));
     assert_eq!(read.warnings.len(), 2);
-    let alone = loaded("worker: {dnsTestDomains: [8.8.8.8]}").gate.checks.dns.expect("it is checked");
-    assert_eq!((alone.names, alone.servers), (Dns::default().names, vec!["8.8.8.8".to_owned()]));
+    let alone = parsed("worker: {dnsTestDomains: [8.8.8.8]}").gate.checks.dns.expect("it is checked");
+    assert_eq!((alone.names, alone.servers), (Vec::new(), vec!["8.8.8.8".to_owned()]));
     assert_wrong("worker: {dnsTestDomains: [a..b]}", &["'a..b' is neither a DNS name nor an IP address"]);
     assert_wrong("worker: {dnsTestDomains: []}", &["is empty"]);
 }
@@ -410,13 +415,13 @@ fn an_address_among_the_names_is_a_server_that_has_to_answer() {
 #[test]
 fn f18_a_tag_that_looks_like_a_number_stays_as_typed() {
     for tag in ["1.10", "0x10", "1e3", "007", "true", "'1.10'"] {
-        let image = loaded(&format!("worker: {{image: {{repository: r, tag: {tag}}}}}")).gate.worker.image;
+        let image = parsed(&format!("worker: {{image: {{repository: r, tag: {tag}}}}}")).gate.worker.image;
         assert_eq!(image, Some(format!("r:{}", tag.trim_matches('\''))));
     }
 }
 
 #[test]
-fn f19_init_containers_mount_volumes_that_can_be_defined() {
+fn f19_init_containers_mount_volumes() {
     let text = "
 worker:
   volumes:
@@ -438,7 +443,7 @@ worker:
       securityContext: {privileged: true, readOnlyRootFilesystem: false, runAsNonRoot: false, runAsUser: 0,
         runAsGroup: 0, allowPrivilegeEscalation: true}
 ";
-    let worker = serde_json::to_value(loaded(text).gate.worker).unwrap();
+    let worker = serde_json::to_value(parsed(text).gate.worker).unwrap();
     let wanted = json!([{
         "name": "probe", "image": "busybox:1", "command": ["sh", "-c"], "args": ["test -d /scratch\n"],
         "env": [{"name": "A", "value": "1.0"}], "workingDir": "/scratch",
@@ -455,7 +460,7 @@ worker:
 }
 
 #[test]
-fn f19_a_mount_without_its_volume_is_told_with_the_fix() {
+fn f19_a_mount_without_its_volume_is_an_error() {
     assert_wrong(
         "worker:\n  initContainers:\n  - name: a\n    image: b\n    volumeMounts:\n    - {name: x, mountPath: /x}\n",
         &[
@@ -466,7 +471,7 @@ fn f19_a_mount_without_its_volume_is_told_with_the_fix() {
 }
 
 #[test]
-fn f19_what_an_init_container_cannot_have_is_told() {
+fn f19_unsupported_init_container_fields_are_errors() {
     let text = "worker:\n  initContainers:\n  - name: a\n    image: b\n    command: sh -c x\n    env:\n    - name: A\n      valueFrom: {}\n";
     assert_wrong(
         text,
@@ -478,7 +483,7 @@ fn f19_what_an_init_container_cannot_have_is_told() {
 }
 
 #[test]
-fn names_that_a_pod_cannot_have_twice_are_refused() {
+fn reserved_and_duplicate_container_names_are_errors() {
     assert_wrong(
         "worker:\n  initContainers:\n  - {name: worker, image: a}\n  - {name: check-gpu, image: a}\n  \
          - {name: gpu, image: a}\n  - {name: gpu, image: b}\n  - {name: workers, image: a}\n",
@@ -491,10 +496,10 @@ fn names_that_a_pod_cannot_have_twice_are_refused() {
 }
 
 #[test]
-fn an_empty_text_is_as_good_as_none() {
+fn an_empty_string_counts_as_left_out() {
     let text = "{leaderElection: {id: '', namespace: ''}, logging: {level: '', format: ''}, \
                 worker: {logging: {level: '', format: ''}}}";
-    assert_eq!(loaded(text), Loaded::default());
+    assert_eq!(parsed(text), empty());
 }
 
 fn any_yaml() -> impl Strategy<Value = String> {
@@ -532,7 +537,7 @@ proptest! {
     }
 
     #[test]
-    fn f18_nothing_panics_on_a_file_that_somebody_broke(at in 0..FULL.len(), put in "[ -~\n]{0,3}", cut in 0..20_usize) {
+    fn f18_nothing_panics_on_a_damaged_file(at in 0..FULL.len(), put in "[ -~\n]{0,3}", cut in 0..20_usize) {
         let end = (at + cut).min(FULL.len());
         if FULL.is_char_boundary(at) && FULL.is_char_boundary(end) {
             let _ = load(&format!("{}{put}{}", &FULL[..at], &FULL[end..]), None);
@@ -542,9 +547,22 @@ proptest! {
 
 #[test]
 fn f18_a_deep_file_and_a_bomb_are_refused() {
-    assert_wrong(&"[".repeat(100_000), &["this is no YAML"]);
-    assert_wrong(&format!("a: {}{}", "{a: ".repeat(200), "}".repeat(200)), &["this is no YAML"]);
+    assert_wrong(&"[".repeat(100_000), &["this is not valid YAML"]);
+    assert_wrong(&format!("a: {}{}", "{a: ".repeat(200), "}".repeat(200)), &["this is not valid YAML"]);
     let bomb = "a: &a [x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b]\n\
                 d: &d [*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d]\nf: [*e,*e,*e,*e,*e,*e,*e,*e]\n";
-    assert_wrong(bomb, &["this is no YAML"]);
+    assert_wrong(bomb, &["this is not valid YAML"]);
+}
+
+#[test]
+fn a_toleration_without_operator_and_value_exists() {
+    let tolerations = parsed("worker: {tolerations: [{key: a}, {key: a, value: b}]}").gate.worker.tolerations;
+    let operators: Vec<_> = tolerations.iter().map(|one| one.operator).collect();
+    assert_eq!(operators, [TolerationOperator::Exists, TolerationOperator::Equal]);
+}
+
+#[test]
+fn the_default_name_outside_the_cluster_only_warns() {
+    let dns = empty().gate.checks.dns.expect("dns is configured");
+    assert_eq!((dns.names.len(), dns.optional), (0, vec!["google.com.".to_owned()]));
 }

@@ -1,94 +1,102 @@
-//! `worker`, and the worker's own file: how a worker is run, and what it checks.
+//! Reads `worker` and the worker's own file: the worker pod and its checks.
 
 use std::net::IpAddr;
 
-use nodekeeper_core::api::{Backoff, PullPolicy, Quantity, Resources, Toleration};
+use nodekeeper_core::api::{
+    Backoff, ImagePullPolicy, Quantity, Resources, TaintEffect, Toleration, TolerationOperator,
+};
 use nodekeeper_core::checks::Dns;
 
 use super::section::{Field, Section, quoted};
-use super::{Loaded, OLD_IMAGE, containers, gate, words};
+use super::{LegacyConfig, OLD_IMAGE, containers, gate, validators};
 
-/// A worker keeps so much for itself: the rule of the CRD.
+/// The seconds that a worker needs besides its checks, as the CRD requires.
 const SPARE: i32 = 5;
 
-/// Reads both.
-pub fn read<'a>(root: &mut Section<'a>, file: Option<Field<'a>>, loaded: &mut Loaded) {
+pub fn read<'a>(root: &mut Section<'a>, file: Option<Field<'a>>, legacy: &mut LegacyConfig) {
     let mut section = root.section("worker");
-    image(&mut section, loaded);
-    place(&mut section, loaded, file.is_some());
-    let worker = &mut loaded.gate.worker;
+    image(&mut section, legacy);
+    place(&mut section, legacy, file.is_some());
+    let worker = &mut legacy.gate.worker;
     worker.resources = section.take("resources").map(|field| resources(&field));
     if let Some(field) = section.take("tolerations") {
         worker.tolerations = field.items(32).iter().map(toleration).collect();
     }
     containers::read(&mut section, worker);
     let deadline = deadline(&mut section);
-    // The seed has these in a file of their own, and its README has them here.
+    // kube-node-ready reads these from the worker's file, and its README shows them here.
     let mut of_file = file.map(|file| file.section());
-    let told = [Told::read(&mut section), of_file.as_mut().map(Told::read).unwrap_or_default()];
-    checks(told, deadline, loaded);
+    let overrides =
+        [Overrides::read(&mut section), of_file.as_mut().map(Overrides::read).unwrap_or_default()];
+    checks(overrides, deadline, legacy);
     section.end();
     if let Some(of_file) = of_file {
         of_file.end();
     }
 }
 
-fn image(section: &mut Section, loaded: &mut Loaded) {
+fn image(section: &mut Section, legacy: &mut LegacyConfig) {
     let Some(field) = section.take("image") else { return };
     let mut image = field.section();
-    let repository =
-        image.take("repository").and_then(|repository| repository.checked(words::is_image, words::IMAGE));
+    let repository = image
+        .take("repository")
+        .and_then(|repository| repository.checked(validators::is_image, validators::IMAGE));
     let tag = image
         .take("tag")
-        .and_then(words::optional)
-        .and_then(|tag| tag.checked(words::is_image, words::IMAGE));
-    let policies = [PullPolicy::Always, PullPolicy::IfNotPresent, PullPolicy::Never];
+        .and_then(validators::optional)
+        .and_then(|tag| tag.checked(validators::is_image, validators::IMAGE));
+    let policies = [ImagePullPolicy::Always, ImagePullPolicy::IfNotPresent, ImagePullPolicy::Never];
     let policies = policies.map(|policy| (policy.as_str(), policy));
     if let Some(policy) =
-        image.take("pullPolicy").and_then(words::optional).and_then(|policy| policy.choice(&policies))
+        image.take("pullPolicy").and_then(validators::optional).and_then(|policy| policy.choice(&policies))
     {
-        loaded.gate.worker.pull_policy = policy;
+        legacy.gate.worker.image_pull_policy = policy;
     }
     image.end();
     match (repository, tag) {
         (Some(repository), _) if repository == OLD_IMAGE => field.warn(&format!(
-            "there are no workers of ours in {OLD_IMAGE}: the image that the controller was installed with is used"
+            "{OLD_IMAGE} does not contain our worker: the worker image of the installation is used"
         )),
-        (Some(repository), Some(tag)) => loaded.gate.worker.image = Some(format!("{repository}:{tag}")),
-        (Some(repository), None) if repository.contains('@') => loaded.gate.worker.image = Some(repository),
+        (Some(repository), Some(tag)) => legacy.gate.worker.image = Some(format!("{repository}:{tag}")),
+        (Some(repository), None) if repository.contains('@') => legacy.gate.worker.image = Some(repository),
         (Some(_), None) => field.wrong("has no `tag`: name the one to run"),
         (None, Some(_)) => field.wrong("has no `repository`: name it, or leave `image` out"),
         (None, None) => {}
     }
 }
 
-fn place(section: &mut Section, loaded: &mut Loaded, has_file: bool) {
+fn place(section: &mut Section, legacy: &mut LegacyConfig, has_file: bool) {
     let mut named = |key, right: fn(&str) -> bool, fix| {
-        section.take(key).and_then(words::optional).and_then(|field| field.checked(right, fix))
+        section.take(key).and_then(validators::optional).and_then(|field| field.checked(right, fix))
     };
-    loaded.namespace = named("namespace", words::is_label, words::LABEL);
-    loaded.service_account = named("serviceAccountName", words::is_name, words::NAME);
-    loaded.gate.worker.priority_class_name = named("priorityClassName", words::is_name, words::NAME);
+    legacy.namespace = named("namespace", validators::is_label, validators::LABEL);
+    legacy.service_account = named("serviceAccountName", validators::is_name, validators::NAME);
+    legacy.gate.worker.priority_class_name =
+        named("priorityClassName", validators::is_name, validators::NAME);
     if let Some(field) = section.take("configMapName")
         && field.text().is_some()
         && !has_file
     {
-        field.idle("no worker mounts it: give its worker-config.yaml with --worker-config");
+        field.idle("workers do not mount it: pass its worker-config.yaml with --worker-config");
     }
 }
 
-/// Quantities by resource, for workers and for init containers.
+/// Reads the resources of a worker or an init container.
 pub fn resources(field: &Field) -> Resources {
     let mut section = field.section();
     let mut read = |key| {
         let mut quantities = section.section(key).rest();
-        // The seed writes "" for what is not set.
+        // kube-node-ready's chart writes "" for what is not set.
         quantities.retain(|(_, field)| !field.is_blank());
         let quantity = |(name, field): (&str, Field)| {
-            if !words::is_key(name) {
-                field.wrong("is the name of no resource: write cpu, memory, or one such as nvidia.com/gpu");
+            let requests = [(name.to_owned(), Quantity(String::new()))].into();
+            if (Resources { requests, ..Resources::default() }).unknown_resource().is_some() {
+                field.wrong("is not a resource: write cpu, memory, or one such as nvidia.com/gpu");
             }
-            Some((name.to_owned(), field.checked(words::is_quantity, words::QUANTITY).map(Quantity)?))
+            Some((
+                name.to_owned(),
+                field.checked(validators::is_quantity, validators::QUANTITY).map(Quantity)?,
+            ))
         };
         quantities.into_iter().filter_map(quantity).collect()
     };
@@ -97,20 +105,25 @@ pub fn resources(field: &Field) -> Resources {
     Resources { requests, limits }
 }
 
+/// kube-node-ready takes a toleration without an operator for `Exists`, Kubernetes takes it for `Equal`.
 fn toleration(item: &Field) -> Toleration {
     let mut section = item.section();
-    let one_of = |section: &mut Section, key, choices: &[&'static str]| {
-        let choices: Vec<_> = choices.iter().map(|word| (*word, *word)).collect();
-        section.take(key).and_then(words::optional)?.choice(&choices).map(str::to_owned)
-    };
+    let key = section.take("key").and_then(validators::optional);
+    let value = section.take("value");
+    let value = value.and_then(|value| value.checked(validators::is_value, validators::VALUE));
+    let operators = [("Exists", TolerationOperator::Exists), ("Equal", TolerationOperator::Equal)];
+    let operator = section.take("operator").and_then(validators::optional);
+    let usual = if value.is_some() { TolerationOperator::Equal } else { TolerationOperator::Exists };
+    let effects = [TaintEffect::NoSchedule, TaintEffect::PreferNoSchedule, TaintEffect::NoExecute];
+    let effects = effects.map(|effect| (effect.as_str(), effect));
     let toleration = Toleration {
-        key: section
-            .take("key")
-            .and_then(words::optional)
-            .and_then(|key| key.checked(words::is_key, words::KEY)),
-        operator: one_of(&mut section, "operator", &["Exists", "Equal"]),
-        value: section.take("value").and_then(|value| value.checked(words::is_value, words::VALUE)),
-        effect: one_of(&mut section, "effect", &["NoSchedule", "PreferNoSchedule", "NoExecute"]),
+        key: key.and_then(|key| key.checked(validators::is_key, validators::KEY)),
+        operator: operator.and_then(|operator| operator.choice(&operators)).unwrap_or(usual),
+        value,
+        effect: section
+            .take("effect")
+            .and_then(validators::optional)
+            .and_then(|effect| effect.choice(&effects)),
         toleration_seconds: section
             .take("tolerationSeconds")
             .and_then(|seconds| seconds.int(0..=i32::MAX))
@@ -120,7 +133,7 @@ fn toleration(item: &Field) -> Toleration {
     toleration
 }
 
-/// How long a worker may take. The seed's Job has a deadline; its README calls the same a timeout.
+/// Reads the deadline of a worker. kube-node-ready's Job has a deadline, which its README calls a timeout.
 fn deadline<'a>(section: &mut Section<'a>) -> Option<(i32, Field<'a>)> {
     let read = |section: &mut Section<'a>, key| {
         let field = section.take(key)?;
@@ -131,15 +144,15 @@ fn deadline<'a>(section: &mut Section<'a>) -> Option<(i32, Field<'a>)> {
     let of_job = read(&mut job, "activeDeadlineSeconds");
     for (key, default) in [("backoffLimit", 2), ("completions", 1), ("parallelism", 1)] {
         if let Some(field) = job.take(key)
-            && field.int(0..=i32::MAX).is_some_and(|told| told != default)
+            && field.int(0..=i32::MAX).is_some_and(|value| value != default)
         {
-            field.idle("a worker is one pod, and `reconciliation.maxRetries` counts the attempts");
+            field.idle("a worker is one pod; `reconciliation.maxRetries` limits the attempts");
         }
     }
     if let Some(field) = job.take("ttlSecondsAfterFinished")
         && field.int(0..=i32::MAX).is_some()
     {
-        field.idle("workers are deleted once what they found is recorded");
+        field.idle("workers are deleted once their result is recorded");
     }
     job.end();
     if let (Some((timeout, _)), Some((of_job, field))) = (&timeout, &of_job)
@@ -150,33 +163,33 @@ fn deadline<'a>(section: &mut Section<'a>) -> Option<(i32, Field<'a>)> {
     of_job.or(timeout)
 }
 
-/// What a worker is told about its checks.
+/// The settings of checks, which both files can have; the worker's file wins.
 #[derive(Default)]
-struct Told<'a> {
+struct Overrides<'a> {
     domains: Option<Field<'a>>,
     timeout: Option<Field<'a>>,
 }
 
-impl<'a> Told<'a> {
+impl<'a> Overrides<'a> {
     fn read(section: &mut Section<'a>) -> Self {
-        let told =
+        let overrides =
             Self { domains: section.take("dnsTestDomains"), timeout: section.take("checkTimeoutSeconds") };
         if let Some(field) = section.take("maxRetries")
-            && field.int(0..=i32::MAX).is_some_and(|told| told != 1)
+            && field.int(0..=i32::MAX).is_some_and(|value| value != 1)
         {
-            field.idle("a worker looks once; `reconciliation.maxRetries` counts the attempts");
+            field.idle("a worker runs each check once; `reconciliation.maxRetries` limits the attempts");
         }
         if let Some(field) = section.take("retryBackoff")
-            && gate::backoff(&field).is_some_and(|told| told != Backoff::Linear)
+            && gate::backoff(&field).is_some_and(|value| value != Backoff::Linear)
         {
-            field.idle("a worker looks once");
+            field.idle("a worker runs each check once");
         }
         let mut logging = section.section("logging");
         for (key, default) in [("level", "info"), ("format", "json")] {
-            if let Some(field) = logging.take(key).and_then(words::optional)
-                && field.text().is_some_and(|told| told != default)
+            if let Some(field) = logging.take(key).and_then(validators::optional)
+                && field.text().is_some_and(|value| value != default)
             {
-                field.idle("a worker's log is short, and for people");
+                field.idle("the log of a worker has no levels");
             }
         }
         logging.end();
@@ -185,13 +198,13 @@ impl<'a> Told<'a> {
         {
             field.idle("a NodeGate has `enforcement: DryRun`");
         }
-        told
+        overrides
     }
 }
 
-fn checks(told: [Told; 2], deadline: Option<(i32, Field)>, loaded: &mut Loaded) {
-    let [here, of_file] = told;
-    let deadlines = &mut loaded.gate.deadlines;
+fn checks(overrides: [Overrides; 2], deadline: Option<(i32, Field)>, legacy: &mut LegacyConfig) {
+    let [here, of_file] = overrides;
+    let deadlines = &mut legacy.gate.deadlines;
     if let Some((seconds, _)) = &deadline {
         deadlines.worker_seconds = *seconds;
         deadlines.gate_seconds = deadlines.gate_seconds.max(*seconds);
@@ -216,34 +229,33 @@ fn checks(told: [Told; 2], deadline: Option<(i32, Field)>, loaded: &mut Loaded) 
         ));
     }
     if let Some(field) = of_file.domains.or(here.domains) {
-        domains(&field, loaded);
+        domains(&field, legacy);
     }
 }
 
-/// Names are resolved. An address needs no DNS: the seed lists it because that server ought to answer.
-fn domains(field: &Field, loaded: &mut Loaded) {
+/// Names are resolved. kube-node-ready lists addresses of DNS servers that should answer among them.
+fn domains(field: &Field, legacy: &mut LegacyConfig) {
     let items = field.items(16);
     if items.is_empty() && field.is_list() {
-        field.wrong("is empty: name what has to resolve, or leave it out for the API server's name");
+        field.wrong("is empty: list names that have to resolve, or leave it out for the API server's name");
     }
     let (mut names, mut servers) = (Vec::new(), Vec::new());
     for item in items {
         let is_address = |text: &str| text.parse::<IpAddr>().is_ok();
-        let Some(told) = item.checked(|text| is_address(text) || words::is_host(text), words::HOST) else {
+        let Some(text) = item.checked(|text| is_address(text) || validators::is_host(text), validators::HOST)
+        else {
             continue;
         };
-        if is_address(&told) {
-            let address = quoted(&told);
+        if is_address(&text) {
+            let address = quoted(&text);
             item.warn(&format!(
-                "{address} is an address and resolves without DNS: it is asked as a DNS server"
+                "{address} is an address and resolves without DNS: it is queried as a DNS server"
             ));
-            servers.push(told);
+            servers.push(text);
         } else {
-            names.push(told);
+            names.push(text);
         }
     }
-    // What somebody lists is required; with addresses alone the cluster's own name is asked for.
-    let usual = Dns::default();
-    let names = if names.is_empty() { usual.names } else { names };
-    loaded.gate.checks.dns = Some(Dns { names, servers, optional: Vec::new(), ..Dns::default() });
+    // All listed names are required. With addresses alone the check uses its default name.
+    legacy.gate.checks.dns = Some(Dns { names, servers, ..Dns::default() });
 }

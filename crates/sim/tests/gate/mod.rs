@@ -87,7 +87,7 @@ fn gate_object() -> Value {
         "apiVersion": "nodekeeper.dev/v1alpha1",
         "kind": "NodeGate",
         "metadata": {"name": "default"},
-        "spec": {"retry": {"recheckSeconds": 30}},
+        "spec": {"retry": {"recheckPeriodSeconds": 30}},
     })
 }
 
@@ -103,7 +103,7 @@ fn change_gate(user: &Local, random: &mut fastrand::Rng) -> Option<&'static str>
     };
     let changed = user.change(&gate, None, |gate| {
         set(gate, "spec.enforcement", json!("Enforce"));
-        set(gate, "spec.continuous", json!({"periodSeconds": 300, "failures": 2}));
+        set(gate, "spec.continuous", json!({"periodSeconds": 300, "failureThreshold": 2}));
         set(gate, field, value.clone());
     });
     changed.ok().map(|_| what)

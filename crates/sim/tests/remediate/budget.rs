@@ -13,7 +13,7 @@ async fn the_hourly_budget_holds_while_leaders_crash() {
     let mut policy = permissive_policy();
     policy["budget"]["maxPerHour"] = json!(2);
     let mut test = TestCluster::new(1, &policy);
-    test.change_gate(|gate| gate["spec"]["retry"]["recheckSeconds"] = json!(300));
+    test.change_gate(|gate| gate["spec"]["retry"]["recheckPeriodSeconds"] = json!(300));
     test.start_controller();
     test.add_healthy_nodes(4, "a").await;
     test.karpenter(group("pool", 50, 50));

@@ -24,7 +24,7 @@ async fn i02_a_fault_of_half_the_nodes_replaces_at_most_one() {
     let mut test = TestCluster::new(1, &defaults());
     test.change_gate(|gate| {
         set(gate, "spec.mode", json!("Continuous"));
-        set(gate, "spec.continuous", json!({"periodSeconds": 300, "failures": 1}));
+        set(gate, "spec.continuous", json!({"periodSeconds": 300, "failureThreshold": 1}));
     });
     test.start_controller();
     let pool = group("pool", 12, 0);

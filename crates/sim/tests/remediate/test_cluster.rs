@@ -111,7 +111,7 @@ impl TestCluster {
         };
         test.change_gate(|gate| {
             set(gate, "spec.onFailure", json!("Replace"));
-            set(gate, "spec.retry", json!({"maxRetries": 1, "recheckSeconds": 60}));
+            set(gate, "spec.retry", json!({"maxRetries": 1, "recheckPeriodSeconds": 60}));
         });
         test
     }

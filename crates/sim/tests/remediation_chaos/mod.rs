@@ -78,7 +78,7 @@ fn enable_replacement(user: &Local) -> Option<&'static str> {
     }
     let changed = user.change(&gate, None, |gate| {
         set(gate, "spec.onFailure", json!("Replace"));
-        set(gate, "spec.retry", json!({"maxRetries": 1, "recheckSeconds": 20}));
+        set(gate, "spec.retry", json!({"maxRetries": 1, "recheckPeriodSeconds": 20}));
     });
     changed.ok().map(|_| "gate requests replacement")
 }

@@ -38,7 +38,11 @@ fn a_dry_run_writes_no_node() {
     let (node, failed) = (node(), [reported(1, Outcome::Failed)]);
     let later = Duration::from_mins(5);
     let again = decide(&Observed { elapsed: later, ..observed(&node, Ownership::Gated(&gate), &failed) });
-    assert_eq!((starts(&again), removed(&again)), (Some(2), vec!["pod-1"]), "rechecked after recheckSeconds");
+    assert_eq!(
+        (starts(&again), removed(&again)),
+        (Some(2), vec!["pod-1"]),
+        "rechecked after recheckPeriodSeconds"
+    );
 }
 
 #[test]
@@ -85,6 +89,26 @@ fn f16_no_worker_starts_before_prerequisites_are_met() {
     ignoring.spec.wait_for.karpenter = Awaited::Ignore;
     node.labels.remove("karpenter.sh/registered");
     assert_eq!(starts(&before(&ignoring, &node, &[])), Some(1));
+}
+
+#[test]
+fn a_worker_waits_for_the_listed_conditions_and_taints() {
+    let (mut node, mut gate) = (node(), gate());
+    gate.spec.wait_for = serde_json::from_value(serde_json::json!({
+        "taints": ["cni/starting"], "conditions": [{"type": "NetworkUnavailable", "status": "False"}],
+    }))
+    .expect("waitFor");
+    let reason = |node: &NodeView| {
+        let decision = decide(&observed(node, Ownership::Gated(&gate), &[]));
+        (decision.state == State::Waiting).then_some(decision.why)
+    };
+    assert!(reason(&node).is_some_and(|why| why.contains("NetworkUnavailable")), "it has no such condition");
+    node.conditions.insert("NetworkUnavailable", "True");
+    assert!(reason(&node).is_some_and(|why| why.contains("is not False")));
+    node.conditions.insert("NetworkUnavailable", "False");
+    assert_eq!(reason(&node), None);
+    node.taints.push(taint("cni/starting"));
+    assert!(reason(&node).is_some_and(|why| why.contains("cni/starting")));
 }
 
 #[test]

@@ -125,7 +125,7 @@ fn install(cluster: &Cluster) -> Result<()> {
     admin.create("v1", "ServiceAccount", NAMESPACE, json!({"metadata": {"name": ACCOUNT}}))?;
     // Shorter times than the defaults: with those a node fails after about ten minutes.
     let spec = json!({
-        "retry": {"maxRetries": ATTEMPTS - 1, "recheckSeconds": 10},
+        "retry": {"maxRetries": ATTEMPTS - 1, "recheckPeriodSeconds": 10},
         // Without a RemediationPolicy this is a dry run.
         "onFailure": "Replace",
         "deadlines": {"checkSeconds": 2, "workerSeconds": 10},

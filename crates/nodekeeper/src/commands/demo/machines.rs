@@ -10,7 +10,7 @@ use serde_json::json;
 pub const TAINT: &str = "node-ready/unverified";
 pub const LABEL: &str = "node-ready/verified";
 
-/// Attempts that the gate of the demo allows before it verifies a node only every `recheckSeconds`.
+/// Attempts that the gate of the demo allows before it verifies a node only every `recheckPeriodSeconds`.
 pub const ATTEMPTS: u32 = 4;
 
 const REGION: &str = "eu-central-1";

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nodekeeper_core::api::NodeGateStatus;
 use nodekeeper_core::autoscaler::{Autoscalers, judge};
-use nodekeeper_core::fleet::{GateStatusInput, shadowing_gate, status};
+use nodekeeper_core::fleet::{GateStatusInput, gated_nodes, shadowing_gate, status};
 use nodekeeper_core::gate::{GateView, State};
 use nodekeeper_core::reasons;
 use tracing::info;
@@ -86,6 +86,7 @@ impl GateStatusReconciler {
         let input = GateStatusInput {
             gate: &gate,
             counts: &fleet.counts(name),
+            gated_nodes: gated_nodes(&fleet, name, nodes.iter()),
             refused: refused.as_deref(),
             shadowed_by: shadowed_by.as_ref().map(|(other, count)| (other.as_str(), *count)),
             unserved,

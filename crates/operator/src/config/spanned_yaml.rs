@@ -1,55 +1,48 @@
-//! A file as a tree in which everything knows its line. YAML, and so JSON too.
+//! Parses YAML, and so JSON, into a tree that knows the line of every value.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{Location, Options, Spanned};
 
-/// Deeper than any configuration, and far from the end of the stack.
-const DEEPEST: usize = 48;
+/// No configuration is nested deeper, and parsing this deep does not exhaust the stack.
+const MAX_DEPTH: usize = 48;
 
-/// A value and where it stands.
+/// A value with its line.
 #[derive(Clone, Debug)]
 pub struct Node {
     /// Counted from 1.
     pub line: u64,
-    /// What it is.
     pub value: Value,
 }
 
-/// What a value can be. Scalars stay as they were typed: `1.10` is a tag as well as a number.
+/// Scalars stay as they were typed: `1.10` can be a tag as well as a number.
 #[derive(Clone, Debug)]
 pub enum Value {
-    /// Nothing.
     Null,
-    /// A word, a number, a boolean.
+    /// A string, a number or a boolean.
     Text(String),
-    /// One after the other.
     List(Vec<Node>),
-    /// By keys, in the order of the file.
+    /// In the order of the file.
     Map(Vec<Entry>),
 }
 
-/// A key and its value.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// The key.
     pub key: String,
-    /// Where the key stands.
+    /// The line of the key.
     pub line: u64,
-    /// Its value.
     pub node: Node,
 }
 
-/// Why a text is no tree: the line, where it is known, and the reason.
+/// A syntax error: its line, or 0 if that is not known, and the reason.
 pub type Broken = (u64, String);
 
-/// Reads a text.
 pub fn parse(text: &str) -> Result<Node, Broken> {
     let mut options = Options::default();
     options.with_snippet = false;
     if let Some(budget) = &mut options.budget {
-        budget.max_depth = DEEPEST;
+        budget.max_depth = MAX_DEPTH;
         budget.max_events = 100_000;
     }
     let read = serde_saphyr::from_str_with_options::<Spanned<Raw>>(text, options);
@@ -60,7 +53,7 @@ pub fn parse(text: &str) -> Result<Node, Broken> {
     Ok(settle(raw, text))
 }
 
-/// As it is read; numbers and booleans are looked up in the text once their place is known.
+/// A value as the parser returns it. The original spelling of numbers and booleans is looked up afterwards.
 enum Raw {
     Null,
     Plain(String),

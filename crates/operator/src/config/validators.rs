@@ -1,19 +1,17 @@
-//! What the API server takes for a name, a key, a quantity: the patterns of the CRD, told before anything is written.
+//! Validates names, keys and quantities by the patterns of the CRD, with the fix for each.
 
 use super::section::Field;
 
 pub const NAME: &str =
-    "is no name: use small letters, digits, `-` and `.`, with a letter or digit at both ends";
-pub const LABEL: &str =
-    "is no name: use at most 63 small letters, digits and `-`, with a letter or digit at both ends";
-pub const KEY: &str = "is no key: write `name` or `prefix/name`, such as node-ready/unverified";
-pub const VALUE: &str =
-    "is no value: use at most 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends";
-pub const QUANTITY: &str = "is no quantity: write for example 50m or 64Mi";
-pub const IMAGE: &str = "is no image: write it without blanks";
+    "is not a valid name: use lower-case letters, digits, `-` and `.`, with a letter or digit at both ends";
+pub const LABEL: &str = "is not a valid name: use at most 63 lower-case letters, digits and `-`, with a letter or digit at both ends";
+pub const KEY: &str = "is not a valid key: write `name` or `prefix/name`, such as node-ready/unverified";
+pub const VALUE: &str = "is not a valid value: use at most 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends";
+pub const QUANTITY: &str = "is not a quantity: write for example 50m or 64Mi";
+pub const IMAGE: &str = "is not an image reference: it must not contain blanks";
 pub const HOST: &str = "is neither a DNS name nor an IP address";
 
-/// A text that is empty counts as left out, as it does in the seed.
+/// Treats an empty string as left out, as kube-node-ready does.
 pub fn optional(field: Field) -> Option<Field> {
     (!field.is_blank()).then_some(field)
 }
@@ -36,7 +34,7 @@ pub fn is_label(text: &str) -> bool {
     is_word(text, 63, |c| small(c) || c == '-', small)
 }
 
-/// `true`; nothing is a value too.
+/// `true`, or the empty string.
 pub fn is_value(text: &str) -> bool {
     let letter = |c: char| c.is_ascii_alphanumeric();
     text.is_empty() || is_word(text, 63, |c| letter(c) || "-_.".contains(c), letter)
