@@ -182,7 +182,7 @@ pub mod remediation {
     pub const IN_PROGRESS: &str = "InProgress";
     /// Drained False: the node is being cordoned.
     pub const CORDONING: &str = "Cordoning";
-    /// Drained False: pods are being evicted. The message names a PodDisruptionBudget that is in the way.
+    /// Drained False: pods are being evicted. The message names a `PodDisruptionBudget` that is in the way.
     pub const DRAINING: &str = "Draining";
     /// Replaced Unknown or True: the replacement was requested from the provider.
     pub const REQUESTED: &str = "Requested";
@@ -191,7 +191,7 @@ pub mod remediation {
 
     /// A pod still exists after its grace period and `spec.drain.podOvertimeSeconds`. Check its finalizers and its kubelet.
     pub const POD_STUCK: &str = "PodStuck";
-    /// Pods are left after `spec.drain.timeoutSeconds`. Check the PodDisruptionBudgets.
+    /// Pods are left after `spec.drain.timeoutSeconds`. Check the `PodDisruptionBudgets`.
     pub const DRAIN_TIMED_OUT: &str = "DrainTimedOut";
     /// The remediation took longer than an hour.
     pub const TIMED_OUT: &str = "TimedOut";
@@ -212,18 +212,18 @@ pub mod remediation {
     pub const PAUSED_BY_ANNOTATION: &str = "PausedByAnnotation";
     /// Paused False: no pause is set, or its end has passed.
     pub const NOT_PAUSED: &str = "NotPaused";
-    /// BreakerOpen True: too large a share of the recent verdicts are failures.
+    /// `BreakerOpen` True: too large a share of the recent verdicts are failures.
     pub const TOO_MANY_FAIL: &str = "TooManyFail";
-    /// BreakerOpen False: the share of failures is below the threshold.
+    /// `BreakerOpen` False: the share of failures is below the threshold.
     pub const BELOW_THRESHOLD: &str = "BelowThreshold";
-    /// SharedDependencyDown True: a check fails on the control group. Fix what it tests.
+    /// `SharedDependencyDown` True: a check fails on the control group. Fix what it tests.
     pub const CONTROLS_FAIL: &str = "ControlsFail";
-    /// SharedDependencyDown True: nodes wait because their zone has too few verified nodes to compare with.
+    /// `SharedDependencyDown` True: nodes wait because their zone has too few verified nodes to compare with.
     pub const NOTHING_TO_COMPARE_WITH: &str = "NothingToCompareWith";
-    /// SharedDependencyDown False: no check is known to fail on verified nodes.
+    /// `SharedDependencyDown` False: no check is known to fail on verified nodes.
     pub const NOT_OBSERVED: &str = "NotObserved";
-    /// FuseBlown True: replacements fail the same check as the nodes that they replaced.
+    /// `FuseBlown` True: replacements fail the same check as the nodes that they replaced.
     pub const REPLACEMENTS_FAIL_ALIKE: &str = "ReplacementsFailAlike";
-    /// FuseBlown False: no group has failing replacements of replacements.
+    /// `FuseBlown` False: no group has failing replacements of replacements.
     pub const NO_REPEATED_FAILURE: &str = "NoRepeatedFailure";
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::status::Condition;
 
-/// NodeRemediationSpec identifies the node to replace and states the causes.
+/// `NodeRemediationSpec` identifies the node to replace and states the causes.
 #[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "nodekeeper.dev",
@@ -46,35 +46,35 @@ pub struct NodeRemediationSpec {
     pub action: RemediationAction,
 }
 
-/// NodeIdentity identifies a node beyond its name, which another machine may get later.
+/// `NodeIdentity` identifies a node beyond its name, which another machine may get later.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeIdentity {
     /// Name of the Node object, from 1 to 253 characters.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
-    /// The uid of the Node object. If the Node has another uid, the remediation ends with NodeGone.
+    /// The uid of the Node object. If the Node has another uid, the remediation ends with `NodeGone`.
     #[schemars(length(min = 1, max = 128))]
     pub uid: String,
     /// The `spec.providerID` of the Node, which identifies its machine. If the Node has another one, the remediation ends
-    /// with NodeGone. Empty matches every machine.
+    /// with `NodeGone`. Empty matches every machine.
     #[serde(default, rename = "providerID", skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 512))]
     pub provider_id: String,
     /// The `status.nodeInfo.bootID` of the Node at the time of the observation. If the node has rebooted since, the
-    /// remediation ends with NodeRebooted. Empty matches every boot.
+    /// remediation ends with `NodeRebooted`. Empty matches every boot.
     #[serde(default, rename = "bootID", skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 128))]
     pub boot_id: String,
 }
 
-/// RemediationCause states who requests the replacement of a node and why.
+/// `RemediationCause` states who requests the replacement of a node and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RemediationCause {
     /// The kind of requester: Gate, Recycler or Person.
     pub source: CauseSource,
-    /// Name of the NodeGate, recycler or person that requests the replacement.
+    /// Name of the `NodeGate`, recycler or person that requests the replacement.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
     /// What the requester found out about the node. Defaults to Asked.
@@ -88,25 +88,25 @@ pub struct RemediationCause {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 1024))]
     pub message: String,
-    /// The time of the observation, in RFC 3339. The cause expires `spec.evidenceSeconds` of the RemediationPolicy later.
-    /// Defaults to the creation time of the NodeRemediation.
+    /// The time of the observation, in RFC 3339. The cause expires `spec.evidenceSeconds` of the `RemediationPolicy` later.
+    /// Defaults to the creation time of the `NodeRemediation`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("format" = "date-time"))]
     pub observed_at: Option<Timestamp>,
 }
 
-/// CauseSource is the kind of requester of a remediation.
+/// `CauseSource` is the kind of requester of a remediation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum CauseSource {
-    /// A NodeGate whose verification the node failed.
+    /// A `NodeGate` whose verification the node failed.
     Gate,
     /// A recycler that counted Events of the node.
     Recycler,
-    /// A user who created the NodeRemediation.
+    /// A user who created the `NodeRemediation`.
     Person,
 }
 
-/// CauseVerdict is what the requester found out about the node.
+/// `CauseVerdict` is what the requester found out about the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum CauseVerdict {
     /// No check ran. The replacement is requested for another reason.
@@ -118,7 +118,7 @@ pub enum CauseVerdict {
     Stuck,
 }
 
-/// FailedCheck identifies a check that the node failed.
+/// `FailedCheck` identifies a check that the node failed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct FailedCheck {
     /// Name of the check, such as `dns`, from 1 to 64 characters.
@@ -128,13 +128,13 @@ pub struct FailedCheck {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 256))]
     pub target: String,
-    /// CamelCase reason of the failure, such as `Timeout`.
+    /// `CamelCase` reason of the failure, such as `Timeout`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 64))]
     pub reason: String,
 }
 
-/// RemediationAction is what is done with the node.
+/// `RemediationAction` is what is done with the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum RemediationAction {
     /// The node is cordoned and drained, and its provider replaces the machine.
@@ -142,23 +142,23 @@ pub enum RemediationAction {
     Replace,
 }
 
-/// NodeRemediationStatus is what the controller did about the request.
+/// `NodeRemediationStatus` is what the controller did about the request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeRemediationStatus {
     /// The generation of the spec that the controller saw when it last wrote this status.
     #[serde(default)]
     pub observed_generation: i64,
-    /// The provider that replaces the machine: Karpenter, or NodeObject if the Node object is deleted. Empty if no
+    /// The provider that replaces the machine: Karpenter, or `NodeObject` if the Node object is deleted. Empty if no
     /// provider is known.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 64))]
     pub provider: String,
-    /// Name of the provider's object for the machine, such as a NodeClaim of Karpenter. Empty if there is none.
+    /// Name of the provider's object for the machine, such as a `NodeClaim` of Karpenter. Empty if there is none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 512))]
     pub machine: String,
-    /// The time of the last approval. The budget counts it even if the status of the RemediationPolicy is lost.
+    /// The time of the last approval. The budget counts it even if the status of the `RemediationPolicy` is lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("format" = "date-time"))]
     pub approved_at: Option<Timestamp>,

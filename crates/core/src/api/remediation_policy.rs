@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::remediation::{CauseSource, RemediationCause};
 use super::status::Condition;
 
-/// RemediationPolicySpec is the desired behaviour of remediation. All fields are optional.
+/// `RemediationPolicySpec` is the desired behaviour of remediation. All fields are optional.
 #[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "nodekeeper.dev",
@@ -37,8 +37,8 @@ use super::status::Condition;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct RemediationPolicySpec {
-    /// Whether approved remediations are carried out. With `DryRun` each NodeRemediation reports what would happen.
-    /// Defaults to DryRun.
+    /// Whether approved remediations are carried out. With `DryRun` each `NodeRemediation` reports what would happen.
+    /// Defaults to `DryRun`.
     #[serde(default)]
     pub enforcement: ActEnforcement,
     /// Stops all remediation until a given time. The annotations `nodekeeper.dev/pause-until` and
@@ -68,7 +68,7 @@ pub struct RemediationPolicySpec {
     #[schemars(length(max = 16), inner(length(min = 1, max = 253)))]
     pub allowed_control_plane_nodes: Vec<String>,
     /// Causes for which the Node object is deleted when no provider replaces the machine. Each cause of the
-    /// NodeRemediation has to match an entry. Deleting a Node does not stop its machine: if the kubelet still runs, so do
+    /// `NodeRemediation` has to match an entry. Deleting a Node does not stop its machine: if the kubelet still runs, so do
     /// its pods. At most 16 entries. Defaults to none, and such nodes are not replaced.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
@@ -82,7 +82,7 @@ pub struct RemediationPolicySpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub windows: Vec<Window>,
-    /// How long and how many finished NodeRemediations are kept.
+    /// How long and how many finished `NodeRemediations` are kept.
     #[serde(default)]
     pub history: History,
 }
@@ -112,7 +112,7 @@ impl Default for RemediationPolicySpec {
     }
 }
 
-/// ActEnforcement says whether approved remediations are carried out.
+/// `ActEnforcement` says whether approved remediations are carried out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ActEnforcement {
     /// Nothing is evicted or deleted. Conditions report what would happen.
@@ -134,7 +134,7 @@ pub struct Pause {
     pub until: Timestamp,
 }
 
-/// CauseSelector matches causes of NodeRemediations by source and name.
+/// `CauseSelector` matches causes of `NodeRemediations` by source and name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CauseSelector {
@@ -228,7 +228,7 @@ impl Default for Breaker {
     }
 }
 
-/// ControlGroup runs the checks that a node failed on verified nodes, to tell a broken node from a shared outage.
+/// `ControlGroup` runs the checks that a node failed on verified nodes, to tell a broken node from a shared outage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ControlGroup {
@@ -300,7 +300,7 @@ impl Default for Drain {
 /// Evictable says whether pods of a kind are evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Evictable {
-    /// The pods are evicted within their PodDisruptionBudgets.
+    /// The pods are evicted within their `PodDisruptionBudgets`.
     Evict,
     /// Nodes that run such a pod are not replaced.
     Refuse,
@@ -347,15 +347,15 @@ pub enum Day {
     Sunday,
 }
 
-/// History limits how long and how many finished NodeRemediations are kept.
+/// History limits how long and how many finished `NodeRemediations` are kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct History {
-    /// How many seconds after its end a NodeRemediation is deleted, from 3600 to 31536000. Remediations that the budget
+    /// How many seconds after its end a `NodeRemediation` is deleted, from 3600 to 31536000. Remediations that the budget
     /// still counts are kept longer. Defaults to 604800, which is seven days.
     #[schemars(range(min = 3_600, max = 31_536_000))]
     pub ttl_seconds: i64,
-    /// How many finished NodeRemediations are kept, from 10 to 10000. The oldest are deleted first. Defaults to 500.
+    /// How many finished `NodeRemediations` are kept, from 10 to 10000. The oldest are deleted first. Defaults to 500.
     #[schemars(range(min = 10, max = 10_000))]
     pub max_count: i32,
 }
@@ -366,7 +366,7 @@ impl Default for History {
     }
 }
 
-/// RemediationPolicyStatus holds the reservations of the budget and the state of breaker, control group and fuses.
+/// `RemediationPolicyStatus` holds the reservations of the budget and the state of breaker, control group and fuses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RemediationPolicyStatus {
@@ -393,7 +393,7 @@ pub struct RemediationPolicyStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 128))]
     pub fuses: Vec<FuseState>,
-    /// Current conditions of the policy: Ready, Paused, BreakerOpen, SharedDependencyDown and FuseBlown.
+    /// Current conditions of the policy: Ready, Paused, `BreakerOpen`, `SharedDependencyDown` and `FuseBlown`.
     #[serde(default)]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
@@ -404,7 +404,7 @@ pub struct RemediationPolicyStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Reservation {
-    /// Name of the approved NodeRemediation, which is the uid of its node.
+    /// Name of the approved `NodeRemediation`, which is the uid of its node.
     #[schemars(length(max = 128))]
     pub remediation: String,
     /// Name of the node that is being replaced or was replaced.
@@ -426,7 +426,7 @@ pub struct Reservation {
     pub ended: Option<Timestamp>,
 }
 
-/// BreakerState says whether the breaker blocks remediation.
+/// `BreakerState` says whether the breaker blocks remediation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BreakerState {
@@ -440,11 +440,11 @@ pub struct BreakerState {
     pub below_threshold_since: Option<Timestamp>,
 }
 
-/// SharedOutage is a check that fails on verified nodes of a zone.
+/// `SharedOutage` is a check that fails on verified nodes of a zone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SharedOutage {
-    /// Name of the NodeGate whose checks ran on the control group.
+    /// Name of the `NodeGate` whose checks ran on the control group.
     #[schemars(length(max = 253))]
     pub gate: String,
     /// Zone of the control group. Empty for nodes without the label `topology.kubernetes.io/zone`.
@@ -463,7 +463,7 @@ pub struct SharedOutage {
     pub since: Timestamp,
 }
 
-/// FuseState records the generations of replacements of a node group that failed the same check.
+/// `FuseState` records the generations of replacements of a node group that failed the same check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FuseState {

@@ -105,14 +105,11 @@ fn reconcile_outages(seen: &PolicyInput<'_>, status: &mut RemediationPolicyStatu
 fn findings(seen: &PolicyInput<'_>, status: &RemediationPolicyStatus) -> Vec<Finding> {
     let (breaker, shared) = (breaker_finding(seen, status), outage_finding(seen, status));
     let ready = ready_finding(seen, status, &[&breaker, &shared]);
-    let fuse = match blocked_requests(seen, BlockReason::FuseBlown) {
-        Some((message, _)) => {
-            Finding::new(reasons::FUSE_BLOWN, "True", reasons::REPLACEMENTS_FAIL_ALIKE, message)
-        }
-        None => {
-            let message = "no group has failing replacements of replacements";
-            Finding::new(reasons::FUSE_BLOWN, "False", reasons::NO_REPEATED_FAILURE, message)
-        }
+    let fuse = if let Some((message, _)) = blocked_requests(seen, BlockReason::FuseBlown) {
+        Finding::new(reasons::FUSE_BLOWN, "True", reasons::REPLACEMENTS_FAIL_ALIKE, message)
+    } else {
+        let message = "no group has failing replacements of replacements";
+        Finding::new(reasons::FUSE_BLOWN, "False", reasons::NO_REPEATED_FAILURE, message)
     };
     let paused = match seen.policy.paused(seen.now) {
         Some(pause) => Finding::new(reasons::PAUSED, "True", pause.reason, pause.message),

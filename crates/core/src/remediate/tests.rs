@@ -257,7 +257,7 @@ impl World {
     fn approved(&self) -> RemediationPolicyStatus {
         match self.evaluate() {
             Approval::Approved(status) => *status,
-            other => panic!("{other:?}"),
+            Approval::Blocked(blocked) => panic!("{blocked:?}"),
         }
     }
 }
