@@ -1,4 +1,4 @@
-//! What can be typed, and what the environment says where nothing was typed.
+//! The command line and the environment of the worker.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
@@ -52,63 +52,51 @@ Ask cluster DNS for the default name:
   nodekeeper-worker --only dns --dns-server 10.96.0.10
 ";
 
-/// Where most distributions keep the authorities that they trust.
+/// The certificate authorities of most distributions.
 const TRUSTED: &str = "/etc/ssl/certs/ca-certificates.crt";
 
-/// How the result is told.
+/// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// For people.
     Console,
-    /// For programs.
     Json,
 }
 
-/// What a worker is to do and how.
 #[derive(Debug, Default)]
 pub struct Args {
-    /// A file with the assignment.
     pub assignment_file: Option<PathBuf>,
-    /// The assignment itself, from the environment.
+    /// The assignment as JSON, from the environment.
     pub assignment: Option<String>,
-    /// Do only these checks; all if empty.
+    /// Run only these checks; all if empty.
     pub only: Vec<String>,
-    /// Only say what would be checked.
+    /// List the targets and exit.
     pub list: bool,
-    /// Where things are.
     pub options: Options,
 }
 
 impl Args {
-    /// The node, if its name is known.
     pub fn node(&self) -> Option<&str> {
         Some(self.options.node.as_str()).filter(|node| !node.is_empty())
     }
 }
 
-/// What was typed.
 #[derive(Debug)]
 pub enum Command {
-    /// Check.
     Work(Box<Args>),
-    /// Explain.
     Help,
-    /// Say which release this is.
     Version,
 }
 
-/// All that was typed. Where and how to report stands apart, because a mistake is reported too.
+/// The parsed command line. Report file and format are separate, because an invalid command line is reported too.
 #[derive(Debug)]
 pub struct ParsedArgs {
-    /// Where the report goes, if that was said.
     pub termination_log: Option<PathBuf>,
-    /// How to tell, if that was said.
     pub format: Option<Format>,
-    /// What to do, or the first mistake.
+    /// The command, or the first error.
     pub command: Result<Command, String>,
 }
 
-/// Reads what was typed, to its end even after a mistake.
+/// Parses all arguments, even after an error.
 pub fn parse(
     words: impl Iterator<Item = OsString>,
     environment: impl Fn(&str) -> Option<OsString>,
@@ -136,7 +124,7 @@ pub fn parse(
     ParsedArgs { command, ..typed }
 }
 
-/// Reads a flag, with its value if it has one. What it is that ends all else, if it does.
+/// Parses a flag with its value; returns a command for `--help` and `--version`.
 fn read_word(
     word: &str,
     words: &mut impl Iterator<Item = Result<String, String>>,
@@ -167,7 +155,7 @@ fn read_word(
         "--format" => typed.format = Some(read_format(flag, &value()?)?),
         "--dns-server" => servers.push(read_server(&value()?)?),
         "--kubeconfig" => {
-            // Whoever names it does not mean the cluster that the pod is in.
+            // The flag wins over the API server of the pod.
             args.options.api_server = None;
             args.options.kubeconfig = Some(value()?.into());
         }
@@ -210,7 +198,7 @@ fn read_environment(
     Ok(())
 }
 
-/// Of several files the first that is there. One that was named and is not there is an error for whoever needs it.
+/// Returns the first file that exists. A named file that does not exist is an error of the checks that need it.
 fn find_kubeconfig(named: Option<String>, home: Option<String>) -> Option<PathBuf> {
     if let Some(named) = named {
         let mut files = named.split(':').filter(|file| !file.is_empty()).map(PathBuf::from);

@@ -1,4 +1,4 @@
-//! An assignment as it arrives: JSON that somebody else wrote, perhaps of another release.
+//! Parses an assignment, which a controller of another release may have written.
 
 use nodekeeper_core::checks::{Assignment, WorkerIdentity};
 use nodekeeper_core::report::Report;
@@ -6,8 +6,7 @@ use serde_json::Value;
 
 use crate::run::misconfigured;
 
-/// Reads an assignment. One that cannot be read gives the report to leave instead, for its identity if that at least
-/// can be told.
+/// Parses an assignment. If it is invalid, returns the report to write instead, with the identity if that can be read.
 pub fn read(text: &str) -> Result<Assignment, Box<Report>> {
     serde_json::from_str(text).map_err(|error| {
         let identity = serde_json::from_str(text).ok().and_then(|mut document: Value| {

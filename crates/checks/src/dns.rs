@@ -1,4 +1,4 @@
-//! `dns`: a name has an address, as the pod's resolver, one server or each server of cluster DNS tells it.
+//! `dns`: a name resolves with the pod's resolver, with one server, or with each server of cluster DNS.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,16 +10,15 @@ use crate::net::{Net, NetError, Server};
 use crate::run::Finding;
 use crate::slices;
 
-/// Where DNS servers listen.
 const PORT: u16 = 53;
-/// More servers of cluster DNS than this are not asked one by one.
+/// Largest number of cluster DNS servers that are queried one by one.
 const MOST: usize = 50;
 
 pub(crate) async fn check(net: &impl Net, name: &str) -> Finding {
     judge(net.resolve(name).await)
 }
 
-/// That there is no such name is an answer too: the server may be one that does not know the cluster's names.
+/// NXDOMAIN passes too: the server may not serve the cluster's names.
 pub(crate) async fn check_server(net: &impl Net, server: IpAddr, name: &str) -> Finding {
     match net.resolve_at(Server::At(SocketAddr::new(server, PORT)), name).await {
         Err(error @ (NetError::NxDomain | NetError::NoAddress)) => {
@@ -29,7 +28,7 @@ pub(crate) async fn check_server(net: &impl Net, server: IpAddr, name: &str) -> 
     }
 }
 
-/// Where no server knows the name the node is to blame; where some do, the others may be.
+/// Fails if no server resolves the name; inconclusive if only some do.
 pub(crate) async fn check_each(net: &impl Net, name: &str, end: Instant) -> Finding {
     let mut servers = Vec::new();
     let (mut ready, mut slices) = (0, 0);

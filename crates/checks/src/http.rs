@@ -1,4 +1,4 @@
-//! `http`: a URL answers as it should.
+//! `http`: a URL responds with an expected status.
 
 use nodekeeper_core::checks::StatusRange;
 use nodekeeper_core::report::{Outcome, reason};

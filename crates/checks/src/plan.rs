@@ -1,4 +1,4 @@
-//! What an assignment asks for, one target at a time, and whether it makes sense.
+//! Validates an assignment and lists its targets.
 
 use std::net::IpAddr;
 
@@ -9,10 +9,10 @@ use nodekeeper_core::report::CLUSTER_DNS;
 
 use crate::url::Url;
 
-/// A target longer than any name or address can be.
+/// Longest target in characters; no name or address is longer.
 const LONGEST: usize = 260;
 
-/// Why an assignment makes no sense, and what to do about it.
+/// An error in an assignment, with a fix.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// A name that is none.
@@ -66,7 +66,7 @@ pub enum ConfigError {
     NotAssigned(String),
 }
 
-/// One thing to look at.
+/// One target of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// Resolve a name.
@@ -93,7 +93,7 @@ pub enum Target {
     Mtu(usize),
 }
 
-/// What has to be there before something can be looked at.
+/// What a target needs to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// Nothing.
@@ -120,7 +120,7 @@ impl Target {
         }
     }
 
-    /// What is looked at, as the report says it, with the API server where it is.
+    /// Returns the target as the report shows it.
     #[must_use]
     pub fn describe(&self, api_server: Option<&(String, u16)>) -> String {
         match self {
@@ -137,7 +137,7 @@ impl Target {
         }
     }
 
-    /// What it makes no sense without.
+    /// Returns what the target needs to run.
     #[must_use]
     pub fn need(&self) -> Need {
         match self {
@@ -152,34 +152,34 @@ impl Target {
         }
     }
 
-    /// Whether the API server is asked something before anything else can be.
+    /// Returns whether the check starts with a request to the API server.
     pub(crate) fn asks_api(&self) -> bool {
         self.need() == Need::ApiServer || matches!(self, Self::EachDns(_) | Self::Peers(_))
     }
 
-    /// Whether no answer in time speaks against the node. Where the API server has to be asked first it does not: that
-    /// is for `api` to say.
+    /// Returns whether a timeout is a failure of the node. It is not if the check starts with a request to the API server,
+    /// which the check `api` covers.
     pub(crate) fn timeout_is_failure(&self) -> bool {
         !matches!(self, Self::EachDns(_) | Self::Peers(_) | Self::Clock(_) | Self::Mtu(_))
     }
 
-    /// Whether it is only told.
+    /// Returns whether a failure is only a warning.
     pub(crate) fn is_optional(&self) -> bool {
         matches!(self, Self::OptionalDns(_))
     }
 }
 
-/// Whether only cluster DNS knows it, where the cluster's domain is the usual one.
+/// Returns whether the name is in the default cluster domain.
 fn is_of_cluster(name: &str) -> bool {
     name.trim_end_matches('.').ends_with(".cluster.local")
 }
 
-/// `host:port`, with brackets where the host has colons.
+/// Returns `host:port`, with brackets around an IPv6 address.
 pub(crate) fn join(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// All that an assignment asks for, or why it cannot be done.
+/// Lists the targets of an assignment, or returns the first error.
 pub fn list(assignment: &Assignment) -> Result<Vec<Target>, ConfigError> {
     for (seconds, what) in [
         (assignment.check_timeout_seconds, "checkTimeoutSeconds"),
@@ -232,14 +232,14 @@ pub fn list(assignment: &Assignment) -> Result<Vec<Target>, ConfigError> {
         let bytes = usize::try_from(mtu.payload_bytes).ok().filter(|bytes| (1_500..=262_144).contains(bytes));
         targets.push(Target::Mtu(bytes.ok_or(wrong)?));
     }
-    // What holds nobody comes last.
+    // Optional targets are last.
     for name in checks.dns.iter().flat_map(|dns| &dns.optional) {
         targets.push(Target::OptionalDns(read_name("optional", name)?));
     }
     Ok(targets)
 }
 
-/// Takes all checks out of an assignment but these.
+/// Keeps only these checks of an assignment.
 pub fn only(assignment: &mut Assignment, names: &[String]) -> Result<(), ConfigError> {
     let assigned = assignment.checks.assigned();
     for name in names {
@@ -322,7 +322,7 @@ fn read_peers(peers: &Peers) -> Result<Peers, ConfigError> {
     Ok(peers.clone())
 }
 
-/// They become part of a URL, so nothing may be in them that means something there.
+/// Names become part of a URL, so they must not contain its special characters.
 fn fits(part: &str) -> bool {
     (1..=63).contains(&part.len()) && part.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
 }
