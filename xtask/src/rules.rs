@@ -111,7 +111,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "api-descriptions",
-        asks: "Each description in `charts/nodekeeper/files/crds` has at least 30 characters and a verb (a word of the lists in `xtask/src/rules/descriptions.rs`, or one that ends like `-ed` or `-ates`), and repeats no other of its CRD, unless both are the same property of one type.",
+        requires: "Each description in `charts/nodekeeper/files/crds` has at least 30 characters and a verb (a word of the lists in `xtask/src/rules/descriptions.rs`, or one that ends like `-ed` or `-ates`), and repeats no other of its CRD, unless both are the same property of one type.",
         why: "`kubectl explain` is the reference of the API, and each field has to be understood on its own.",
         check: descriptions::descriptions,
     },

@@ -1,4 +1,4 @@
-//! `api`: the API server takes an authenticated request over verified TLS and knows who asks.
+//! `api`: the API server accepts an authenticated request over verified TLS.
 
 use nodekeeper_core::report::{Outcome, reason};
 use serde_json::{Value, json};
@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 use crate::net::{Answer, Net};
 use crate::run::Finding;
 
-/// Everybody who is authenticated may create these; nothing is stored.
+/// Every authenticated user may create a SelfSubjectReview; nothing is stored.
 pub(crate) const WHO_AM_I: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
-/// Who asks without a token that is worth anything.
-const NOBODY: &str = "system:anonymous";
+/// The user name of a request without a valid token.
+const ANONYMOUS: &str = "system:anonymous";
 
 pub(crate) async fn check(net: &impl Net) -> Finding {
     let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
@@ -22,16 +22,16 @@ pub(crate) async fn check(net: &impl Net) -> Finding {
     }
     let review: Value = answer.decode().unwrap_or_default();
     match review.pointer("/status/userInfo/username").and_then(Value::as_str) {
-        Some(NOBODY) => {
-            Finding::new(Outcome::Failed, reason::UNAUTHORIZED, "the API server does not know the token")
+        Some(ANONYMOUS) => {
+            Finding::new(Outcome::Failed, reason::UNAUTHORIZED, "the API server does not accept the token")
         }
         Some(name) if !name.is_empty() => Finding::passed(name.to_owned()),
-        _ => Finding::new(Outcome::Failed, reason::BAD_ANSWER, "the answer does not say who we are"),
+        _ => Finding::new(Outcome::Failed, reason::BAD_ANSWER, "the response has no user name"),
     }
 }
 
-/// What an answer means that is not the wanted one. Only where the API server does not know us the node is to blame;
-/// rights that are missing and a server in trouble say nothing about it.
+/// Returns the result for an unexpected status. Only 401 is a failure of the node; missing RBAC rules and server errors are
+/// inconclusive.
 pub(crate) fn refusal(answer: &Answer) -> Finding {
     let (outcome, reason) = match answer.status {
         401 => (Outcome::Failed, reason::UNAUTHORIZED),

@@ -96,14 +96,13 @@ pub enum Command {
 /// The parsed command line. The output settings are separate, because an error is reported with them too.
 #[derive(Debug)]
 pub struct ParsedArgs {
-    /// Where the report goes, if that was said.
     pub termination_log: Option<PathBuf>,
     pub format: Option<Format>,
     /// The command, or the first error.
     pub command: Result<Command, String>,
 }
 
-/// Reads what was typed, to its end even after a mistake.
+/// Parses all arguments, even after an error.
 pub fn parse(
     words: impl Iterator<Item = OsString>,
     environment: impl Fn(&str) -> Option<OsString>,

@@ -1,4 +1,4 @@
-//! `clock`: the node's clock and the API server's agree, as far as the Date of an answer can tell.
+//! `clock`: the clocks of the node and of the API server agree, as far as the `Date` header shows.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use crate::date::read_http;
 use crate::net::Net;
 use crate::run::Finding;
 
-/// Small, and everybody gets an answer; whether it is the wanted one does not matter, for every answer has a Date.
+/// A small response; every status will do, because every response has a `Date`.
 const VERSION: &str = "/version";
-/// A Date has whole seconds: what it leaves open.
+/// The precision of the `Date` header.
 const RESOLUTION: Duration = Duration::from_secs(1);
 
 pub(crate) async fn check(net: &impl Net, max_skew: u32) -> Finding {
@@ -21,14 +21,14 @@ pub(crate) async fn check(net: &impl Net, max_skew: u32) -> Finding {
     };
     let after = net.clock();
     let Some(date) = answer.date.as_deref().and_then(read_http) else {
-        let message = "the API server's answer has no Date to compare with";
+        let message = "the response of the API server has no Date";
         return Finding::new(Outcome::Inconclusive, reason::BAD_ANSWER, message);
     };
     judge(before, after, Duration::from_secs(date), Duration::from_secs(max_skew.into()))
 }
 
-/// The server's clock showed something between `date` and a second later, at some time between `before` and `after`;
-/// only what is past both counts.
+/// The server's clock was between `date` and 1 s later at some time between `before` and `after`; only a skew beyond both
+/// is certain.
 fn judge(before: Duration, after: Duration, date: Duration, max_skew: Duration) -> Finding {
     let behind = date.saturating_sub(after);
     let ahead = before.saturating_sub(date + RESOLUTION);
@@ -55,7 +55,7 @@ mod tests {
 
     const DATE: u64 = 784_111_777;
 
-    /// What is found where the node's clock was so many milliseconds past the Date before and after.
+    /// Returns the result for a node clock that is this many milliseconds past the `Date` before and after the request.
     fn skewed(before_ms: i64, after_ms: i64) -> (Outcome, String) {
         let date = 100_000;
         let at = |ms: i64| Duration::from_millis((date + ms).unsigned_abs());
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_cannot_be_explained_counts() {
+    fn only_a_certain_skew_counts() {
         for (before, after, outcome) in [
             (0, 10, Outcome::Passed),
             (900, 950, Outcome::Passed),
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn f23_a_wrong_clock_is_seen() {
+    async fn f23_a_wrong_clock_fails() {
         let date = Some("Sun, 06 Nov 1994 08:49:37 GMT".to_owned());
         for (clock, outcome) in [(DATE, Outcome::Passed), (DATE + 90, Outcome::Failed)] {
             let mut net = Fake::new();

@@ -1,4 +1,4 @@
-//! A report for people: a line a check, and one for all.
+//! A report as text: one line per check, and a summary.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ const RED: &str = "\x1b[31m";
 const YELLOW: &str = "\x1b[33m";
 const PLAIN: &str = "\x1b[0m";
 
-/// The report as text that ends with a newline.
+/// Returns text that ends with a newline.
 pub fn render(report: &Report, node: Option<&str>, colours: bool) -> String {
     let width = |of: fn(&CheckResult) -> usize| report.checks.iter().map(of).max().unwrap_or(0);
     let (names, targets) = (width(|c| c.name.len()), width(|c| c.target.chars().count()));
@@ -37,7 +37,7 @@ pub fn render(report: &Report, node: Option<&str>, colours: bool) -> String {
             check.target,
             check.ms
         );
-        // Nothing that came over the network may move the cursor.
+        // Control characters may come from the network.
         let line: String =
             line.chars().map(|c| if c.is_control() && c != '\x1b' { ' ' } else { c }).collect();
         text.push_str(line.trim_end());

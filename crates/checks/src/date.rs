@@ -1,10 +1,10 @@
-//! Dates as HTTP and logs write them.
+//! Dates of HTTP headers and log lines.
 
 const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 const DAY: u64 = 86_400;
 
-/// Seconds since 1970 of a date as in `Sun, 06 Nov 1994 08:49:37 GMT`, the only form that servers may send.
+/// Parses a date such as `Sun, 06 Nov 1994 08:49:37 GMT`, the only form that servers may send, to Unix seconds.
 pub(crate) fn read_http(text: &str) -> Option<u64> {
     let (_, rest) = text.trim().split_once(", ")?;
     let words: Vec<&str> = rest.split(' ').collect();
@@ -19,7 +19,7 @@ pub(crate) fn read_http(text: &str) -> Option<u64> {
     (is_date && is_time).then(|| days * DAY + hour * 3600 + minute * 60 + second)
 }
 
-/// As in `1994-11-06T08:49:37Z`.
+/// Formats Unix seconds as in `1994-11-06T08:49:37Z`.
 #[must_use]
 pub fn rfc3339(seconds: u64) -> String {
     let (mut days, clock) = (seconds / DAY, seconds % DAY);
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_go_both_ways() {
+    fn dates_are_parsed_and_formatted() {
         for (http, seconds, log) in [
             ("Thu, 01 Jan 1970 00:00:00 GMT", 0, "1970-01-01T00:00:00Z"),
             ("Sun, 06 Nov 1994 08:49:37 GMT", 784_111_777, "1994-11-06T08:49:37Z"),
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_date() {
+    fn invalid_dates_are_refused() {
         for bad in [
             "",
             "yesterday",

@@ -1,9 +1,9 @@
-//! The checks that prove a node's network, and the worker that runs them there.
+//! The checks that verify a node's network, and the worker that runs them.
 //!
-//! - [`run`] does all checks of an assignment at once and comes to a report. It has no clock but tokio's and no way
-//!   into the network but [`Net`], so that a simulator can give it both.
-//! - [`net`] is that way; `real` is the one with sockets.
-//! - Each check is a file: what it asks, and what its answers mean.
+//! - [`run`] runs all checks of an assignment at once and returns a report. It uses only tokio's clock and [`Net`], so
+//!   that a simulator can provide both.
+//! - [`net`] defines that trait; `real` implements it with sockets.
+//! - Each check is one file.
 
 mod api;
 mod assignment;
@@ -27,5 +27,5 @@ pub use assignment::read as read_assignment;
 pub use date::rfc3339;
 pub use net::{Answer, Environment, Net, NetError, Packets, Server};
 pub use plan::{ConfigError, Need, Target, list, only};
-pub use run::{Progress, misconfigured, run, run_and_tell};
+pub use run::{Progress, misconfigured, run, run_with_progress};
 pub use url::Url;

@@ -1,4 +1,4 @@
-//! What a worker does, for programs that collect logs: a JSON object a line.
+//! The JSON log of a worker, one object per line.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use nodekeeper_checks::{Progress, rfc3339};
 use nodekeeper_core::report::{CheckResult, Outcome, Report, Verdict, reason};
 use serde_json::{Value, json};
 
-/// The line for a step.
+/// Returns the line for a progress event.
 pub fn step(progress: &Progress<'_>, clock: Duration) -> String {
     match progress {
         Progress::Started { name, target } => {
@@ -17,7 +17,7 @@ pub fn step(progress: &Progress<'_>, clock: Duration) -> String {
     }
 }
 
-/// The last line, with the whole report.
+/// Returns the last line, which has the whole report.
 pub fn verdict(report: &Report, node: Option<&str>, clock: Duration) -> String {
     let is_misconfigured = report.checks.iter().any(|check| check.reason == reason::BAD_CONFIGURATION);
     let (level, said) = match report.verdict {

@@ -1,7 +1,7 @@
-//! `mtu`: large packets get through as small ones do.
+//! `mtu`: full-size packets reach the API server.
 //!
-//! Much is sent in packets as large as the path is said to take. Where nothing comes back, the same is sent over another
-//! connection in packets that every path takes: where those are answered, it is the large ones that get lost.
+//! A bulk transfer runs in full-size packets. If there is no response, it runs over another connection in small packets:
+//! if those are answered, full-size packets are lost.
 
 use std::pin::pin;
 
@@ -19,7 +19,7 @@ pub(crate) async fn check(net: &impl Net, bytes: usize, end: Instant) -> Finding
     let start = Instant::now();
     let full = pin!(send(Packets::Full));
     let small = pin!(async {
-        // Where all is well nobody needs it.
+        // Not needed if the first transfer succeeds.
         sleep_until(start + end.saturating_duration_since(start) / 4).await;
         send(Packets::Small).await
     });
@@ -42,7 +42,7 @@ fn judge(bytes: usize, full: &NetError, small: &Result<(), NetError>) -> Finding
         ),
         (error, Ok(())) => Finding::from_error(error).inconclusive(),
         (_, Err(error)) => {
-            let message = format!("not even small packets are answered: {error}");
+            let message = format!("small packets are not answered either: {error}");
             Finding::new(Outcome::Inconclusive, error.reason(), message)
         }
     }
@@ -54,27 +54,27 @@ mod tests {
     use crate::net::fake::{Fake, Reply};
     use std::time::Duration;
 
-    async fn look(bulk: fn(Packets) -> Reply<()>) -> (Outcome, &'static str) {
+    async fn run(bulk: fn(Packets) -> Reply<()>) -> (Outcome, &'static str) {
         let end = Instant::now() + Duration::from_secs(10);
         let finding = check(&Fake::new().on_bulk(bulk), 32_768, end).await;
         (finding.outcome, finding.reason)
     }
 
     #[tokio::test(start_paused = true)]
-    async fn f23_only_large_packets_that_get_lost_are_a_black_hole() {
-        assert_eq!(look(|_| Some(Ok(()))).await, (Outcome::Passed, ""));
+    async fn f23_only_lost_large_packets_are_a_black_hole() {
+        assert_eq!(run(|_| Some(Ok(()))).await, (Outcome::Passed, ""));
         let hole = |packets| (packets == Packets::Small).then_some(Ok(()));
-        assert_eq!(look(hole).await, (Outcome::Failed, reason::MTU_BLACK_HOLE));
-        assert_eq!(look(|_| None).await, (Outcome::Inconclusive, reason::TIMEOUT));
-        assert_eq!(look(|_| Some(Err(NetError::Refused))).await, (Outcome::Inconclusive, reason::REFUSED));
+        assert_eq!(run(hole).await, (Outcome::Failed, reason::MTU_BLACK_HOLE));
+        assert_eq!(run(|_| None).await, (Outcome::Inconclusive, reason::TIMEOUT));
+        assert_eq!(run(|_| Some(Err(NetError::Refused))).await, (Outcome::Inconclusive, reason::REFUSED));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn where_all_is_well_it_is_sent_once() {
+    async fn a_healthy_path_needs_one_transfer() {
         let only_full = |packets| {
             assert_eq!(packets, Packets::Full);
             Some(Ok(()))
         };
-        assert_eq!(look(only_full).await.0, Outcome::Passed);
+        assert_eq!(run(only_full).await.0, Outcome::Passed);
     }
 }

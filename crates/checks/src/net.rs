@@ -1,4 +1,4 @@
-//! The network as the checks see it.
+//! The network interface of the checks.
 
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
@@ -13,46 +13,37 @@ use crate::url::Url;
 #[cfg(test)]
 pub(crate) mod fake;
 
-/// Why something on the network did not work.
+/// A failed network operation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NetError {
-    /// No such name.
     #[error("the DNS server says that there is no such name")]
     NxDomain,
-    /// The name is there, an address is not.
     #[error("the name has no address")]
     NoAddress,
-    /// The DNS server cannot answer.
     #[error("the DNS server answers SERVFAIL")]
     ServFail,
-    /// The DNS server does not answer to us.
+    /// The DNS server answered REFUSED.
     #[error("the DNS server answers REFUSED")]
     Declined,
-    /// Nobody listens there.
     #[error("nobody listens there")]
     Refused,
-    /// No answer.
     #[error("no answer")]
     Timeout,
-    /// No DNS server to ask.
     #[error("there is no DNS server to ask: {0}")]
     NoServers(String),
-    /// No way there.
     #[error("cannot be reached: {0}")]
     Unreachable(String),
-    /// The other side is not who it should be, or does not speak TLS.
     #[error("{0}")]
     Tls(String),
-    /// An answer that makes no sense.
     #[error("{0}")]
     BadAnswer(String),
-    /// We lack what it takes to ask: a token, an authority.
+    /// The worker has no token or certificate authority to send the request with.
     #[error("{0}")]
     NoClient(String),
 }
 
 impl NetError {
-    /// Its name in a report.
+    /// Returns the reason for a report.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
@@ -69,92 +60,87 @@ impl NetError {
         }
     }
 
-    /// What it says about the node: what we lack ourselves says nothing.
+    /// Returns `Failed`, or `Inconclusive` if the cause is the worker itself.
     #[must_use]
     pub fn outcome(&self) -> Outcome {
         if matches!(self, Self::NoClient(_)) { Outcome::Inconclusive } else { Outcome::Failed }
     }
 }
 
-/// What the API server said.
+/// A response of the API server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
-    /// HTTP status.
     pub status: u16,
-    /// When it says that it said so: the `Date` of the answer.
+    /// The `Date` header.
     pub date: Option<String>,
-    /// The document, as it came: it may be large, and little of it is wanted.
+    /// The raw body: it may be large, and only a part of it is decoded.
     pub body: Vec<u8>,
 }
 
 impl Answer {
-    /// What is wanted of the document; none where it is another.
+    /// Decodes the body; returns none if it does not match.
     pub(crate) fn decode<'a, T: Deserialize<'a>>(&'a self) -> Option<T> {
         serde_json::from_slice(&self.body).ok()
     }
 }
 
-/// Where a worker finds itself.
+/// What the worker knows of its surroundings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Environment {
-    /// Host and port of the API server, or why there is none.
+    /// Host and port of the API server, or why it is unknown.
     pub api_server: Result<(String, u16), String>,
-    /// The node that it runs on; empty where nobody said.
+    /// The name of the node; empty if unknown.
     pub node: String,
-    /// Whether names and pods of a cluster can be expected to be there: in a pod they can, on a laptop they cannot.
+    /// Whether names and pods of the cluster are reachable: true in a pod, false on a laptop.
     pub inside: bool,
     /// The DNS domain of the cluster.
     pub cluster_domain: String,
 }
 
-/// A DNS server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Server {
-    /// At this address.
     At(SocketAddr),
-    /// A pod at this address.
     Pod(SocketAddr),
 }
 
-/// How large packets may get.
+/// The size of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packets {
-    /// So small that every path takes them.
+    /// Small enough for every path.
     Small,
-    /// As large as the path is said to take.
+    /// The MTU of the path.
     Full,
 }
 
-/// The way into the network. Nothing here needs a timeout of its own: whoever asks stops waiting.
+/// Network operations. They need no timeout of their own: the caller sets one.
 pub trait Net: Send + Sync {
-    /// Where we are.
     fn environment(&self) -> Environment;
 
-    /// The time of day by the node's clock, since 1970.
+    /// Returns the wall-clock time of the node since 1970.
     fn clock(&self) -> Duration;
 
-    /// Asks the DNS servers of the pod for the addresses of a name.
+    /// Resolves a name with the DNS servers of the pod.
     fn resolve(&self, name: &str) -> impl Future<Output = Result<Vec<IpAddr>, NetError>> + Send;
 
-    /// Asks one DNS server for the addresses of a name, as it is.
+    /// Resolves a name with one DNS server, without a search list.
     fn resolve_at(
         &self,
         server: Server,
         name: &str,
     ) -> impl Future<Output = Result<Vec<IpAddr>, NetError>> + Send;
 
-    /// Makes a TCP connection, and gives it up at once.
+    /// Opens a TCP connection and closes it.
     fn connect(&self, host: &str, port: u16) -> impl Future<Output = Result<(), NetError>> + Send;
 
-    /// The same to a pod, past every Service.
+    /// Opens a TCP connection to a pod address, without a Service.
     fn connect_pod(&self, pod: SocketAddr) -> impl Future<Output = Result<(), NetError>> + Send;
 
-    /// Sends a request to the API server with the worker's own token; with a body it is a POST, else a GET.
+    /// Sends a request to the API server with the token of the worker: a POST if there is a body, otherwise a GET.
     fn api(&self, path: &str, body: Option<&Value>) -> impl Future<Output = Result<Answer, NetError>> + Send;
 
-    /// Sends so many bytes to the API server over a connection of its own, and takes an answer of several kilobytes.
+    /// Sends this many bytes to the API server over a separate connection, and reads a response of several kilobytes.
     fn bulk(&self, packets: Packets, bytes: usize) -> impl Future<Output = Result<(), NetError>> + Send;
 
-    /// The status that a URL answers a GET with.
+    /// Returns the status code of a GET request.
     fn get(&self, url: &Url, ca_file: Option<&str>) -> impl Future<Output = Result<u16, NetError>> + Send;
 }

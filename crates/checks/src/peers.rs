@@ -1,8 +1,8 @@
-//! `peers`: pods on other nodes can be connected to, by their own addresses and past every Service.
+//! `peers`: pods on other nodes accept TCP connections at their pod addresses.
 //!
-//! A peer that does not answer may be the broken one, so a node is blamed only where that is not likely: where no peer
-//! answers at all, or none of two or more in a zone. Where the only peer of a zone is silent and others answer, nothing
-//! can be said. For a sample that does not answer, one more peer of its zone is tried, on another node.
+//! A peer that does not answer may be broken itself. So the check fails only if no peer answers at all, or none of two or
+//! more in a zone. It is inconclusive if the only peer of a zone does not answer and others do. For a peer that does not
+//! answer, one more peer of its zone on another node is tried.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -17,10 +17,10 @@ use crate::net::{Net, NetError};
 use crate::run::Finding;
 use crate::slices::{self, Slice};
 
-/// How many peers are connected to at first, however many zones there are.
-const MOST: usize = 5;
-/// How many candidates are looked at: enough to choose from.
-const CANDIDATES: usize = 1000;
+/// Largest number of peers in the first sample, for any number of zones.
+const MAX_SAMPLE: usize = 5;
+/// Largest number of candidates that the sample is chosen from.
+const MAX_CANDIDATES: usize = 1000;
 
 /// A ready pod on another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl fmt::Display for Peer {
     }
 }
 
-/// What is known of a Service's pods.
+/// The endpoints of a Service.
 #[derive(Default)]
 struct Found {
     slices: usize,
@@ -56,17 +56,17 @@ pub(crate) async fn check(net: &impl Net, peers: &Peers, end: Instant) -> Findin
         for slice in page {
             found.add(slice, &own);
         }
-        found.elsewhere.len() >= CANDIDATES
+        found.elsewhere.len() >= MAX_CANDIDATES
     });
     if let Err(finding) = read.await {
         return finding.inconclusive();
     }
     if found.elsewhere.is_empty() {
-        return found.nobody(peers);
+        return found.no_peers(peers);
     }
     let per_zone = usize::try_from(peers.per_zone).unwrap_or(1);
     let (sample, mut spare) = choose(found.elsewhere, &own, per_zone);
-    // Half of the time for these, so that some is left for others in their place.
+    // Half of the time, so that some is left for the other peers of their zones.
     let half = Instant::now() + end.saturating_duration_since(Instant::now()) / 2;
     let mut tried = connect(net, sample, half).await;
     let silent = zones(&tried).into_iter().filter(|(_, answers)| !answers.contains(&true));
@@ -96,7 +96,7 @@ impl Found {
         }
     }
 
-    fn nobody(&self, peers: &Peers) -> Finding {
+    fn no_peers(&self, peers: &Peers) -> Finding {
         let of = format!("{}/{}", peers.namespace, peers.name);
         let skipped = |message: String| Finding::new(Outcome::Skipped, reason::NO_PEERS, message);
         if self.slices == 0 {
@@ -114,8 +114,8 @@ impl Found {
     }
 }
 
-/// At most so many of each zone, on different nodes, and for each zone one more to fall back on. Other nodes choose
-/// others; the same node always chooses the same.
+/// Returns at most `per_zone` peers of each zone on different nodes, and a spare one for each zone. The choice depends on
+/// the name of the node, so that nodes choose different peers and a node always chooses the same.
 fn choose(mut peers: Vec<Peer>, own: &str, per_zone: usize) -> (Vec<Peer>, BTreeMap<String, Peer>) {
     peers.sort_by_key(|peer| (hash(own, &peer.address.to_string()), peer.address));
     let mut nodes = BTreeSet::new();
@@ -126,7 +126,7 @@ fn choose(mut peers: Vec<Peer>, own: &str, per_zone: usize) -> (Vec<Peer>, BTree
         let mut left = Vec::new();
         for peer in peers {
             let of_zone = taken.entry(peer.zone.clone()).or_default();
-            if *of_zone == round && sample.len() < MOST {
+            if *of_zone == round && sample.len() < MAX_SAMPLE {
                 *of_zone += 1;
                 sample.push(peer);
             } else {
@@ -149,7 +149,7 @@ async fn connect(net: &impl Net, peers: Vec<Peer>, until: Instant) -> Tried {
     join_all(peers.into_iter().map(one)).await
 }
 
-/// Who answered, zone by zone.
+/// Groups by zone whether each peer answered.
 fn zones(tried: &Tried) -> BTreeMap<String, Vec<bool>> {
     let mut zones: BTreeMap<String, Vec<bool>> = BTreeMap::new();
     for (peer, answer) in tried {
@@ -177,12 +177,12 @@ fn judge(tried: &Tried) -> Finding {
             answered.join(", ")
         ));
     }
-    // Two nodes that are both broken are less likely than one that cannot reach them.
+    // That this node cannot reach two others is more likely than that both are broken.
     let outcome = if dark.any(|answers| answers.len() > 1) { Outcome::Failed } else { Outcome::Inconclusive };
     Finding::new(outcome, first.reason(), format!("{told}; others answer: {}", answered.join(", ")))
 }
 
-/// FNV-1a of both: spreads nodes over peers, alike in every run.
+/// FNV-1a of both names: the same in every run.
 fn hash(own: &str, peer: &str) -> u64 {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     own.bytes().chain([0]).chain(peer.bytes()).fold(0xcbf2_9ce4_8422_2325, step)
@@ -198,8 +198,8 @@ mod tests {
 
     type Pods = &'static [(&'static str, &'static str, &'static str)];
 
-    /// What is found where these pods are ready and these addresses never answer, and who was connected to.
-    async fn look(pods: Pods, silent: &[&str], per_zone: i32) -> (Finding, Vec<String>) {
+    /// Returns the result for these ready pods and silent addresses, and the addresses that were tried.
+    async fn run(pods: Pods, silent: &[&str], per_zone: i32) -> (Finding, Vec<String>) {
         let tried = Mutex::new(Vec::new());
         let net = Fake::new().on_api(|_, _| (200, answer(pods))).on_pods(|pod| {
             tried.lock().expect("nobody panics").push(pod.to_string());
@@ -219,49 +219,49 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn f23_a_pod_on_another_node_is_connected_to() {
-        let (finding, tried) = look(&[A1, OWN], &[], 1).await;
+        let (finding, tried) = run(&[A1, OWN], &[], 1).await;
         assert_eq!((finding.outcome, tried), (Outcome::Passed, vec!["10.0.0.1:53".to_owned()]));
         assert_eq!(finding.message, "10.0.0.1:53 on n1 in a");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn all_silent_is_the_nodes_fault() {
-        let (finding, _) = look(&[A1, B1, OWN], &["10.0.0.1", "10.0.1.1"], 1).await;
+    async fn no_answer_from_any_peer_fails() {
+        let (finding, _) = run(&[A1, B1, OWN], &["10.0.0.1", "10.0.1.1"], 1).await;
         assert_eq!((finding.outcome, finding.reason), (Outcome::Failed, reason::TIMEOUT));
         for told in ["10.0.0.1:53 on n1 in a: no answer", "10.0.1.1:53 on n3 in b: no answer"] {
             assert!(finding.message.contains(told), "{}", finding.message);
         }
-        assert_eq!(look(&[A1], &["10.0.0.1"], 1).await.0.outcome, Outcome::Failed, "there is only one");
+        assert_eq!(run(&[A1], &["10.0.0.1"], 1).await.0.outcome, Outcome::Failed, "there is only one");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_silent_peer_is_made_up_for_by_another_of_its_zone() {
+    async fn another_peer_of_the_zone_replaces_a_silent_one() {
         for silent in ["10.0.0.1", "10.0.0.2"] {
             for per_zone in [1, 2] {
-                let (finding, _) = look(&[A1, A2, B1], &[silent], per_zone).await;
+                let (finding, _) = run(&[A1, A2, B1], &[silent], per_zone).await;
                 assert_eq!(finding.outcome, Outcome::Passed, "{}", finding.message);
             }
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_only_peer_of_a_zone_proves_nothing_where_others_answer() {
-        let (finding, _) = look(&[A1, B1], &["10.0.1.1"], 1).await;
+    async fn a_silent_only_peer_of_a_zone_is_inconclusive() {
+        let (finding, _) = run(&[A1, B1], &["10.0.1.1"], 1).await;
         assert_eq!((finding.outcome, finding.reason), (Outcome::Inconclusive, reason::TIMEOUT));
         assert!(finding.message.ends_with("; others answer: 10.0.0.1:53 on n1 in a"), "{}", finding.message);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn two_silent_peers_of_a_zone_are_the_nodes_fault() {
-        let (finding, tried) = look(&[A1, A2, B1], &["10.0.0.1", "10.0.0.2"], 1).await;
+    async fn two_silent_peers_of_a_zone_fail() {
+        let (finding, tried) = run(&[A1, A2, B1], &["10.0.0.1", "10.0.0.2"], 1).await;
         assert_eq!((finding.outcome, tried.len()), (Outcome::Failed, 3));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_elsewhere_is_no_fault() {
-        let (finding, tried) = look(&[OWN], &[], 1).await;
+    async fn no_peers_on_other_nodes_is_skipped() {
+        let (finding, tried) = run(&[OWN], &[], 1).await;
         assert_eq!((finding.outcome, finding.reason, tried.len()), (Outcome::Skipped, reason::NO_PEERS, 0));
-        let (finding, _) = look(&[], &[], 1).await;
+        let (finding, _) = run(&[], &[], 1).await;
         assert_eq!((finding.outcome, finding.reason), (Outcome::Inconclusive, reason::NO_READY_ENDPOINTS));
         let end = Instant::now() + Duration::from_secs(10);
         for (items, outcome, why) in [
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sample_is_small_and_spread() {
+    fn the_sample_is_small_and_spans_zones() {
         let peers: Vec<Peer> = (0..100_u8)
             .map(|n| Peer {
                 address: SocketAddr::from(([10, 0, n, 1], 53)),
@@ -297,9 +297,9 @@ mod tests {
         let zones: BTreeSet<_> = sample.iter().map(|peer| &peer.zone).collect();
         assert_eq!((sample.len(), zones.len(), spare.len()), (4, 4, 4));
         let (more, _) = choose(peers.clone(), "here", 5);
-        assert_eq!(more.len(), MOST);
+        assert_eq!(more.len(), MAX_SAMPLE);
         let nodes: BTreeSet<_> = more.iter().map(|peer| &peer.node).collect();
-        assert_eq!(nodes.len(), MOST, "one a node");
+        assert_eq!(nodes.len(), MAX_SAMPLE, "one a node");
         assert_ne!(choose(peers.clone(), "there", 1).0, sample, "others choose others");
         assert_eq!(choose(peers, "here", 1).0, sample, "the same chooses the same");
     }

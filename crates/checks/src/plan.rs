@@ -162,8 +162,8 @@ impl Target {
         self.need() == Need::ApiServer || matches!(self, Self::EachDns(_) | Self::Peers(_))
     }
 
-    /// Whether no answer in time speaks against the node. Where the API server has to be asked first it does not: that
-    /// is for `api` to say.
+    /// Returns whether a timeout is a failure of the node. It is not if the check starts with a request to the API server,
+    /// which the check `api` covers.
     pub(crate) fn timeout_is_failure(&self) -> bool {
         !matches!(self, Self::EachDns(_) | Self::Peers(_) | Self::Clock(_) | Self::Mtu(_))
     }
@@ -179,7 +179,7 @@ fn is_of_cluster(name: &str, domain: &str) -> bool {
     name.trim_end_matches('.').strip_suffix(domain).is_some_and(|rest| rest.ends_with('.'))
 }
 
-/// `host:port`, with brackets where the host has colons.
+/// Returns `host:port`, with brackets around an IPv6 address.
 pub(crate) fn join(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }

@@ -1,4 +1,4 @@
-//! All checks at once, each with its own time and all with one.
+//! Runs all checks of an assignment at once, within a timeout for each and a deadline for all.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,16 +14,16 @@ use crate::net::{Environment, Net, NetError};
 use crate::plan::{self, Need, Target};
 use crate::{api, clock, dns, http, mtu, peers, services, tcp};
 
-/// How long what is optional is waited for when all else is done; and where a person waits for it.
+/// How long optional targets may take after all required ones are done; longer if the worker runs by hand.
 const GRACE: Duration = Duration::from_millis(200);
 const GRACE_BY_HAND: Duration = Duration::from_secs(2);
 
-/// What one check found, before it is known how long it took.
+/// The result of one check without its duration.
 pub(crate) struct Finding {
     pub(crate) outcome: Outcome,
     pub(crate) reason: &'static str,
     pub(crate) message: String,
-    /// What a name resolved to.
+    /// The addresses that a name resolved to.
     pub(crate) addresses: Vec<IpAddr>,
 }
 
@@ -40,43 +40,38 @@ impl Finding {
         Self::new(error.outcome(), error.reason(), error.to_string())
     }
 
-    /// The same, where it says nothing about what was to be found out.
+    /// Makes the result inconclusive.
     pub(crate) fn inconclusive(self) -> Self {
         Self { outcome: Outcome::Inconclusive, ..self }
     }
 }
 
-/// What a worker does, as it does it.
+/// An event while checks run.
 #[derive(Debug)]
 pub enum Progress<'a> {
-    /// It begins to look at something.
     Started {
-        /// The check.
         name: &'a str,
-        /// What it looks at.
         target: &'a str,
     },
-    /// It has looked. What it means for the node is said when all is known.
     Ended {
-        /// What it found.
         result: &'a CheckResult,
-        /// What a name resolved to.
+        /// The addresses that a name resolved to.
         addresses: &'a [IpAddr],
     },
 }
 
-/// Does all checks of an assignment at once. One that takes longer than a check may has failed; one that the overall
-/// deadline cuts off is inconclusive, and so is an assignment that makes no sense. What needs a cluster where there is
-/// none is skipped when it is run by hand; somebody who is waiting for a verdict must not take it for one.
+/// Runs all checks of an assignment at once. A check that exceeds its timeout has failed; one that is cut off by the
+/// overall deadline is inconclusive, and so is an invalid assignment. Outside a cluster, checks that need one are
+/// skipped if the worker runs by hand; if it runs for a node they are inconclusive.
 pub async fn run(net: &impl Net, assignment: &Assignment) -> Report {
-    run_and_tell(net, assignment, &|_| {}).await
+    run_with_progress(net, assignment, &|_| {}).await
 }
 
-/// The same, and tells somebody what it does.
-pub async fn run_and_tell(
+/// Like [`run`], and reports each event.
+pub async fn run_with_progress(
     net: &impl Net,
     assignment: &Assignment,
-    tell: &(impl Fn(Progress<'_>) + Sync),
+    progress: &(impl Fn(Progress<'_>) + Sync),
 ) -> Report {
     let identity = assignment.identity.clone();
     let targets = match plan::list(assignment, &net.environment().cluster_domain) {
@@ -90,16 +85,17 @@ pub async fn run_and_tell(
         by_hand: identity == WorkerIdentity::default(),
     };
     let required = Required::new(targets.iter().filter(|target| !target.is_optional()).count());
-    let results = join_all(targets.iter().map(|target| look(net, target, &limits, &required, tell))).await;
+    let results =
+        join_all(targets.iter().map(|target| run_check(net, target, &limits, &required, progress))).await;
     Report::judge(identity, results, millis(limits.start))
 }
 
-/// The report of a worker that was told something that makes no sense.
+/// Returns the report for an invalid assignment or command line.
 #[must_use]
 pub fn misconfigured(identity: WorkerIdentity, error: &impl ToString) -> Report {
-    let told = error.to_string();
+    let message = error.to_string();
     let result =
-        CheckResult::new("configuration", "", Outcome::Inconclusive, reason::BAD_CONFIGURATION, &told);
+        CheckResult::new("configuration", "", Outcome::Inconclusive, reason::BAD_CONFIGURATION, &message);
     Report::judge(identity, vec![result], 0)
 }
 
@@ -111,7 +107,7 @@ struct Limits {
     by_hand: bool,
 }
 
-/// Those that have to pass, and how many of them are not done.
+/// The number of required targets that are not done.
 struct Required {
     left: AtomicUsize,
     done: Notify,
@@ -122,13 +118,13 @@ impl Required {
         Self { left: AtomicUsize::new(count), done: Notify::new() }
     }
 
-    fn one_is_done(&self) {
+    fn finish_one(&self) {
         if self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.done.notify_waiters();
         }
     }
 
-    async fn are_done(&self) {
+    async fn wait(&self) {
         let done = self.done.notified();
         if self.left.load(Ordering::Relaxed) > 0 {
             done.await;
@@ -136,23 +132,23 @@ impl Required {
     }
 }
 
-async fn look(
+async fn run_check(
     net: &impl Net,
     target: &Target,
     limits: &Limits,
     required: &Required,
-    tell: &(impl Fn(Progress<'_>) + Sync),
+    progress: &(impl Fn(Progress<'_>) + Sync),
 ) -> CheckResult {
     let environment = net.environment();
     let described = target.describe(environment.api_server.as_ref().ok());
-    tell(Progress::Started { name: target.name(), target: &described });
-    let mut finding = if let Some(finding) = out_of_reach(target, &environment, limits.by_hand) {
+    progress(Progress::Started { name: target.name(), target: &described });
+    let mut finding = if let Some(finding) = unavailable(target, &environment, limits.by_hand) {
         finding
     } else {
         tokio::select! {
             biased;
-            finding = limits.bound(target, ask(net, target, environment, limits.end())) => finding,
-            finding = given_up(target, required, limits.grace()) => finding,
+            finding = limits.bound(target, dispatch(net, target, environment, limits.end())) => finding,
+            finding = optional_timeout(target, required, limits.grace()) => finding,
         }
     };
     if target.is_optional() && matches!(finding.outcome, Outcome::Failed | Outcome::Inconclusive) {
@@ -162,19 +158,19 @@ async fn look(
         ms: millis(limits.start),
         ..CheckResult::new(target.name(), &described, finding.outcome, finding.reason, &finding.message)
     };
-    tell(Progress::Ended { result: &result, addresses: &finding.addresses });
+    progress(Progress::Ended { result: &result, addresses: &finding.addresses });
     if !target.is_optional() {
-        required.one_is_done();
+        required.finish_one();
     }
     result
 }
 
-/// What cannot be looked at from here.
-fn out_of_reach(target: &Target, environment: &Environment, by_hand: bool) -> Option<Finding> {
+/// Returns the result of a check that cannot run here.
+fn unavailable(target: &Target, environment: &Environment, by_hand: bool) -> Option<Finding> {
     let why = match (&environment.api_server, target.need()) {
         (Err(why), _) if target.asks_api() => why.clone(),
         (_, Need::Inside) if by_hand && !environment.inside => {
-            "not inside a cluster, where its names and pods would be; --dns-server names one of its DNS servers".into()
+            "not inside a cluster, so its names and pods are not reachable; use --dns-server to name one of its DNS servers".into()
         }
         _ => return None,
     };
@@ -186,14 +182,14 @@ fn out_of_reach(target: &Target, environment: &Environment, by_hand: bool) -> Op
     Some(Finding::new(outcome, reason, why))
 }
 
-/// Ends for what is optional, a moment after all else has ended.
-async fn given_up(target: &Target, required: &Required, grace: Duration) -> Finding {
+/// Ends an optional target some time after all required ones are done.
+async fn optional_timeout(target: &Target, required: &Required, grace: Duration) -> Finding {
     if !target.is_optional() {
         std::future::pending::<()>().await;
     }
-    required.are_done().await;
+    required.wait().await;
     sleep(grace).await;
-    Finding::new(Outcome::Failed, reason::TIMEOUT, "no answer before all else was done")
+    Finding::new(Outcome::Failed, reason::TIMEOUT, "no answer before all required checks were done")
 }
 
 impl Limits {
@@ -211,7 +207,7 @@ impl Limits {
 
     fn cut_off(&self, target: &Target) -> Finding {
         if self.all < self.check {
-            let message = format!("not done when the {} s of the worker were over", self.all.as_secs());
+            let message = format!("not done within the {} s of the worker", self.all.as_secs());
             return Finding::new(Outcome::Inconclusive, reason::DEADLINE_EXCEEDED, message);
         }
         let message = format!("no answer within {} s", self.check.as_secs());
@@ -220,7 +216,7 @@ impl Limits {
     }
 }
 
-async fn ask(net: &impl Net, target: &Target, environment: Environment, end: Instant) -> Finding {
+async fn dispatch(net: &impl Net, target: &Target, environment: Environment, end: Instant) -> Finding {
     match (target, environment.api_server) {
         (Target::Dns(name) | Target::ClusterDns(name) | Target::OptionalDns(name), _) => {
             dns::check(net, name).await

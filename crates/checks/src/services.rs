@@ -1,4 +1,4 @@
-//! `services`: a Service is there and has ready endpoints, as its `EndpointSlices` say.
+//! `services`: a Service exists and has ready endpoints in its `EndpointSlices`.
 
 use std::collections::BTreeSet;
 
@@ -37,7 +37,7 @@ pub(crate) async fn check(net: &impl Net, service: &ServiceTarget) -> Finding {
     }
 }
 
-/// Counts ready endpoints, page by page, until there are enough; and whether these are all.
+/// Counts ready endpoints page by page until there are enough; returns whether these are all.
 async fn count(net: &impl Net, service: &ServiceTarget, enough: usize) -> Result<(usize, bool), Finding> {
     let mut ready = BTreeSet::new();
     let all = slices::read(net, &service.namespace, &service.name, |page| {
@@ -60,8 +60,7 @@ mod tests {
     use serde_json::{Value, json};
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// What is counted where a Service has so many pages of slices, each with two ready endpoints, and how many pages
-    /// were asked for.
+    /// Returns the count for this many pages with two ready endpoints each, and how many pages were read.
     async fn counted(pages: usize, enough: usize) -> (Option<(usize, bool)>, usize) {
         let asked = AtomicUsize::new(0);
         let net = Fake::new().on_api(|path, _| {

@@ -1,4 +1,4 @@
-//! The `EndpointSlices` of a Service, page by page, and of them only what is looked at.
+//! Reads the `EndpointSlices` of a Service page by page; only the used fields are decoded.
 
 use std::borrow::Cow;
 
@@ -9,10 +9,9 @@ use crate::api::refusal;
 use crate::net::Net;
 use crate::run::Finding;
 
-/// How many slices are asked for at once. A slice has up to 100 endpoints, 1000 where somebody wants it so: a page is
-/// some hundred kilobytes.
+/// Slices per page. A slice has up to 100 endpoints by default and 1000 at most: a page has some hundred kilobytes.
 pub(crate) const PAGE: usize = 10;
-/// How many pages are read before it is said that there are too many.
+/// Largest number of pages.
 pub(crate) const PAGES: usize = 100;
 
 #[derive(Deserialize)]
@@ -70,14 +69,14 @@ struct Port<'a> {
 }
 
 impl<'a> Slice<'a> {
-    /// Its lowest port of a protocol: where there are others, they are for metrics and the like.
+    /// Returns the lowest port of a protocol; higher ones are usually for metrics.
     pub(crate) fn port(&self, protocol: &str) -> Option<u16> {
         let ports = self.ports.iter().flatten();
         let of_protocol = ports.filter(|port| port.protocol.as_deref().unwrap_or("TCP") == protocol);
         of_protocol.filter_map(|port| port.port).filter(|port| *port != 0).min()
     }
 
-    /// Endpoints that take connections. A condition that is not set counts as true: so the API defines it.
+    /// Returns the ready endpoints. As the API defines it, an unset condition counts as true.
     pub(crate) fn ready(self) -> impl Iterator<Item = Endpoint<'a>> {
         let endpoints = self.endpoints.unwrap_or_default().into_iter();
         endpoints.filter(|one| one.conditions.as_ref().and_then(|it| it.ready).unwrap_or(true))
@@ -85,14 +84,14 @@ impl<'a> Slice<'a> {
 }
 
 impl Endpoint<'_> {
-    /// An endpoint of two address families stands in two slices; it is one by its target.
+    /// Identifies a dual-stack endpoint, which is in two slices, by the UID of its target.
     pub(crate) fn identity(self) -> Option<String> {
         let uid = self.target_ref.and_then(|target| target.uid);
         uid.or_else(|| self.addresses.into_iter().next()).map(Cow::into_owned)
     }
 }
 
-/// Shows the slices of a Service, a page at a time, until somebody has seen enough. Whether these were all.
+/// Passes the slices of a Service to a function page by page until it returns true. Returns whether these were all.
 pub(crate) async fn read(
     net: &impl Net,
     namespace: &str,
@@ -102,14 +101,15 @@ pub(crate) async fn read(
     let of_slices = format!(
         "/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3D{name}&limit={PAGE}"
     );
-    let vague = |message: &str| Finding::new(Outcome::Inconclusive, reason::BAD_ANSWER, message);
+    let inconclusive = |message: &str| Finding::new(Outcome::Inconclusive, reason::BAD_ANSWER, message);
     let mut path = of_slices.clone();
     for _ in 0..PAGES {
         let answer = net.api(&path, None).await.map_err(|error| Finding::from_error(&error))?;
         if answer.status != 200 {
             return Err(refusal(&answer));
         }
-        let page: Page = answer.decode().ok_or_else(|| vague("the answer is no list of EndpointSlices"))?;
+        let page: Page =
+            answer.decode().ok_or_else(|| inconclusive("the response is no list of EndpointSlices"))?;
         let Metadata { next } = &page.metadata;
         path = format!("{of_slices}&continue={}", escape(next));
         let is_last = next.is_empty();
@@ -117,10 +117,10 @@ pub(crate) async fn read(
             return Ok(is_last);
         }
     }
-    Err(vague("it has more EndpointSlices than are read"))
+    Err(inconclusive("the Service has too many EndpointSlices"))
 }
 
-/// A token of the API server as part of a URL.
+/// Percent-encodes a continue token.
 fn escape(token: &str) -> String {
     let one = |byte: u8| match byte {
         b'-' | b'_' | b'.' => char::from(byte).to_string(),

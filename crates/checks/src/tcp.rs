@@ -1,4 +1,4 @@
-//! `tcp`: a connection can be made.
+//! `tcp`: a TCP connection can be opened.
 
 use crate::net::Net;
 use crate::run::Finding;

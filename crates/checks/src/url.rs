@@ -1,25 +1,22 @@
-//! As much of a URL as a check needs.
+//! Parses the URLs of http checks.
 
 use std::fmt;
 use std::net::IpAddr;
 
 use crate::plan::join;
 
-/// An address that HTTP is spoken at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
-    /// Whether over TLS.
     pub tls: bool,
-    /// A name or an address, without brackets.
+    /// A name or an IP address without brackets.
     pub host: String,
-    /// The port.
     pub port: u16,
-    /// The rest, from the first slash on.
+    /// Path and query, starting with a slash.
     pub path: String,
 }
 
 impl Url {
-    /// Reads one; none for what no worker can ask for: other schemes, credentials, fragments.
+    /// Parses a URL; returns none for other schemes, credentials and fragments.
     #[must_use]
     pub fn read(text: &str) -> Option<Self> {
         if text.contains(|c: char| !c.is_ascii_graphic() || c == '#') {
@@ -39,7 +36,7 @@ impl Url {
         Some(Self { tls, host, port, path: format!("{slash}{path}") })
     }
 
-    /// `host:port`, as the `Host` header has it.
+    /// Returns `host:port` for the `Host` header.
     #[must_use]
     pub fn authority(&self) -> String {
         join(&self.host, self.port)
@@ -80,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn parts() {
+    fn urls_are_parsed() {
         let url = |tls, host: &str, port, path: &str| Some((tls, host.to_owned(), port, path.to_owned()));
         assert_eq!(read("http://a.example"), url(false, "a.example", 80, "/"));
         assert_eq!(read("https://a.example/v2/?x=1"), url(true, "a.example", 443, "/v2/?x=1"));
@@ -89,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_asked_for() {
+    fn invalid_urls_are_refused() {
         for bad in [
             "",
             "a.example",
@@ -111,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_is_told_as_it_was_given() {
+    fn a_url_is_displayed_as_given() {
         for text in
             ["http://a.example/", "https://a.example:80/x", "https://[fd00::1]/", "http://[fd00::1]:443/"]
         {

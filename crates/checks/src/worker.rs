@@ -1,4 +1,4 @@
-//! What the worker does, from its arguments to its exit code.
+//! Runs the worker: from parsed arguments to the report and the exit code.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::Path;
@@ -11,19 +11,19 @@ use nodekeeper_core::report::{MESSAGE_LIMIT, Report, reason};
 use crate::args::{Args, Command, Format, HELP, ParsedArgs};
 use crate::{console, log};
 
-/// Where the kubelet expects the last words of a container.
+/// The default termination message path of a container.
 const TERMINATION_LOG: &str = "/dev/termination-log";
-/// A bug, or a report that could not be left: nobody may take it for a verdict.
+/// The exit code of a bug or of a report that cannot be written; it is no verdict.
 pub const UNEXPECTED: u8 = 10;
 
-/// Does what was typed; the exit code.
-pub fn run(typed: ParsedArgs, colours: bool) -> u8 {
-    let ParsedArgs { termination_log, format, command } = typed;
-    let left =
+/// Runs the command; returns the exit code.
+pub fn run(parsed: ParsedArgs, colours: bool) -> u8 {
+    let ParsedArgs { termination_log, format, command } = parsed;
+    let termination_log =
         termination_log.or_else(|| Path::new(TERMINATION_LOG).exists().then(|| TERMINATION_LOG.into()));
     let args = match command {
-        Ok(Command::Help) => return say(HELP),
-        Ok(Command::Version) => return say(&version()),
+        Ok(Command::Help) => return print(HELP),
+        Ok(Command::Version) => return print(&version()),
         Ok(Command::Work(args)) => Ok(*args),
         Err(mistake) => Err(Box::new(misconfigured(WorkerIdentity::default(), &mistake))),
     };
@@ -31,10 +31,10 @@ pub fn run(typed: ParsedArgs, colours: bool) -> u8 {
     if let Ok((args, assignment)) = &work
         && args.list
     {
-        return enumerate(assignment, args);
+        return list_targets(assignment, args);
     }
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
-        eprint("cannot start: the system gives no event queue");
+        eprint("cannot start the async runtime");
         return UNEXPECTED;
     };
     let (args, assignment) = match work {
@@ -42,33 +42,33 @@ pub fn run(typed: ParsedArgs, colours: bool) -> u8 {
         Err(report) => {
             if format == Some(Format::Json) {
                 let net = runtime.block_on(async { Real::new(&Options::default()) });
-                say(&log::verdict(&report, None, net.clock()));
+                print(&log::verdict(&report, None, net.clock()));
             }
-            return write_report(&report, left.as_deref(), None);
+            return write_report(&report, termination_log.as_deref(), None);
         }
     };
-    // Who works for a node is read by programs first; by hand it is the other way round.
+    // Logs of a worker that runs for a node are collected; by hand a person reads them.
     let by_hand = assignment.identity == WorkerIdentity::default();
     let format = format.unwrap_or(if by_hand { Format::Console } else { Format::Json });
-    let report = runtime.block_on(work_and_tell(&args, &assignment, format, colours));
-    write_report(&report, left.as_deref(), assignment.report_bytes)
+    let report = runtime.block_on(run_checks(&args, &assignment, format, colours));
+    write_report(&report, termination_log.as_deref(), assignment.report_bytes)
 }
 
-async fn work_and_tell(args: &Args, assignment: &Assignment, format: Format, colours: bool) -> Report {
+async fn run_checks(args: &Args, assignment: &Assignment, format: Format, colours: bool) -> Report {
     let net = Real::new(&args.options);
     let node = args.node();
     match format {
         Format::Json => {
-            let tell = |progress: Progress<'_>| {
-                say(&log::step(&progress, net.clock()));
+            let log = |progress: Progress<'_>| {
+                print(&log::step(&progress, net.clock()));
             };
-            let report = nodekeeper_checks::run_and_tell(&net, assignment, &tell).await;
-            say(&log::verdict(&report, node, net.clock()));
+            let report = nodekeeper_checks::run_with_progress(&net, assignment, &log).await;
+            print(&log::verdict(&report, node, net.clock()));
             report
         }
         Format::Console => {
             let report = nodekeeper_checks::run(&net, assignment).await;
-            say(&console::render(&report, node, colours && io::stdout().is_terminal()));
+            print(&console::render(&report, node, colours && io::stdout().is_terminal()));
             report
         }
     }
@@ -78,8 +78,8 @@ fn read(args: &Args) -> Result<Assignment, Box<Report>> {
     let mut assignment = match (&args.assignment_file, &args.assignment) {
         (Some(file), _) => {
             let text = std::fs::read_to_string(file).map_err(|e| {
-                let told = format!("--assignment {}: cannot read it: {e}", file.display());
-                Box::new(misconfigured(WorkerIdentity::default(), &told))
+                let message = format!("--assignment {}: cannot read the file: {e}", file.display());
+                Box::new(misconfigured(WorkerIdentity::default(), &message))
             })?;
             read_assignment(&text)?
         }
@@ -98,19 +98,19 @@ fn read(args: &Args) -> Result<Assignment, Box<Report>> {
     Ok(assignment)
 }
 
-fn enumerate(assignment: &Assignment, args: &Args) -> u8 {
+fn list_targets(assignment: &Assignment, args: &Args) -> u8 {
     let targets = list(assignment, &cluster_domain()).unwrap_or_default();
     let api_server = args.options.api_server.as_ref();
     let line = |target: &Target| {
-        let lacks =
+        let needs_cluster =
             target.need() != Need::Nothing && api_server.is_none() && args.options.kubeconfig.is_none();
-        let why = if lacks { "  (needs a cluster)" } else { "" };
+        let why = if needs_cluster { "  (needs a cluster)" } else { "" };
         format!("{:8}  {}{why}\n", target.name(), target.describe(api_server))
     };
-    say(&targets.iter().map(line).collect::<String>())
+    print(&targets.iter().map(line).collect::<String>())
 }
 
-/// Leaves the report for the kubelet, and says on the side what is wrong with the worker itself.
+/// Writes the report to the termination message, and errors of the worker itself to standard error.
 fn write_report(report: &Report, log: Option<&Path>, bytes: Option<u32>) -> u8 {
     let code = report.exit_code();
     let mistake = report.checks.iter().find(|check| check.reason == reason::BAD_CONFIGURATION);
@@ -121,25 +121,25 @@ fn write_report(report: &Report, log: Option<&Path>, bytes: Option<u32>) -> u8 {
     if let Some(log) = log
         && let Err(error) = std::fs::write(log, report.to_message(limit))
     {
-        eprint(&format!("cannot leave the report in {}: {error}", log.display()));
+        eprint(&format!("cannot write the report to {}: {error}", log.display()));
         return UNEXPECTED;
     }
     code
 }
 
-/// Prints; a reader that went away changes nothing.
-fn say(text: &str) -> u8 {
+/// Prints to standard output; a closed pipe is not an error.
+fn print(text: &str) -> u8 {
     let _ = io::stdout().write_all(text.as_bytes());
     0
 }
 
-/// Says what is wrong with the worker; nothing that others wrote may move a cursor.
+/// Prints an error without control characters, which may come from the network.
 pub fn eprint(text: &str) {
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let _ = writeln!(io::stderr(), "nodekeeper-worker: {line}");
 }
 
-/// Commit and date are there in what a release builds.
+/// Commit and date are set in release builds.
 fn version() -> String {
     let commit = option_env!("NODEKEEPER_COMMIT").unwrap_or("unknown");
     let date = option_env!("NODEKEEPER_DATE").unwrap_or("unknown");

@@ -61,8 +61,8 @@ impl Bench {
         }
     }
 
-    /// Runs workers on `n1` until one says this: a switch is turned by a task of its own, so a worker that starts at the
-    /// same time may still come through, or half through.
+    /// Runs workers on `n1` until a report matches: faults are injected by another task, so the first worker may not see
+    /// them.
     async fn work_until(&self, is_told: impl Fn(&Report) -> bool) -> Report {
         let told = async {
             loop {
@@ -81,7 +81,7 @@ impl Bench {
 }
 
 #[tokio::test]
-async fn a_node_whose_network_works_passes() {
+async fn a_healthy_node_passes() {
     let bench = Bench::new().await;
     let (code, report) = bench.work("n1").await;
     assert_eq!((code, report.verdict), (0, Verdict::Passed), "{report:?}");
@@ -90,7 +90,7 @@ async fn a_node_whose_network_works_passes() {
 }
 
 #[tokio::test]
-async fn each_fault_is_told_and_concerns_one_node_only() {
+async fn each_fault_fails_one_node_only() {
     let bench = Bench::new().await;
     let broken = bench.processes.endpoints("n1").await.unwrap();
     for (dns, told) in
@@ -117,7 +117,7 @@ async fn each_fault_is_told_and_concerns_one_node_only() {
 }
 
 #[tokio::test]
-async fn f23_pods_that_cannot_be_reached_fail_one_node_only() {
+async fn f23_unreachable_pods_fail_one_node_only() {
     let bench = Bench::new().await;
     let broken = bench.processes.endpoints("n1").await.unwrap();
     broken.set_pods(Pods::Refuse);
@@ -130,7 +130,7 @@ async fn f23_pods_that_cannot_be_reached_fail_one_node_only() {
 }
 
 #[tokio::test]
-async fn a_worker_that_nobody_waits_for_is_killed() {
+async fn a_cancelled_worker_is_killed() {
     let bench = Bench::new().await;
     bench.processes.endpoints("n1").await.unwrap().set_dns(Dns::Drop);
     let run = bench.processes.run(bench.job("n1"));
@@ -139,7 +139,7 @@ async fn a_worker_that_nobody_waits_for_is_killed() {
 }
 
 #[tokio::test]
-async fn a_binary_that_is_not_there_is_named() {
+async fn a_missing_binary_is_named() {
     let bench = Bench::new().await;
     let nowhere = Processes::new(Setup {
         binary: "/nowhere/at/all".into(),

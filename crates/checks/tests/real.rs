@@ -20,7 +20,6 @@ async fn resolve(way: Way) -> Result<Vec<String>, NetError> {
     Ok(found.iter().map(ToString::to_string).collect())
 }
 
-/// The check of this assignment whose name this is.
 async fn check(options: &Options, checks: Checks) -> Report {
     let assignment = Assignment { check_timeout_seconds: 1, checks, ..Assignment::default() };
     run(&Real::new(options), &assignment).await
@@ -35,12 +34,12 @@ fn first(report: &Report) -> (Outcome, &str) {
 }
 
 #[tokio::test]
-async fn a_name_has_its_addresses() {
+async fn a_name_resolves_to_its_addresses() {
     assert_eq!(resolve(Way::Answers).await, Ok(vec!["10.96.0.1".to_owned()]));
 }
 
 #[tokio::test]
-async fn what_dns_servers_answer_is_told_apart() {
+async fn dns_response_codes_map_to_errors() {
     assert_eq!(resolve(Way::Code(3)).await, Err(NetError::NxDomain));
     assert_eq!(resolve(Way::Code(2)).await, Err(NetError::ServFail));
     assert_eq!(resolve(Way::Code(5)).await, Err(NetError::Declined));
@@ -54,9 +53,9 @@ async fn a_silent_dns_server_is_a_timeout() {
     assert_eq!(first(&check(&options, checks).await), (Outcome::Failed, reason::TIMEOUT));
 }
 
-/// On a clock that jumps to the next timer where nothing else is to do.
+/// Runs on a paused clock.
 #[tokio::test(start_paused = true)]
-async fn lost_answers_of_one_kind_are_a_timeout_however_long_a_check_may_take() {
+async fn lost_aaaa_responses_are_a_timeout() {
     let options = Options { dns_servers: vec![servers::dns(Way::OnlyA).await], ..Options::default() };
     let checks = Checks { dns: Some(Dns::default()), ..Checks::default() };
     let assignment =
@@ -66,7 +65,7 @@ async fn lost_answers_of_one_kind_are_a_timeout_however_long_a_check_may_take() 
 }
 
 #[tokio::test]
-async fn a_dns_port_where_nobody_listens_is_no_timeout() {
+async fn a_closed_dns_port_is_refused() {
     let closed = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let options = Options { dns_servers: vec![closed], ..Options::default() };
     let checks = Checks { dns: Some(Dns::default()), ..Checks::default() };
@@ -82,7 +81,7 @@ async fn the_default_assignment_passes() {
 }
 
 #[tokio::test]
-async fn nobody_listens() {
+async fn a_closed_api_port_is_refused() {
     let mut api = servers::api(200, Good).await;
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     api.options.api_server = Some(("127.0.0.1".into(), closed));
@@ -91,7 +90,7 @@ async fn nobody_listens() {
 }
 
 #[tokio::test]
-async fn somebody_listens_and_says_nothing() {
+async fn a_silent_api_server_is_a_timeout() {
     let mut api = servers::api(200, Good).await;
     let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     api.options.api_server = Some(("127.0.0.1".into(), mute.local_addr().unwrap().port()));
@@ -111,14 +110,14 @@ async fn a_certificate_for_another_name_is_not_trusted() {
 }
 
 #[tokio::test]
-async fn a_token_that_nobody_knows() {
+async fn an_unknown_token_fails() {
     let api = servers::api(200, Good).await;
     std::fs::write(api.options.token_file.as_ref().unwrap(), "another").unwrap();
     assert_eq!(first(&check(&api.options, only_api()).await), (Outcome::Failed, reason::UNAUTHORIZED));
 }
 
 #[tokio::test]
-async fn no_token_and_no_authority_blame_nobody() {
+async fn a_missing_token_or_authority_is_inconclusive() {
     for file in ["token", "ca.crt"] {
         let api = servers::api(200, Good).await;
         std::fs::remove_file(api.folder.path().join(file)).unwrap();
@@ -133,7 +132,7 @@ async fn no_token_and_no_authority_blame_nobody() {
 }
 
 #[tokio::test]
-async fn an_authority_that_is_none_blames_nobody() {
+async fn an_invalid_authority_is_inconclusive() {
     let api = servers::api(200, Good).await;
     std::fs::write(api.options.ca_file.as_ref().unwrap(), "not a certificate").unwrap();
     let report = check(&api.options, only_api()).await;
@@ -141,7 +140,7 @@ async fn an_authority_that_is_none_blames_nobody() {
 }
 
 #[tokio::test]
-async fn an_api_server_in_trouble_and_missing_rights_blame_nobody() {
+async fn server_errors_and_missing_rights_are_inconclusive() {
     for (status, reason) in [(500, reason::SERVER_ERROR), (403, reason::FORBIDDEN)] {
         let api = servers::api(status, Good).await;
         let checks = Checks { services: Some(Services::default()), ..only_api() };
@@ -167,7 +166,7 @@ fn http(url: String, ca_file: Option<String>) -> Checks {
 }
 
 #[tokio::test]
-async fn a_url_answers_or_does_not() {
+async fn http_status_codes_are_checked() {
     let server = servers::http().await;
     let options = Options::default();
     let found = check(&options, http(format!("http://{server}/"), None)).await;
@@ -183,7 +182,7 @@ async fn a_url_answers_or_does_not() {
 }
 
 #[tokio::test]
-async fn a_url_is_trusted_by_the_clusters_authority_or_one_in_a_file() {
+async fn https_trusts_the_cluster_authority_or_a_file() {
     let api = servers::api(200, Good).await;
     let port = api.options.api_server.as_ref().unwrap().1;
     let url = || format!("https://127.0.0.1:{port}/");
@@ -215,7 +214,7 @@ async fn f23_clocks_are_compared() {
 }
 
 #[tokio::test]
-async fn f23_large_packets_that_get_lost_are_told_from_a_server_that_is_silent() {
+async fn f23_an_mtu_black_hole_differs_from_a_silent_server() {
     let mut api = servers::api(200, Good).await;
     let mtu = || Checks { mtu: Some(Mtu::default()), ..Checks::default() };
     assert_eq!(first(&check(&api.options, mtu()).await), (Outcome::Passed, ""));
@@ -231,7 +230,7 @@ async fn f23_large_packets_that_get_lost_are_told_from_a_server_that_is_silent()
 }
 
 #[tokio::test]
-async fn f23_pods_of_other_nodes_are_connected_to() {
+async fn f23_peers_accept_connections() {
     let mut api = servers::api(200, Good).await;
     let peers = || Checks {
         peers: Some(Peers { name: "kube-peers".into(), ..Peers::default() }),
@@ -250,7 +249,7 @@ async fn f23_pods_of_other_nodes_are_connected_to() {
 }
 
 #[tokio::test]
-async fn one_dns_server_is_asked_by_its_address() {
+async fn one_dns_server_is_queried_by_address() {
     let server = servers::dns(Way::Code(3)).await;
     let net = Real::new(&Options::default());
     assert_eq!(net.resolve_at(Server::At(server), NAME).await, Err(NetError::NxDomain));
@@ -259,9 +258,9 @@ async fn one_dns_server_is_asked_by_its_address() {
     assert!(pods.resolve_at(Server::Pod(server), NAME).await.is_ok(), "it is asked where the pods are");
 }
 
-/// Names with a dot at their end are asked for once, as they are; others go through the search list.
+/// Names that end with a dot skip the search list.
 #[tokio::test]
-async fn f22_a_name_with_a_dot_at_its_end_is_one_question() {
+async fn f22_a_fully_qualified_name_is_one_query() {
     let (server, asked) = servers::counting_dns().await;
     let options = Options { dns_servers: vec![server], ..Options::default() };
     Real::new(&options).resolve("google.com.").await.unwrap();

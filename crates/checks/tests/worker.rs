@@ -1,4 +1,4 @@
-//! The worker as a kubelet and a person meet it.
+//! The worker binary, run for a node and by hand.
 
 #![allow(clippy::unwrap_used, reason = "all of it is part of a test")]
 
@@ -18,7 +18,7 @@ fn command() -> Command {
     command
 }
 
-/// Runs it off the runtime, whose servers it needs.
+/// Runs the worker on another thread: the test servers need the runtime.
 async fn output(mut command: Command) -> Output {
     tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
 }
@@ -27,7 +27,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A worker that is told where everything is, and leaves its report in the folder.
+/// A worker with all addresses set, which writes its report into the folder.
 fn in_cluster(api: &Api) -> Command {
     let mut command = command();
     let (host, port) = api.options.api_server.as_ref().unwrap();
@@ -67,7 +67,7 @@ fn json(assignment: &Assignment) -> String {
 }
 
 #[tokio::test]
-async fn a_node_that_works_passes() {
+async fn a_healthy_node_passes() {
     let api = servers::api(200, Good).await;
     let mut worker = in_cluster(&api);
     worker.env(Assignment::ENV, json(&assignment())).arg("--format=console");
@@ -130,7 +130,7 @@ async fn an_argument_that_is_not_utf8_is_bad_configuration() {
 }
 
 #[tokio::test]
-async fn a_report_that_cannot_be_left_is_no_success() {
+async fn an_unwritable_report_is_an_error() {
     let server = servers::dns(Dns::Answers).await;
     let mut worker = command();
     worker.args(["--only=dns", "--termination-log=/nowhere/at/all", "--dns-server", &server.to_string()]);
@@ -140,7 +140,7 @@ async fn a_report_that_cannot_be_left_is_no_success() {
 }
 
 #[tokio::test]
-async fn a_node_does_not_pass_where_its_cluster_is_not_found() {
+async fn without_an_api_server_a_node_does_not_pass() {
     let server = servers::dns(Dns::Answers).await;
     let mut worker = command();
     worker.env(Assignment::ENV, json(&assignment())).args(["--dns-server", &server.to_string()]);
@@ -150,7 +150,7 @@ async fn a_node_does_not_pass_where_its_cluster_is_not_found() {
 }
 
 #[tokio::test]
-async fn without_a_token_nothing_can_be_said() {
+async fn without_a_token_the_result_is_inconclusive() {
     let api = servers::api(200, Good).await;
     std::fs::remove_file(api.options.token_file.as_ref().unwrap()).unwrap();
     let output = output(in_cluster(&api)).await;
@@ -160,7 +160,7 @@ async fn without_a_token_nothing_can_be_said() {
 }
 
 #[tokio::test]
-async fn only_what_is_asked_for_is_checked() {
+async fn only_selected_checks_run() {
     let api = servers::api(500, OtherAuthority).await;
     let mut worker = in_cluster(&api);
     worker.args(["--only", "dns,tcp"]);
@@ -175,7 +175,7 @@ async fn only_what_is_asked_for_is_checked() {
 }
 
 #[tokio::test]
-async fn by_hand_without_a_cluster() {
+async fn without_a_cluster_by_hand_checks_are_skipped() {
     let server = servers::dns(Dns::Answers).await;
     let mut worker = command();
     worker.args(["--dns-server", &server.to_string()]);
@@ -191,7 +191,7 @@ async fn by_hand_without_a_cluster() {
 }
 
 #[tokio::test]
-async fn who_works_for_a_node_logs_what_it_does() {
+async fn a_worker_for_a_node_logs_json() {
     let api = servers::api(200, Good).await;
     let mut worker = in_cluster(&api);
     worker.env(Assignment::ENV, json(&assignment()));
@@ -212,7 +212,7 @@ async fn who_works_for_a_node_logs_what_it_does() {
 }
 
 #[tokio::test]
-async fn a_laptop_with_a_kubeconfig() {
+async fn a_kubeconfig_is_used_outside_a_cluster() {
     let api = servers::api(200, Good).await;
     let port = api.options.api_server.as_ref().unwrap().1;
     let config = |user: &str| {
@@ -238,7 +238,7 @@ async fn a_laptop_with_a_kubeconfig() {
 }
 
 #[tokio::test]
-async fn an_assignment_in_a_file_and_a_list() {
+async fn an_assignment_file_is_listed() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("assignment.json");
     std::fs::write(&file, json(&assignment())).unwrap();
@@ -255,7 +255,7 @@ async fn an_assignment_in_a_file_and_a_list() {
 }
 
 #[tokio::test]
-async fn help_and_version_are_there() {
+async fn help_and_version_are_printed() {
     let mut worker = command();
     worker.arg("--help");
     let help = text(&output(worker).await.stdout);

@@ -1,4 +1,4 @@
-//! The binary, as a person meets it.
+//! The `nodekeeper` binary.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -23,8 +23,8 @@ fn nodekeeper(arguments: &[&str]) -> Output {
     command(arguments).output().expect("the binary was built for this test")
 }
 
-/// Of another package, so that cargo does not build it for this test alone.
-fn need_the_worker() {
+/// The worker is in another package, so cargo does not build it for this test.
+fn require_worker() {
     let worker = Path::new(NODEKEEPER).with_file_name("nodekeeper-worker");
     let there = worker.display();
     assert!(worker.is_file(), "there is no worker at {there}: run `cargo build --workspace --bins` first");
@@ -46,7 +46,7 @@ fn is_empty(folder: &Path) -> bool {
 
 #[test]
 fn the_demo_runs_both_acts_and_succeeds() {
-    need_the_worker();
+    require_worker();
     let folder = tempfile::tempdir().unwrap();
     let scratch = tempfile::tempdir().unwrap();
     let kubeconfig = folder.path().join("kubeconfig");
@@ -88,14 +88,14 @@ fn the_demo_runs_both_acts_and_succeeds() {
 }
 
 #[test]
-fn a_demo_that_is_interrupted_leaves_nothing_behind() {
-    need_the_worker();
+fn an_interrupted_demo_leaves_nothing_behind() {
+    require_worker();
     let scratch = tempfile::tempdir().unwrap();
     let mut demo = command(&["demo", "--keep"]);
     demo.env("TMPDIR", scratch.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut demo = Running(demo.spawn().unwrap());
     let mut told = BufReader::new(demo.0.stdout.take().unwrap()).lines().map_while(Result::ok);
-    // The one whose DNS server never answers has a worker for two seconds: there is a child to be left behind.
+    // The worker of the machine whose DNS server does not answer runs for two seconds.
     assert!(told.any(|line| line.contains("ip-10-0-3-156") && line.contains("worker 1 runs")));
     let workers = demo.workers();
     assert!(!workers.is_empty() || !Path::new("/proc/self").exists(), "the worker is no process");
@@ -106,32 +106,32 @@ fn a_demo_that_is_interrupted_leaves_nothing_behind() {
     demo.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     assert!(!status.success() && said.contains("stopped before the end"), "{status} {said}");
     assert!(is_empty(scratch.path()), "something was left behind");
-    // The kernel needs a moment for one that was killed. Left alone, a worker would go on for two seconds.
+    // A killed process needs a moment to end; a worker that was not killed runs for two seconds.
     let some_live = || workers.iter().any(|worker| is_alive(worker));
     assert!((0..50).any(|_| !some_live() || pause()), "a worker is still there");
 }
 
-/// Whether there is such a process, and not only what its parent has not taken note of.
+/// Returns whether the process exists and is not a zombie.
 fn is_alive(process: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    // The name before the state is in brackets, and may hold anything.
+    // The name before the state is in brackets and may contain any character.
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
-/// Lets a moment pass, after which nothing is true yet.
+/// Sleeps and returns false, for `any`.
 fn pause() -> bool {
     sleep(Duration::from_millis(10));
     false
 }
 
-/// A process that does not outlive a test that fails.
+/// A process that is killed when a test fails.
 struct Running(Child);
 
 impl Running {
     /// Ids of the processes that it started, as soon as there are any.
     fn workers(&self) -> Vec<String> {
         let tasks = format!("/proc/{}/task", self.0.id());
-        // A kubelet says that a container runs a moment before it does.
+        // A kubelet reports a container as running a moment before it starts it.
         for _ in 0..100 {
             let tasks = fs::read_dir(&tasks).into_iter().flatten().map_while(Result::ok);
             let children = tasks.map(|task| fs::read_to_string(task.path().join("children")));
@@ -153,7 +153,7 @@ impl Drop for Running {
 }
 
 #[test]
-fn help_and_version_are_there() {
+fn help_and_version_are_printed() {
     let help = text(&nodekeeper(&["demo", "--help"]).stdout);
     assert_all(
         &help,
@@ -179,7 +179,7 @@ fn help_and_version_are_there() {
 }
 
 #[test]
-fn the_definitions_can_be_applied() {
+fn crds_are_printed() {
     let all = [
         ("NodeGate", "nodegates"),
         ("NodeRemediation", "noderemediations"),
@@ -191,7 +191,7 @@ fn the_definitions_can_be_applied() {
     }
 }
 
-/// Kind and plural of each definition that is printed.
+/// Returns kind and plural of each printed definition.
 fn defined(arguments: &[&str]) -> Vec<(String, String)> {
     let crds = nodekeeper(arguments);
     assert!(crds.status.success(), "{}", text(&crds.stderr));
@@ -208,8 +208,8 @@ fn defined(arguments: &[&str]) -> Vec<(String, String)> {
 }
 
 #[test]
-fn a_mistake_is_named_with_its_fix() {
-    need_the_worker();
+fn errors_of_the_demo_say_how_to_fix_them() {
+    require_worker();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let demo = nodekeeper(&["demo", "--listen", &address]);
@@ -229,11 +229,11 @@ fn a_mistake_is_named_with_its_fix() {
 }
 
 #[test]
-fn a_controller_says_what_it_lacks() {
-    let nobodys_home = tempfile::tempdir().unwrap();
+fn errors_of_the_controller_say_how_to_fix_them() {
+    let empty_home = tempfile::tempdir().unwrap();
     let controller = |arguments: &[&str]| {
         let mut controller = command(&["controller", "--worker-image", "example.com/worker:1"]);
-        controller.args(arguments).env_clear().env("HOME", nobodys_home.path());
+        controller.args(arguments).env_clear().env("HOME", empty_home.path());
         let ended = controller.output().expect("the binary was built for this test");
         assert!(!ended.status.success());
         text(&ended.stderr)
@@ -249,7 +249,7 @@ fn a_controller_says_what_it_lacks() {
     assert_all(&text(&ended.stderr), &["--worker-image <IMAGE>"]);
 }
 
-/// A kubeconfig for a cluster at which nobody answers.
+/// Writes a kubeconfig for an address where no server listens.
 fn nowhere(folder: &Path) -> String {
     let file = folder.join("nowhere");
     let config = "apiVersion: v1\nkind: Config\ncurrent-context: n\n\
@@ -268,7 +268,7 @@ fn get(address: &str, path: &str) -> String {
 }
 
 #[test]
-fn f02_a_controller_serves_what_it_counts_and_says_what_it_lacks() {
+fn f02_a_controller_serves_metrics_and_probes() {
     let folder = tempfile::tempdir().unwrap();
     let mut controller =
         command(&["controller", "--worker-image", "example.com/worker:1", "--metrics-compat-names"]);
@@ -284,13 +284,13 @@ fn f02_a_controller_serves_what_it_counts_and_says_what_it_lacks() {
         assert_eq!(line["level"], "info", "{line}");
         (line["paths"].as_str().unwrap().to_owned(), line["address"].as_str().unwrap().to_owned())
     };
-    let mut doors = [served(), served()];
-    doors.sort();
-    let [(_, probes), (metrics, numbers)] = doors;
+    let mut endpoints = [served(), served()];
+    endpoints.sort();
+    let [(_, probes), (metrics, numbers)] = endpoints;
     assert_eq!(metrics, "/metrics");
     assert!(get(&probes, "/healthz").starts_with("HTTP/1.1 200"));
-    let lacks = || get(&probes, "/readyz").contains("the lease cannot be read or written");
-    assert!((0..500).any(|_| lacks() || pause()), "{}", get(&probes, "/readyz"));
+    let is_reported = || get(&probes, "/readyz").contains("the lease cannot be read or written");
+    assert!((0..500).any(|_| is_reported() || pause()), "{}", get(&probes, "/readyz"));
     assert!(get(&probes, "/readyz").starts_with("HTTP/1.1 503"));
     assert_all(
         &get(&numbers, "/metrics"),
@@ -309,21 +309,21 @@ fn f02_a_controller_serves_what_it_counts_and_says_what_it_lacks() {
     );
 }
 
-/// Commit and day, as they are built into the binary beside this test.
+/// Commit and date of this build.
 fn built() -> (&'static str, &'static str) {
     let or_unknown = |told: Option<&'static str>| told.unwrap_or("unknown");
     (or_unknown(option_env!("NODEKEEPER_COMMIT")), or_unknown(option_env!("NODEKEEPER_DATE")))
 }
 
 #[test]
-fn the_version_says_commit_and_day() {
+fn the_version_has_commit_and_date() {
     let (commit, date) = built();
     let wanted = format!("nodekeeper {} ({commit}, {date})\n", env!("CARGO_PKG_VERSION"));
     assert_eq!(text(&nodekeeper(&["--version"]).stdout), wanted);
 }
 
 #[test]
-fn the_examples_are_what_they_say() {
+fn the_examples_are_valid() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
     let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let examples: Vec<_> = paths.filter(|path| path.extension().is_some_and(|end| end == "yaml")).collect();
@@ -342,7 +342,7 @@ fn the_examples_are_what_they_say() {
     }
 }
 
-/// A key that no type knows is dropped on the way.
+/// An unknown key is dropped by deserialization.
 fn assert_kept(written: &serde_json::Value, read: &serde_json::Value, at: &str) {
     use serde_json::Value::{Array, Object};
     match (written, read) {
@@ -362,7 +362,7 @@ fn assert_kept(written: &serde_json::Value, read: &serde_json::Value, at: &str) 
 }
 
 #[test]
-fn a_port_that_is_taken_is_named_with_its_flag() {
+fn a_port_in_use_is_reported_with_its_flag() {
     let folder = tempfile::tempdir().unwrap();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
@@ -375,12 +375,12 @@ fn a_port_that_is_taken_is_named_with_its_flag() {
         &[&format!("--metrics-bind-address {address}: cannot listen"), "another port"],
     );
     let said = text(&nodekeeper(&["controller", "--metrics-bind-address", "8080"]).stderr);
-    assert_all(&said, &["--metrics-bind-address <ADDRESS>", ":8080", "0 for none"]);
+    assert_all(&said, &["--metrics-bind-address <ADDRESS>", ":8080", "0 to disable"]);
 }
 
 #[test]
-fn a_demo_in_which_a_broken_machine_is_let_in_does_not_end_well() {
-    need_the_worker();
+fn the_demo_fails_if_a_broken_machine_is_verified() {
+    require_worker();
     let folder = tempfile::tempdir().unwrap();
     let blind = folder.path().join("blind-worker");
     let worker = Path::new(NODEKEEPER).with_file_name("nodekeeper-worker");
@@ -390,18 +390,18 @@ fn a_demo_in_which_a_broken_machine_is_let_in_does_not_end_well() {
     let demo = nodekeeper(&["demo", "--worker", blind.to_str().unwrap()]);
     let said = text(&demo.stderr);
     assert!(!demo.status.success(), "{}{said}", text(&demo.stdout));
-    assert_all(&said, &["a machine that is broken was let in"]);
+    assert_all(&said, &["a broken machine was verified"]);
 }
 
 #[test]
-fn a_kubeconfig_of_somebody_else_is_left_alone() {
-    need_the_worker();
+fn an_existing_kubeconfig_is_not_overwritten() {
+    require_worker();
     let folder = tempfile::tempdir().unwrap();
     let theirs = folder.path().join("config");
     fs::write(&theirs, "current-context: production\n").unwrap();
     let demo = nodekeeper(&["demo", "--kubeconfig", theirs.to_str().unwrap()]);
     assert!(!demo.status.success());
-    assert_all(&text(&demo.stderr), &["not from a demo", "name another"]);
+    assert_all(&text(&demo.stderr), &["not from a demo", "choose another"]);
     assert_eq!(fs::read_to_string(&theirs).unwrap(), "current-context: production\n");
 }
 
@@ -412,7 +412,7 @@ fn example(name: &str) -> String {
 }
 
 #[test]
-fn a_configuration_file_is_checked_without_a_cluster() {
+fn config_check_needs_no_cluster() {
     let checked = nodekeeper(&["config", "check", &example("config.yaml"), "--print"]);
     assert!(checked.status.success(), "{}", text(&checked.stderr));
     assert_all(
@@ -431,7 +431,7 @@ fn a_configuration_file_is_checked_without_a_cluster() {
 }
 
 #[test]
-fn f13_a_configuration_file_that_has_nodes_deleted_shows_its_brakes() {
+fn f13_config_check_prints_the_remediation_policy() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("config.yaml");
     fs::write(&file, "nodeManagement: {deleteFailedNodes: true}\n").unwrap();
@@ -450,7 +450,7 @@ fn f13_a_configuration_file_that_has_nodes_deleted_shows_its_brakes() {
 }
 
 #[test]
-fn a_configuration_file_that_is_wrong_is_told_line_by_line() {
+fn config_check_reports_errors_by_line() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("config.yaml");
     fs::write(&file, "worker:\n  imagee: x\n  timeoutSeconds: soon\n").unwrap();
@@ -468,8 +468,8 @@ fn a_configuration_file_that_is_wrong_is_told_line_by_line() {
     assert_eq!(nodekeeper(&["config", "check", "/no/such/file"]).status.code(), Some(1));
 }
 
-/// What a controller says before it reaches for the cluster, which is not there.
-fn first_words(arguments: &[&str], environment: &[(&str, &str)]) -> String {
+/// Returns the log of a controller that finds no cluster.
+fn startup_log(arguments: &[&str], environment: &[(&str, &str)]) -> String {
     let folder = tempfile::tempdir().expect("there is room for a folder");
     let nowhere = folder.path().join("kubeconfig");
     let controller = command(&["controller", "--worker-image", "w"])
@@ -484,7 +484,7 @@ fn first_words(arguments: &[&str], environment: &[(&str, &str)]) -> String {
 }
 
 #[test]
-fn flags_win_over_the_environment_and_that_over_the_file() {
+fn flags_win_over_environment_and_environment_over_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("config.yaml");
     fs::write(
@@ -494,34 +494,34 @@ fn flags_win_over_the_environment_and_that_over_the_file() {
     .unwrap();
     let config = ["--config", file.to_str().unwrap()];
 
-    let told = first_words(&[], &[]);
+    let told = startup_log(&[], &[]);
     assert_all(&told, &[r#""namespace":"nodekeeper-system""#, r#""lease":"kube-node-ready-leader""#]);
-    let told = first_words(&config, &[]);
+    let told = startup_log(&config, &[]);
     assert_all(
         &told,
         &[r#""namespace":"of-file""#, r#""worker_service_account":"of-file""#, r#""lease":"of-file""#],
     );
     let environment = [("POD_NAMESPACE", "of-environment"), ("WORKER_SERVICE_ACCOUNT", "of-environment")];
-    let told = first_words(&config, &environment);
+    let told = startup_log(&config, &environment);
     assert_all(&told, &[r#""namespace":"of-environment""#, r#""worker_service_account":"of-environment""#]);
     let flags = [config[0], config[1], "--namespace", "of-flag", "--lease-name", "of-flag"];
-    let told = first_words(&flags, &environment);
+    let told = startup_log(&flags, &environment);
     let wanted =
         [r#""namespace":"of-flag""#, r#""worker_service_account":"of-environment""#, r#""lease":"of-flag""#];
     assert_all(&told, &wanted);
 }
 
 #[test]
-fn logs_are_as_the_file_says_unless_a_flag_does() {
+fn log_flags_win_over_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("config.yaml");
     fs::write(&file, "{logging: {format: console, level: error}}").unwrap();
     let config = ["--config", file.to_str().unwrap()];
-    assert!(!first_words(&config, &[]).contains("starting"), "only errors");
-    let told = first_words(&[config[0], config[1], "--log-level", "info"], &[]);
+    assert!(!startup_log(&config, &[]).contains("starting"), "only errors");
+    let told = startup_log(&[config[0], config[1], "--log-level", "info"], &[]);
     assert!(told.contains("starting") && !told.contains('{'), "for people: {told}");
     assert!(
-        first_words(&[config[0], config[1], "--log-level", "info", "--log-format", "json"], &[])
+        startup_log(&[config[0], config[1], "--log-level", "info", "--log-format", "json"], &[])
             .contains('{')
     );
 }

@@ -1,4 +1,4 @@
-//! A network for tests: it does what it is told, and whatever it does takes a while.
+//! A scripted network for tests; every operation takes simulated time.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -9,12 +9,12 @@ use tokio::time::sleep;
 use super::{Answer, Environment, Net, NetError, Packets, Server};
 use crate::url::Url;
 
-/// What comes back; nothing ever, where there is none.
+/// The scripted result; without one the operation never ends.
 pub(crate) type Reply<T> = Option<Result<T, NetError>>;
 type Boxed<'a, I, O> = Box<dyn Fn(I) -> O + Send + Sync + 'a>;
 type OnApi<'a> = Box<dyn Fn(&str, Option<&Value>) -> (u16, Value) + Send + Sync + 'a>;
 
-/// Names, connections and large answers take a second, requests to the API server half of one.
+/// Names, connections and bulk transfers take 1 s, requests to the API server 0.5 s.
 pub(crate) struct Fake<'a> {
     pub(crate) environment: Environment,
     pub(crate) date: Option<String>,
@@ -29,7 +29,7 @@ pub(crate) struct Fake<'a> {
 }
 
 impl<'a> Fake<'a> {
-    /// All is well: every name has an address, a Service two ready endpoints on other nodes.
+    /// A healthy network: every name has an address, a Service two ready endpoints on other nodes.
     pub(crate) fn new() -> Self {
         Self {
             environment: Environment {
@@ -95,7 +95,7 @@ impl<'a> Fake<'a> {
     }
 }
 
-/// What the API server answers to everything: who asks, and the ready endpoints of a Service, each with its node and zone.
+/// The response to every API request: a user name, and EndpointSlices with these endpoints, nodes and zones.
 pub(crate) fn answer(endpoints: &[(&str, &str, &str)]) -> Value {
     let endpoint = |(address, node, zone): &(&str, &str, &str)| json!({"addresses": [address], "nodeName": node, "zone": zone});
     let ports = json!([{"port": 9153}, {"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]);

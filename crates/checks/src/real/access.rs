@@ -1,4 +1,4 @@
-//! How the API server is reached and convinced: as a pod is told, or as a kubeconfig says.
+//! Address and credentials of the API server: from the pod, or from a kubeconfig.
 
 use std::path::{Path, PathBuf};
 
@@ -10,13 +10,12 @@ use super::tls::{self, Identity};
 use super::{Credentials, Options, yaml};
 use crate::url::Url;
 
-/// All that it takes.
 pub(super) struct Access {
     pub(super) host: String,
     pub(super) port: u16,
-    /// In front of every path; empty but for servers behind a proxy.
+    /// The path prefix of the server URL; usually empty.
     pub(super) prefix: String,
-    /// Whom the certificate has to be for.
+    /// The name that the certificate has to match.
     pub(super) server_name: String,
     pub(super) authority: Result<Vec<u8>, String>,
     pub(super) token: Result<Option<Vec<u8>>, String>,
@@ -24,7 +23,7 @@ pub(super) struct Access {
 }
 
 impl Access {
-    /// As the options say: where they name no API server, as the kubeconfig does.
+    /// Uses the API server of the options, otherwise the kubeconfig.
     pub(super) fn find(options: &Options) -> Result<Self, String> {
         match (&options.api_server, &options.kubeconfig) {
             (Some((host, port)), _) => Ok(Self {
@@ -55,7 +54,7 @@ fn token(file: &Path) -> Result<Option<Vec<u8>>, String> {
     tls::read(file, "the token", "--token-file").map(Some)
 }
 
-/// As much of a kubeconfig as is used, or refused by name.
+/// The fields of a kubeconfig that are used, or refused with an error.
 #[derive(Deserialize)]
 struct Kubeconfig {
     #[serde(rename = "current-context", default)]
@@ -158,7 +157,7 @@ fn of_kubeconfig(text: &str, folder: &Path, options: &Options) -> Result<Access,
 
 type Proof = (Result<Option<Vec<u8>>, String>, Option<Identity>);
 
-/// What was typed, else what the user has. Plugins are not run: a worker starts no programs.
+/// Returns the token of the flag, otherwise the credentials of the user. Credential plugins are not run.
 fn credentials(user: &User, name: &str, folder: &Path, options: &Options) -> Result<Proof, String> {
     if let Some(file) = &options.token_file {
         return Ok((token(file), None));
@@ -192,7 +191,7 @@ fn find<T>(list: Vec<Named<T>>, name: &str, what: &str) -> Result<T, String> {
     found.ok_or_else(|| format!("there is no {what} {name:?} in it"))
 }
 
-/// What stands in the file itself, or in the file that it names.
+/// Returns inline base64 data, or the content of the named file.
 fn inline(data: Option<&String>, file: Option<&PathBuf>, folder: &Path) -> Result<Option<Vec<u8>>, String> {
     match (data, file) {
         (Some(data), _) if !data.is_empty() => {
@@ -204,7 +203,7 @@ fn inline(data: Option<&String>, file: Option<&PathBuf>, folder: &Path) -> Resul
     }
 }
 
-/// Relative to where the kubeconfig is, as kubectl reads it.
+/// Reads a file relative to the folder of the kubeconfig, as kubectl does.
 fn read_in(folder: &Path, file: &Path) -> Result<Vec<u8>, String> {
     let file = folder.join(file);
     std::fs::read(&file).map_err(|e| format!("cannot read {}: {e}", file.display()))
@@ -245,7 +244,7 @@ preferences: {}
     }
 
     #[test]
-    fn a_kubeconfig_says_where_and_who() {
+    fn a_kubeconfig_is_read() {
         let access = read(WHOLE).unwrap_or_else(|e| unreachable!("{e}"));
         assert_eq!((access.host.as_str(), access.port), ("k8s.example", 6443));
         assert_eq!(
@@ -257,7 +256,7 @@ preferences: {}
     }
 
     #[test]
-    fn json_is_read_as_well() {
+    fn a_json_kubeconfig_is_read() {
         let json = r#"{"current-context":"x","contexts":[{"name":"x","context":{"cluster":"c","user":"u"}}],
             "clusters":[{"name":"c","cluster":{"server":"https://10.0.0.1","certificate-authority-data":"QQ=="}}],
             "users":[{"name":"u","user":{"token":"t"}}]}"#;
@@ -266,7 +265,7 @@ preferences: {}
     }
 
     #[test]
-    fn what_is_not_supported_is_said_with_what_to_do() {
+    fn unsupported_fields_are_refused_with_a_fix() {
         let plugin =
             refused("token: a-token", "exec: {apiVersion: v1, command: aws, args: [eks, get-token]}");
         assert!(plugin.contains("plugin (aws)") && plugin.contains("--token-file"), "{plugin}");
@@ -286,14 +285,14 @@ preferences: {}
     }
 
     #[test]
-    fn without_an_authority_the_clients_of_the_api_server_say_so() {
+    fn a_missing_authority_is_an_error() {
         let without = WHOLE.replace("      certificate-authority-data: QVVUSE9SSVRZ\n", "");
         let access = read(&without).unwrap_or_else(|e| unreachable!("{e}"));
         assert!(access.authority.is_err_and(|e| e.contains("--ca-file")));
     }
 
     #[test]
-    fn a_token_that_was_typed_comes_first() {
+    fn the_token_flag_wins() {
         let folder = tempfile::tempdir().expect("there is room");
         let file = folder.path().join("token");
         std::fs::write(&file, "typed").expect("there is room");

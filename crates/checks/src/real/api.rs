@@ -1,4 +1,4 @@
-//! The API server over HTTP/1 and TLS, with the token of the pod; a connection is used again where one is free.
+//! An HTTP/1 client of the API server with TLS and the token of the pod, which reuses idle connections.
 
 use std::future::Future;
 use std::net::IpAddr;
@@ -20,12 +20,11 @@ use crate::api::WHO_AM_I;
 use crate::net::{Answer, NetError, Packets};
 use crate::plan::join;
 
-/// More than a page of the largest `EndpointSlices`; past it something else is answering.
+/// Largest response in bytes; more than a page of the largest `EndpointSlices`.
 const LARGEST_ANSWER: usize = 8 * 1024 * 1024;
-/// What every client may read and is some ten kilobytes: more than one packet, jumbo or not.
+/// A path that every user may read, with a response of some ten kilobytes: more than one jumbo packet.
 const LARGE: &str = "/openapi/v3";
 
-/// A client of one API server.
 pub(super) struct Client {
     host: String,
     port: u16,
@@ -62,7 +61,7 @@ impl Client {
         &self.host
     }
 
-    /// Sends one request; the addresses of the server are only asked for where no connection is free.
+    /// Sends one request; the server name is resolved only if there is no idle connection.
     pub(super) async fn send<F>(
         &self,
         path: &str,
@@ -83,7 +82,7 @@ impl Client {
         Ok(answer)
     }
 
-    /// A question that is much larger than it has to be, and one with a large answer. What is answered does not matter.
+    /// Sends a large request, and a request with a large response. Their status does not matter.
     pub(super) async fn bulk(
         &self,
         addresses: &[IpAddr],

@@ -1,4 +1,4 @@
-//! Names, asked of the DNS servers themselves: no hosts file, no cache, nothing that could answer in their place.
+//! Resolves names with the DNS servers directly, without hosts file and cache.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -15,8 +15,7 @@ use nodekeeper_core::checks::CLUSTER_DOMAIN;
 use super::udp::Sockets;
 use crate::net::NetError;
 
-/// A lost packet is asked for again after this long, and so often for each name of a search list; then the next of
-/// the list is asked for.
+/// Timeout and number of attempts for each name of the search list.
 const PATIENCE: Duration = Duration::from_secs(2);
 const RETRIES: usize = 5;
 
@@ -55,14 +54,14 @@ impl Resolver {
         options.timeout = PATIENCE;
         options.attempts = RETRIES;
         options.cache_size = 0;
-        // A pod's hosts file is written by its kubelet and proves nothing.
+        // The kubelet writes the hosts file of a pod, so it says nothing about DNS.
         options.use_hosts_file = ResolveHosts::Never;
         let resolver = builder.build().map_err(no_servers)?;
         Ok(Self { resolver, sockets })
     }
 
-    /// Asks for A and AAAA at once, as every program in a pod does, and waits for both answers: where those of one kind
-    /// are lost it does not end, and whoever waits has patience of its own. An address of either kind is enough.
+    /// Queries A and AAAA at once, as programs in a pod do, and waits for both responses; if one is lost, the caller's
+    /// timeout ends it. An address of either family is enough.
     pub(super) async fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, NetError> {
         match join(self.ask(name, RecordType::A), self.ask(name, RecordType::AAAA)).await {
             (Ok(four), Ok(six)) => Ok([four, six].concat()),
@@ -76,7 +75,7 @@ impl Resolver {
             match self.resolver.lookup(name, kind).await {
                 Ok(found) => return Ok(LookupIp::from(found).iter().collect()),
                 Err(HickoryError::Timeout) => {}
-                // So the resolver calls it if no server could be sent to or one said that nobody listens.
+                // The resolver returns this if no server could be reached or one refused the packet.
                 Err(error @ HickoryError::NoConnections) => {
                     return Err(self.sockets.last().unwrap_or_else(|| net_error(&error)));
                 }

@@ -1,4 +1,4 @@
-//! HTTP/1 over a stream, with TLS or without.
+//! HTTP/1 requests with or without TLS.
 
 use std::io;
 
@@ -32,12 +32,12 @@ pub(super) async fn speak(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
 ) -> Result<Connection, NetError> {
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|e| broken(&e))?;
-    // Its errors reach whoever waits for an answer on it.
+    // The pending request gets the errors of the connection.
     tokio::spawn(connection);
     Ok(sender)
 }
 
-/// The status that is answered; what comes after it is not waited for.
+/// Returns the status code without reading the body.
 pub(super) async fn get(mut connection: Connection, url: &Url) -> Result<u16, NetError> {
     let request = Request::builder()
         .uri(&url.path)

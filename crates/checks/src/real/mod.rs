@@ -1,4 +1,4 @@
-//! Edge: the network of the pod, with sockets, its resolver, its clock and its token.
+//! Edge: the network of the pod: sockets, resolver, clock and token.
 
 mod access;
 mod api;
@@ -23,31 +23,30 @@ pub use self::dns::cluster_domain;
 use crate::net::{Answer, Environment, Net, NetError, Packets, Server};
 use crate::url::Url;
 
-/// Segments of this size are small enough for every path; so RFC 9293 has it where nobody says anything.
+/// The default maximum segment size of RFC 9293, which every path accepts.
 const SMALL_SEGMENT: u32 = 536;
 
-/// Where things are. The defaults are a pod's.
+/// Addresses and credentials. The defaults are those of a pod.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// DNS servers to ask instead of those in `/etc/resolv.conf`; names are then asked for as they are.
+    /// DNS servers to use instead of those in `/etc/resolv.conf`, without a search list.
     pub dns_servers: Vec<SocketAddr>,
-    /// Host and port of the API server, as a pod knows it; none outside a cluster.
+    /// Host and port of the API server inside a cluster.
     pub api_server: Option<(String, u16)>,
-    /// How to find it outside a cluster.
+    /// The kubeconfig to use outside a cluster.
     pub kubeconfig: Option<PathBuf>,
-    /// The worker's token; none is the pod's, or that of the kubeconfig.
+    /// Token file; by default that of the pod or the kubeconfig.
     pub token_file: Option<PathBuf>,
-    /// The authority that signed the API server's certificate; none is the pod's, or that of the kubeconfig.
+    /// Certificate authority of the API server; by default that of the pod or the kubeconfig.
     pub ca_file: Option<PathBuf>,
-    /// Authorities that the machine trusts, for URLs; none where there is no such file.
+    /// Certificate authorities of the system, for http checks.
     pub trusted_file: Option<PathBuf>,
-    /// The node that we are on.
     pub node: String,
-    /// Where all pods are, for trials on one machine.
+    /// An address that replaces all pod addresses, for tests on one machine.
     pub pods_at: Option<SocketAddr>,
 }
 
-/// What the kubelet gives to every pod.
+/// The service account files of a pod.
 struct Credentials {
     token_file: PathBuf,
     ca_file: PathBuf,
@@ -60,7 +59,7 @@ impl Credentials {
     }
 }
 
-/// The network as it is. What cannot be set up is told by the checks that need it, so that the others still run.
+/// The real network. Setup errors are reported by the checks that need the part, so that the others still run.
 pub struct Real {
     resolver: Result<dns::Resolver, NetError>,
     client: Result<api::Client, NetError>,
@@ -71,7 +70,7 @@ pub struct Real {
 }
 
 impl Real {
-    /// Reads `/etc/resolv.conf`, token and authority. To be called inside a tokio runtime.
+    /// Reads `/etc/resolv.conf`, the token and the certificate authority. To be called inside a tokio runtime.
     #[must_use]
     pub fn new(options: &Options) -> Self {
         let access = Access::find(options);
@@ -98,8 +97,8 @@ impl Real {
         }
     }
 
-    /// Trusts the cluster's authority, those of the machine and those in a file. Read when they are needed: most
-    /// workers have no URL to get.
+    /// Trusts the authorities of the cluster, of the system and of a file. They are read on use: most workers have no http
+    /// check.
     fn trusting(&self, ca_file: Option<&str>) -> Result<tokio_rustls::TlsConnector, NetError> {
         let named = ca_file.map(|file| tls::read(file.as_ref(), "the authorities", "caFile")).transpose();
         let named = named.map_err(NetError::NoClient)?;
@@ -168,7 +167,7 @@ impl Net for Real {
     }
 }
 
-/// Connects to the first address that takes it.
+/// Connects to the first address that accepts the connection.
 async fn dial(addresses: &[IpAddr], port: u16, packets: Packets) -> Result<TcpStream, NetError> {
     let mut last = NetError::NoAddress;
     for address in addresses {
@@ -183,10 +182,10 @@ async fn dial(addresses: &[IpAddr], port: u16, packets: Packets) -> Result<TcpSt
 async fn open(address: SocketAddr, packets: Packets) -> io::Result<TcpStream> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     if packets == Packets::Small {
-        // Both sides keep to it: the other is told when the connection is made.
+        // The handshake announces it, so it limits both directions.
         SockRef::from(&socket).set_tcp_mss(SMALL_SEGMENT)?;
     }
-    // Requests are small and waited for; without it they might wait for a timer.
+    // Requests are small; without it Nagle's algorithm may delay them.
     socket.set_nodelay(true)?;
     socket.connect(address).await
 }

@@ -1,4 +1,4 @@
-//! Whom we trust, and who we are.
+//! TLS configuration.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ pub(super) struct Identity {
     pub(super) key: Vec<u8>,
 }
 
-/// Reads a file that a flag can name another for.
+/// Reads a file; the error names the flag that sets another.
 pub(super) fn read(file: &Path, what: &str, flag: &str) -> Result<Vec<u8>, String> {
     std::fs::read(file)
         .map_err(|e| format!("cannot read {what} in {}: {e}; {flag} says where it is", file.display()))
 }
 
-/// Trusts the authorities in these PEM files, all of them.
+/// Returns a connector that trusts the authorities in these PEM files.
 pub(super) fn connector(authorities: &[&[u8]], identity: Option<&Identity>) -> Result<TlsConnector, String> {
     let mut roots = RootCertStore::empty();
     for authority in authorities {

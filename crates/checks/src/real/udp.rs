@@ -1,5 +1,5 @@
-//! Sockets for questions to DNS servers. Those of the resolver are not connected, so they never hear that nobody listens
-//! and wait for nothing; these do hear it, as those of every C library do.
+//! Connected UDP sockets for DNS queries. The unconnected sockets of the resolver do not receive ICMP errors, so a closed
+//! port looks like a timeout; connected sockets, as C libraries use, return an error.
 
 use std::future::Future;
 use std::io;
@@ -17,7 +17,7 @@ use crate::net::NetError;
 
 type Made<T> = Pin<Box<dyn Send + Future<Output = io::Result<T>>>>;
 
-/// Makes sockets, and remembers what went wrong with the last of them: the resolver forgets it.
+/// Creates sockets and keeps the last error, which the resolver drops.
 #[derive(Clone, Default)]
 pub(super) struct Sockets {
     tokio: TokioRuntimeProvider,
@@ -67,8 +67,8 @@ impl RuntimeProvider for Sockets {
     }
 }
 
-/// Sends to one server and hears from no other. It never names the server again when it sends: where that address
-/// stands for many, the answer might come from another than the one that it is connected to.
+/// Sends to one server and receives from it only. It uses `send`, not `send_to`: for a virtual IP the response might
+/// otherwise come from another address.
 pub(super) struct Connected {
     socket: UdpSocket,
     server: SocketAddr,
@@ -76,7 +76,7 @@ pub(super) struct Connected {
 }
 
 impl Connected {
-    /// The kernel reports that nobody listens as an error of the socket, not as something to read.
+    /// The kernel reports a closed port as an error of the socket, not as readiness to read.
     async fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             let ready = self.socket.ready(Interest::READABLE | Interest::ERROR).await?;

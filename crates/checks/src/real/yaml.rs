@@ -1,16 +1,15 @@
-//! As much of YAML as kubeconfigs are written in; JSON is a part of it. A whole deserializer would be a fifth of the
-//! worker.
+//! Parses the subset of YAML that kubeconfigs use, JSON included. A full deserializer would be a fifth of the binary.
 
 use granit_parser::{Event, Parser, ScalarStyle, StrInput};
 use serde_json::{Map, Value};
 
-/// Deeper than any kubeconfig is.
+/// Largest nesting depth.
 const DEEPEST: usize = 32;
 
 type Events<'a> = Parser<'a, StrInput<'a>>;
 
-/// The first document. Without quotes, `true` and `false` are what they say, and all else is text: a token of digits is a
-/// token. What is null is left out.
+/// Parses the first document. Unquoted `true` and `false` are booleans, null values are left out, and all else is text, so
+/// that a token of digits stays a token.
 pub(super) fn read(text: &str) -> Result<Value, String> {
     let mut events = Parser::new_from_str(text);
     loop {
@@ -32,7 +31,7 @@ fn next<'a>(events: &mut Events<'a>) -> Result<Event<'a>, String> {
     }
 }
 
-/// The value that begins with an event.
+/// Parses the value that starts with an event.
 fn value(event: &Event<'_>, events: &mut Events<'_>, depth: usize) -> Result<Value, String> {
     match event {
         Event::Scalar(text, style, ..) => Ok(scalar(text, *style == ScalarStyle::Plain)),
@@ -83,7 +82,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn documents() {
+    fn documents_are_parsed() {
         let text = "# who\na: {b: [1, 'x', \"y\\n\"], c: true, d: null, e: ~}\nf:\n- g: |\n    h\n  i: 'true' # why\nj:\n";
         let expected = json!({"a": {"b": ["1", "x", "y\n"], "c": true}, "f": [{"g": "h\n", "i": "true"}]});
         assert_eq!(read(text), Ok(expected));
@@ -91,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read() {
+    fn invalid_documents_are_refused() {
         for bad in [
             "",
             "a: [",

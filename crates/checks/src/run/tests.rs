@@ -5,7 +5,7 @@ use nodekeeper_core::report::Verdict;
 use serde_json::json;
 use std::net::Ipv4Addr;
 
-/// A network where names that begin with `slow` are never answered.
+/// A network that never answers names that begin with `slow`.
 fn good() -> Fake<'static> {
     Fake::new().on_resolve(|name| match name.as_str() {
         "none." => Some(Ok(vec![])),
@@ -22,7 +22,7 @@ fn dns(names: &[&str]) -> Assignment {
     }
 }
 
-fn told(report: &Report) -> Vec<(&str, Outcome, &str)> {
+fn results(report: &Report) -> Vec<(&str, Outcome, &str)> {
     report.checks.iter().map(|c| (c.target.as_str(), c.outcome, c.reason.as_str())).collect()
 }
 
@@ -35,25 +35,28 @@ async fn all_checks_run_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_default_assignment_passes_where_all_is_well() {
+async fn the_default_assignment_passes_on_a_healthy_network() {
     let report = run(&good(), &Assignment::default()).await;
     assert_eq!(report.verdict, Verdict::Passed, "{report:?}");
     assert_eq!(report.checks[2].target, "10.96.0.1:443");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_check_that_takes_too_long_fails_and_holds_up_no_other() {
+async fn a_timeout_fails_one_check_and_delays_no_other() {
     let report = run(&good(), &dns(&["slow.", "fast."])).await;
-    assert_eq!(told(&report), [("slow.", Outcome::Failed, reason::TIMEOUT), ("fast.", Outcome::Passed, "")]);
+    assert_eq!(
+        results(&report),
+        [("slow.", Outcome::Failed, reason::TIMEOUT), ("fast.", Outcome::Passed, "")]
+    );
     assert_eq!((report.checks[0].ms / 1000, report.checks[1].ms / 1000), (10, 1));
     assert_eq!(report.summary(), "dns slow.: Timeout (no answer within 10 s)");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_deadline_cuts_off_is_inconclusive() {
+async fn a_check_cut_off_by_the_deadline_is_inconclusive() {
     let assignment = Assignment { deadline_seconds: 5, ..dns(&["slow.", "fast."]) };
     let report = run(&good(), &assignment).await;
-    assert_eq!(told(&report)[0], ("slow.", Outcome::Inconclusive, reason::DEADLINE_EXCEEDED));
+    assert_eq!(results(&report)[0], ("slow.", Outcome::Inconclusive, reason::DEADLINE_EXCEEDED));
     assert_eq!((report.verdict, report.ms / 1000), (Verdict::Inconclusive, 5));
 }
 
@@ -61,7 +64,10 @@ async fn what_the_deadline_cuts_off_is_inconclusive() {
 async fn names_without_addresses_fail() {
     let report = run(&good(), &dns(&["none.", "missing."])).await;
     let failed = |target, reason| (target, Outcome::Failed, reason);
-    assert_eq!(told(&report), [failed("none.", reason::NO_ADDRESS), failed("missing.", reason::NX_DOMAIN)]);
+    assert_eq!(
+        results(&report),
+        [failed("none.", reason::NO_ADDRESS), failed("missing.", reason::NX_DOMAIN)]
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -71,7 +77,7 @@ async fn a_refused_connection_fails() {
     let net = good().on_connect(|(_, port)| Some(if port == 81 { Err(NetError::Refused) } else { Ok(()) }));
     let report = run(&net, &assignment).await;
     assert_eq!(
-        told(&report),
+        results(&report),
         [("[fd00::1]:81", Outcome::Failed, reason::REFUSED), ("a.test:80", Outcome::Passed, "")]
     );
 }
@@ -87,7 +93,7 @@ async fn outside_a_cluster_what_needs_one_is_skipped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_laptop_that_knows_a_cluster_does_not_look_for_its_pods() {
+async fn a_kubeconfig_alone_does_not_make_pods_reachable() {
     use Outcome::{Passed, Skipped};
     let mut net = Fake::new();
     net.environment.inside = false;
@@ -97,7 +103,7 @@ async fn a_laptop_that_knows_a_cluster_does_not_look_for_its_pods() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_does_not_pass_by_names_alone() {
+async fn a_node_does_not_pass_with_names_alone() {
     let mut assignment = Assignment::default();
     assignment.identity.node_uid = "a-uid".into();
     let report = run(&Fake::outside(), &assignment).await;
@@ -107,14 +113,14 @@ async fn a_node_does_not_pass_by_names_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn f22_what_is_optional_is_told_and_hardly_waited_for() {
+async fn f22_optional_names_warn_and_add_little_time() {
     let mut assignment = dns(&["fast."]);
     assignment.identity.node_uid = "a-uid".into();
     let names = assignment.checks.dns.as_mut().expect("it is there");
     names.optional = vec!["slow.".into(), "missing.".into(), "there.".into()];
     let report = run(&good(), &assignment).await;
     assert_eq!(
-        told(&report),
+        results(&report),
         [
             ("fast.", Outcome::Passed, ""),
             ("slow.", Outcome::Warned, reason::TIMEOUT),
@@ -123,20 +129,20 @@ async fn f22_what_is_optional_is_told_and_hardly_waited_for() {
         ]
     );
     assert_eq!(report.verdict, Verdict::Passed);
-    assert!((1200..1300).contains(&report.ms), "all that has to pass took a second, this {} ms", report.ms);
+    assert!((1200..1300).contains(&report.ms), "required checks took 1 s, all took {} ms", report.ms);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_optional_takes_no_longer_than_any_check() {
+async fn optional_names_end_with_the_check_timeout() {
     let mut assignment = dns(&["slow."]);
     assignment.checks.dns.as_mut().expect("it is there").optional = vec!["slow.too.".into()];
     let report = run(&good(), &assignment).await;
-    assert_eq!(report.ms / 1000, 10, "none that has to pass ended before");
-    assert_eq!(told(&report)[1], ("slow.too.", Outcome::Warned, reason::TIMEOUT));
+    assert_eq!(report.ms / 1000, 10, "no required check ended before");
+    assert_eq!(results(&report)[1], ("slow.too.", Outcome::Warned, reason::TIMEOUT));
 }
 
 #[tokio::test(start_paused = true)]
-async fn silence_of_the_api_server_blames_nobody_for_pods_clocks_and_packets() {
+async fn a_silent_api_server_makes_dependent_checks_inconclusive() {
     let checks = Checks {
         peers: Some(Peers::default()),
         clock: Some(nodekeeper_core::checks::Clock::default()),
@@ -145,36 +151,36 @@ async fn silence_of_the_api_server_blames_nobody_for_pods_clocks_and_packets() {
         ..Checks::default()
     };
     let assignment = Assignment { check_timeout_seconds: 1, checks, ..Assignment::default() };
-    // Half a second for each page, of which there is no end.
+    // An endless list, with half a second for each page.
     let net =
         good().on_api(|_, _| (200, json!({"metadata": {"continue": "x"}, "items": []}))).on_bulk(|_| None);
     let report = run(&net, &assignment).await;
-    let unsure: Vec<_> = report
+    let inconclusive: Vec<_> = report
         .checks
         .iter()
         .filter(|c| c.outcome == Outcome::Inconclusive)
         .map(|c| c.name.as_str())
         .collect();
-    assert_eq!(unsure, ["dns", "peers", "clock", "mtu"], "{report:?}");
+    assert_eq!(inconclusive, ["dns", "peers", "clock", "mtu"], "{report:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_that_is_done_is_told_while_it_is_done() {
+async fn progress_is_reported_while_checks_run() {
     let lines = std::sync::Mutex::new(Vec::new());
-    let tell = |progress: Progress<'_>| {
+    let report = |progress: Progress<'_>| {
         let line = match progress {
             Progress::Started { name, target } => format!("{name} {target}"),
             Progress::Ended { result, addresses } => format!("{} {addresses:?}", result.outcome),
         };
         lines.lock().expect("nobody panics").push(line);
     };
-    run_and_tell(&good(), &dns(&["a.", "missing."]), &tell).await;
+    run_with_progress(&good(), &dns(&["a.", "missing."]), &report).await;
     let lines = lines.into_inner().expect("nobody panics");
     assert_eq!(lines, ["dns a.", "dns missing.", "Passed [127.0.0.1]", "Failed []"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_answers_of_the_api_server_mean() {
+async fn api_server_status_codes_map_to_outcomes() {
     use Outcome::{Failed, Inconclusive};
     let checks = Checks {
         api: Some(nodekeeper_core::checks::Api {}),
@@ -192,13 +198,13 @@ async fn what_answers_of_the_api_server_mean() {
     ] {
         let net = good().on_api(move |_, _| (status, answer(&[("10.0.0.1", "n1", "a")])));
         let report = run(&net, &assignment).await;
-        assert_eq!(told(&report)[0], ("10.96.0.1:443", api, reason), "{status}");
-        assert_eq!(told(&report)[1], ("default/kubernetes", service, reason), "{status}");
+        assert_eq!(results(&report)[0], ("10.96.0.1:443", api, reason), "{status}");
+        assert_eq!(results(&report)[1], ("default/kubernetes", service, reason), "{status}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn ready_endpoints_are_needed() {
+async fn a_service_needs_ready_endpoints() {
     let mut services = Services::default();
     services.targets[0].min_ready = 2;
     let checks = Checks { services: Some(services), ..Checks::default() };
@@ -206,7 +212,7 @@ async fn ready_endpoints_are_needed() {
     let with = |ready: &'static [(&str, &str, &str)]| good().on_api(|_, _| (200, answer(ready)));
     let one = run(&with(&[("10.0.0.1", "n1", "a")]), &assignment).await;
     assert_eq!(
-        told(&one),
+        results(&one),
         [
             ("default/kubernetes", Outcome::Failed, reason::TOO_FEW_READY_ENDPOINTS),
             ("kube-system/kube-dns", Outcome::Passed, "")
@@ -214,7 +220,7 @@ async fn ready_endpoints_are_needed() {
     );
     let none = run(&with(&[]), &assignment).await;
     assert_eq!(
-        told(&none),
+        results(&none),
         [
             ("default/kubernetes", Outcome::Failed, reason::NO_READY_ENDPOINTS),
             ("kube-system/kube-dns", Outcome::Inconclusive, reason::CLUSTER_DNS_NOT_RUNNING)
@@ -223,7 +229,7 @@ async fn ready_endpoints_are_needed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_assignment_that_makes_no_sense_says_nothing_about_the_node() {
+async fn an_invalid_assignment_is_inconclusive() {
     let report = run(&good(), &dns(&["10.0.0.1"])).await;
     assert_eq!((report.verdict, report.exit_code()), (Verdict::Inconclusive, 2));
     assert!(report.summary().contains("10.0.0.1"), "{}", report.summary());

@@ -1,4 +1,4 @@
-//! Small servers on loopback: a DNS server and an API server that do what a test wants.
+//! Test servers on loopback: DNS, HTTP and an API server.
 
 #![allow(dead_code, reason = "not every test needs all of it")]
 #![allow(clippy::unwrap_used, reason = "all of it is part of a test")]
@@ -23,16 +23,16 @@ use tokio_rustls::TlsAcceptor;
 
 pub const TOKEN: &str = "a-token";
 
-/// What the DNS server does with every question.
+/// How the DNS server responds to every query.
 #[derive(Clone, Copy)]
 pub enum Dns {
     /// 10.96.0.1 for A, nothing for AAAA.
     Answers,
-    /// The same for A; questions for AAAA are lost.
+    /// 10.96.0.1 for A; queries for AAAA are dropped.
     OnlyA,
-    /// Nothing comes back.
+    /// All queries are dropped.
     Silent,
-    /// This response code.
+    /// Responds with this code.
     Code(u8),
 }
 
@@ -58,8 +58,7 @@ pub async fn http() -> SocketAddr {
     address
 }
 
-/// A way to a server on which large packets get lost: whoever makes connections with segments of full size gets nothing
-/// past the first few bytes.
+/// A proxy to a server that drops large packets: connections with full-size segments get only the first bytes through.
 pub async fn black_hole(server: SocketAddr) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -96,7 +95,7 @@ pub async fn dns(way: Dns) -> SocketAddr {
     address
 }
 
-/// A DNS server that answers, and the names that it was asked for.
+/// A DNS server that records the queried names.
 pub async fn counting_dns() -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let address = socket.local_addr().unwrap();
@@ -150,17 +149,16 @@ pub struct Api {
     pub folder: tempfile::TempDir,
 }
 
-/// How good the certificate of the API server is.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Certificate {
     Good,
-    /// Another signed it than the one that the client knows.
+    /// Signed by an authority that the client does not trust.
     OtherAuthority,
-    /// It is for somebody else.
+    /// Issued for another name.
     OtherName,
 }
 
-/// Serves `status` to those who have the token, 401 to others.
+/// Responds with `status` to requests with the token, otherwise with 401.
 pub async fn api(status: u16, certificate: Certificate) -> Api {
     let authority = authority();
     let name = if certificate == Certificate::OtherName { "10.96.0.1" } else { "127.0.0.1" };
