@@ -57,7 +57,7 @@ impl Bench {
     async fn work(&self, node: &str) -> (i32, Report) {
         match self.processes.run(self.job(node)).await {
             End::Exit { code, message } => (code, parse(&message).unwrap()),
-            End::OutOfMemory => unreachable!("nobody limits it"),
+            End::OutOfMemory => unreachable!("no memory limit is set"),
         }
     }
 

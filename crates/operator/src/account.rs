@@ -45,7 +45,7 @@ impl Account<'_> {
         let (node, done) = (&*self.node.name, result.is_ok());
         match (effect, result) {
             (Effect::StartWorker(_), Ok(())) => {
-                metrics.inc_workers_created(node, self.gate, self.last_word())
+                metrics.inc_workers_created(node, self.gate, self.last_word());
             }
             (Effect::StartWorker(_), Err(trouble)) => metrics.inc_worker_create_errors(node, word(trouble)),
             (Effect::RemoveTaint(record), _) => {
@@ -68,7 +68,7 @@ impl Account<'_> {
             }
             (Effect::Retaint(_), Err(_)) => metrics.inc_taint_additions(false),
             (Effect::PatchRecord(_) | Effect::SetNodeCondition(_), Err(_)) => {
-                metrics.inc_node_errors(node, NodeError::PatchNode)
+                metrics.inc_node_errors(node, NodeError::PatchNode);
             }
             (Effect::EmitEvent(event), _) if event.reason == "NodeVerificationFailed" => {
                 metrics.observe_node_failed(node, self.gate, self.since_it_came());
