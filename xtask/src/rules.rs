@@ -63,7 +63,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "one-writer",
-        requires: "In `crates/operator/src` only `apply.rs` (or `apply/`) and `leader.rs` create, patch, replace, delete or evict.",
+        requires: "In `crates/operator/src` only `apply/` and `runtime/leader.rs` create, patch, replace, delete or evict.",
         why: "Every write needs a guard against lost leadership and changed objects; one place is easy to review.",
         check: writer::one_writer,
     },

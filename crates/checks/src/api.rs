@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::net::{Answer, Net};
 use crate::run::Finding;
 
-/// Every authenticated user may create a SelfSubjectReview; nothing is stored.
+/// Every authenticated user may create a `SelfSubjectReview`; nothing is stored.
 pub(crate) const WHO_AM_I: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 /// The user name of a request without a valid token.
 const ANONYMOUS: &str = "system:anonymous";

@@ -25,7 +25,7 @@ pub enum NetError {
     /// The DNS server answered REFUSED.
     #[error("the DNS server answers REFUSED")]
     Declined,
-    #[error("nobody listens there")]
+    #[error("connection refused")]
     Refused,
     #[error("no answer")]
     Timeout,

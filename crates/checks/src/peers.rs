@@ -202,14 +202,14 @@ mod tests {
     async fn run(pods: Pods, silent: &[&str], per_zone: i32) -> (Finding, Vec<String>) {
         let tried = Mutex::new(Vec::new());
         let net = Fake::new().on_api(|_, _| (200, answer(pods))).on_pods(|pod| {
-            tried.lock().expect("nobody panics").push(pod.to_string());
+            tried.lock().expect("not poisoned").push(pod.to_string());
             (!silent.contains(&pod.ip().to_string().as_str())).then_some(Ok(()))
         });
         let end = Instant::now() + Duration::from_secs(10);
         let finding = check(&net, &Peers { per_zone, ..Peers::default() }, end).await;
         assert!(Instant::now() <= end, "it keeps to its time");
         drop(net);
-        (finding, tried.into_inner().expect("nobody panics"))
+        (finding, tried.into_inner().expect("not poisoned"))
     }
 
     const A1: (&str, &str, &str) = ("10.0.0.1", "n1", "a");

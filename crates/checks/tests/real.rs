@@ -196,7 +196,7 @@ async fn https_trusts_the_cluster_authority_or_a_file() {
     let outside = Options::default();
     assert_eq!(first(&check(&outside, any(Some(file))).await), (Outcome::Passed, ""));
     let none = check(&outside, any(None)).await;
-    assert_eq!(first(&none), (Outcome::Inconclusive, reason::NO_CLIENT), "nobody is trusted");
+    assert_eq!(first(&none), (Outcome::Inconclusive, reason::NO_CLIENT), "no authority is trusted");
     let missing = check(&outside, any(Some("/nowhere/ca".into()))).await;
     assert_eq!(first(&missing), (Outcome::Inconclusive, reason::NO_CLIENT));
     assert!(missing.summary().contains("/nowhere/ca"), "{}", missing.summary());

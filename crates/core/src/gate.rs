@@ -43,7 +43,7 @@ pub struct Observed<'a> {
     pub fleet: Fleet,
     /// Checks that fail on control nodes too.
     pub shared_outages: &'a [SharedOutage],
-    /// Whether the RemediationPolicy and the NodeRemediations were read. Until then no failure is counted and no
+    /// Whether the RemediationPolicy and all remediations were read. Until then no failure is counted and no
     /// remediation is requested: the policy may know an outage that all nodes share.
     pub policy_known: bool,
     /// The observation time of the verdict for which the gate last requested a remediation.

@@ -76,7 +76,7 @@ pub enum Command {
     ///   A RemediationPolicy is created: one broken machine is replaced, one is protected by an annotation.
     ///   The DNS of all machines fails while two more join: no machine is replaced for it.
     ///
-    /// On a terminal the demo shows a live table, without colours if NO_COLOR is set; otherwise it prints a line for each
+    /// On a terminal the demo shows a live table, without colours if `NO_COLOR` is set; otherwise it prints a line for each
     /// change. It installs nothing and uses only this process, its workers and a temporary folder.
     ///
     /// Exit code 0: the objects in the cluster are as expected at the end. Exit code 1: they are not.
@@ -127,12 +127,12 @@ pub struct Controller {
     pub allow_secrets: Vec<String>,
     /// Host path that a NodeGate may mount into init containers, with all paths below it; may be repeated
     ///
-    /// Users who can write NodeGates can then read and write there, as root if --worker-allow-privileged is set too.
+    /// Users who can write a NodeGate can then read and write there, as root if --worker-allow-privileged is set too.
     #[arg(long = "worker-allow-host-path", value_name = "PATH")]
     pub allow_host_paths: Vec<String>,
-    /// Allow NodeGates with init containers that run as root, are privileged or may escalate privileges
+    /// Allow a NodeGate to have init containers that run as root, are privileged or may escalate privileges
     ///
-    /// Users who can write NodeGates can then become root on every node.
+    /// Users who can write a NodeGate can then become root on every node.
     #[arg(long = "worker-allow-privileged")]
     pub allow_privileged: bool,
     /// Name of the Lease [default: kube-node-ready-leader]

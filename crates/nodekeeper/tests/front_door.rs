@@ -421,7 +421,7 @@ fn config_check_needs_no_cluster() {
     );
     let told = text(&checked.stderr);
     assert_eq!(told.matches("warning:").count(), 1, "{told}");
-    assert!(!text(&checked.stdout).contains("RemediationPolicy"), "nobody asked for it");
+    assert!(!text(&checked.stdout).contains("RemediationPolicy"), "no policy is configured");
 
     let both =
         ["config", "check", &example("config-full.yaml"), "--worker-config", &example("worker-config.yaml")];

@@ -172,10 +172,10 @@ async fn progress_is_reported_while_checks_run() {
             Progress::Started { name, target } => format!("{name} {target}"),
             Progress::Ended { result, addresses } => format!("{} {addresses:?}", result.outcome),
         };
-        lines.lock().expect("nobody panics").push(line);
+        lines.lock().expect("not poisoned").push(line);
     };
     run_with_progress(&good(), &dns(&["a.", "missing."]), &report).await;
-    let lines = lines.into_inner().expect("nobody panics");
+    let lines = lines.into_inner().expect("not poisoned");
     assert_eq!(lines, ["dns a.", "dns missing.", "Passed [127.0.0.1]", "Failed []"]);
 }
 

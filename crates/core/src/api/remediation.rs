@@ -50,7 +50,7 @@ pub struct NodeRemediationSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeIdentity {
-    /// Name of the Node object, from 1 to 253 characters.
+    /// Names the Node object, with 1 to 253 characters.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
     /// The uid of the Node object. If the Node has another uid, the remediation ends with `NodeGone`.
@@ -72,7 +72,7 @@ pub struct NodeIdentity {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RemediationCause {
-    /// The kind of requester: Gate, Recycler or Person.
+    /// The kind of requester that reports the cause: Gate, Recycler or Person.
     pub source: CauseSource,
     /// Name of the `NodeGate`, recycler or person that requests the replacement.
     #[schemars(length(min = 1, max = 253))]
@@ -121,14 +121,14 @@ pub enum CauseVerdict {
 /// `FailedCheck` identifies a check that the node failed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct FailedCheck {
-    /// Name of the check, such as `dns`, from 1 to 64 characters.
+    /// Names the check, such as `dns`, with 1 to 64 characters.
     #[schemars(length(min = 1, max = 64))]
     pub name: String,
     /// What the check tested, such as a DNS name or an address. Empty for every target of the check.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 256))]
     pub target: String,
-    /// `CamelCase` reason of the failure, such as `Timeout`.
+    /// Says in one `CamelCase` word why the check failed, such as `Timeout`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 64))]
     pub reason: String,

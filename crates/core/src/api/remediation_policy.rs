@@ -447,14 +447,14 @@ pub struct SharedOutage {
     /// Name of the `NodeGate` whose checks ran on the control group.
     #[schemars(length(max = 253))]
     pub gate: String,
-    /// Zone of the control group. Empty for nodes without the label `topology.kubernetes.io/zone`.
+    /// The zone in which the control group runs. It is empty for nodes without the label `topology.kubernetes.io/zone`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 253))]
     pub zone: String,
     /// Name of the check that fails on the control group, such as `dns`.
     #[schemars(length(max = 64))]
     pub check: String,
-    /// What the failing check tests, such as a DNS name or an address. Empty for every target of the check.
+    /// The DNS name or address that the failing check tests. It is empty for every target of the check.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 256))]
     pub target: String,

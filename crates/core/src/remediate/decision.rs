@@ -87,6 +87,7 @@ impl EvictionBackoff {
 
 /// Decides without reading anything from the API server, where that is possible: where many nodes fail, most
 /// remediations are blocked for the whole cluster.
+#[must_use]
 pub fn decide_cached(
     remediation: &Remediation,
     cluster: &ClusterView<'_>,
@@ -118,6 +119,7 @@ fn blocked_by_control_group(remediation: &Remediation, cluster: &ClusterView<'_>
 }
 
 /// Decides what to do about a remediation now.
+#[must_use]
 pub fn decide(
     remediation: &Remediation,
     cluster: &ClusterView<'_>,

@@ -36,6 +36,7 @@ pub struct PolicyDecision {
 }
 
 /// The nodes with a cordon of ours whose act has ended or whose remediation was deleted.
+#[must_use]
 pub fn cordons_to_remove<'a>(cluster: &ClusterView<'a>) -> Vec<&'a NodeView> {
     let is_reserved = |node: &NodeView| {
         let remediation = cluster.remediations.iter().find(|one| *one.name == *node.uid);
@@ -46,6 +47,7 @@ pub fn cordons_to_remove<'a>(cluster: &ClusterView<'a>) -> Vec<&'a NodeView> {
 }
 
 /// Decides what to do about the policy now. `cordoned` are the nodes of [`cordons_to_remove`], read from the server.
+#[must_use]
 pub fn decide_policy(
     cluster: &ClusterView<'_>,
     stats: &GroupStats,

@@ -32,15 +32,18 @@ pub struct ClusterView<'a> {
 }
 
 impl<'a> ClusterView<'a> {
+    #[must_use]
     pub fn node(&self, name: &str) -> Option<&'a NodeView> {
         self.nodes.binary_search_by(|node| (*node.name).cmp(name)).ok().map(|at| self.nodes[at])
     }
 
+    #[must_use]
     pub fn gate(&self, name: &str) -> Option<&'a GateView> {
         self.gates.iter().copied().find(|gate| gate.name == name)
     }
 
     /// Counts all nodes by group.
+    #[must_use]
     pub fn group_stats(&self) -> GroupStats {
         let default = RemediationPolicySpec::default();
         let spec = self.policy.map_or(&default, |policy| &policy.spec);
@@ -49,11 +52,13 @@ impl<'a> ClusterView<'a> {
     }
 
     /// Control runs are numbered by the minute in which they begin.
+    #[must_use]
     pub fn run_number(&self) -> u32 {
         u32::try_from(self.now.as_second() / 60).unwrap_or_default()
     }
 
     /// How verified nodes of a zone fare with the checks of a gate.
+    #[must_use]
     pub fn compared(&self, gate: &GateView, in_zone: &str) -> ControlGroupResult {
         let number = self.run_number();
         let there = eligible_nodes(self.nodes.iter().copied(), gate, in_zone, number).len();
@@ -63,6 +68,7 @@ impl<'a> ClusterView<'a> {
     }
 
     /// The same for a node that fails: control runs count that began after its first failure.
+    #[must_use]
     pub fn compared_with(
         &self,
         node: Option<&NodeView>,
@@ -75,6 +81,7 @@ impl<'a> ClusterView<'a> {
     }
 
     /// Gates and zones of remediations that are blocked for one of these reasons, and of known outages.
+    #[must_use]
     pub fn compared_places(&self, reasons: &[BlockReason]) -> BTreeSet<(String, String)> {
         let is_blocked = |remediation: &&&Remediation| {
             let approved = remediation.condition(APPROVED);
@@ -92,6 +99,7 @@ impl<'a> ClusterView<'a> {
     }
 
     /// Whether workers of the gate that reports the node as stuck reported about another node lately.
+    #[must_use]
     pub fn reported_elsewhere(&self, remediation: &Remediation) -> bool {
         let stuck = remediation
             .spec
@@ -105,6 +113,7 @@ impl<'a> ClusterView<'a> {
 }
 
 /// Whether a worker of this gate passed or failed another node within this time: its image can be run.
+#[must_use]
 pub fn reported_elsewhere<'a>(
     nodes: impl IntoIterator<Item = &'a NodeView>,
     gate: &GateView,

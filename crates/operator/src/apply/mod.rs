@@ -61,6 +61,7 @@ pub enum WritePermit {
     /// The holder of the Lease, as long as it was renewed in time.
     Lease(Arc<Mutex<Candidate>>),
     /// An agent, which writes only its own node.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the agent is the next to write"))]
     Always,
 }
 
@@ -133,4 +134,48 @@ fn test_version(version: &str) -> Value {
 /// Escapes a key for a JSON Pointer.
 fn escaped(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use jiff::Timestamp;
+    use kube::core::Status;
+    use nodekeeper_core::lease::Timing;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_lease_permits_writes_until_its_deadline_and_an_agent_always() {
+        let clock = Clock::new(|| Timestamp::UNIX_EPOCH);
+        let candidate = Arc::new(Mutex::new(Candidate::new("us".into(), Timing::default())));
+        let permit = WritePermit::Lease(candidate.clone());
+        assert!(matches!(permit.check(&clock), Err(WriteError::NotLeader)));
+        assert!(WritePermit::Always.check(&clock).is_ok());
+        candidate.lock().unwrap().record_renewal(clock.elapsed());
+        assert!(permit.check(&clock).is_ok());
+        candidate.lock().unwrap().record_loss();
+        assert!(permit.check(&clock).is_err());
+    }
+
+    #[test]
+    fn t02_answers_of_the_api_server_have_classes() {
+        let class = |code: u16| {
+            let status = Status { code, ..Status::default() };
+            WriteError::from(CallError::Status(Box::new(status)))
+        };
+        assert!(matches!(class(404), WriteError::Gone(_)));
+        for code in [409, 410, 412, 422] {
+            assert!(matches!(class(code), WriteError::Conflict(_)), "{code}");
+        }
+        for code in [400, 403, 413] {
+            assert!(matches!(class(code), WriteError::Refused(_)), "{code}");
+        }
+        for code in [401, 408, 429, 500, 503] {
+            assert!(matches!(class(code), WriteError::OutcomeUnknown(_)), "{code}");
+        }
+        let timeout = WriteError::from(CallError::Timeout(Duration::from_secs(4)));
+        assert!(matches!(timeout, WriteError::OutcomeUnknown(_)));
+    }
 }

@@ -59,7 +59,7 @@ impl Writer {
     }
 
     /// Cordons a node and marks the cordon as ours, so that no cordon of another is ever undone.
-    pub async fn cordon(&self, target: &Target, remediation: &str) -> Result<Node, WriteError> {
+    pub async fn cordon_node(&self, target: &Target, remediation: &str) -> Result<Node, WriteError> {
         let mut operations = target_preconditions(target);
         // The act was decided from this record: the gate may have let the node in meanwhile.
         let path = format!("/metadata/annotations/{}", escaped(record::ANNOTATION));
@@ -76,7 +76,7 @@ impl Writer {
     }
 
     /// Removes our own cordon; there is nothing to do where the node has none.
-    pub async fn uncordon(&self, target: &Target) -> Result<Option<Node>, WriteError> {
+    pub async fn uncordon_node(&self, target: &Target) -> Result<Option<Node>, WriteError> {
         let Some(mark) = &target.cordoned_for else { return Ok(None) };
         let path = format!("/metadata/annotations/{}", escaped(CORDONED));
         let mut operations = vec![

@@ -1,7 +1,7 @@
 //! Karpenter's NodeClaims.
 
+use kube::Api;
 use kube::core::DynamicObject;
-use kube::{Api, Client};
 use nodekeeper_core::remediate::provider::NodeClaimView;
 
 use super::{WriteError, Writer, deleted, with_uid};
@@ -12,9 +12,5 @@ impl Writer {
     pub async fn delete_node_claim(&self, claim: &NodeClaimView) -> Result<(), WriteError> {
         let claims: Api<DynamicObject> = node_claims(&self.client);
         deleted(self.write(claims.delete(&claim.name, &with_uid(&claim.uid))).await)
-    }
-
-    pub fn client(&self) -> &Client {
-        &self.client
     }
 }

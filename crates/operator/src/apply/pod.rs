@@ -91,7 +91,7 @@ impl WorkerPods {
         }
     }
 
-    pub async fn delete(&self, writer: &Writer, name: &str, uid: &str) -> Result<(), WriteError> {
+    pub async fn delete_worker(&self, writer: &Writer, name: &str, uid: &str) -> Result<(), WriteError> {
         deleted(writer.write(self.api(writer).delete(name, &with_uid(uid))).await)
     }
 }

@@ -19,7 +19,8 @@ use super::daemon_pods::{DaemonPodSource, DaemonPods};
 use super::{kinds, lock};
 use crate::clock::Clock;
 use crate::runtime::cache::{Store, parse_version};
-use crate::runtime::manager::{Manager, Start};
+use crate::runtime::manager::Manager;
+use crate::runtime::source::Start;
 use crate::runtime::watcher::Selector;
 use crate::runtime::{Cache, Cached};
 

@@ -12,8 +12,8 @@ use nodekeeper_core::gate::DaemonPod;
 use super::{kinds, lock};
 use crate::clock::Clock;
 use crate::runtime::cache::{Cached, Signal, Store, parse_version};
-use crate::runtime::manager::{Source, Update};
 use crate::runtime::reconciler::Change;
+use crate::runtime::source::{Source, Update};
 use crate::runtime::watcher::{self, Selector, WatchEvent};
 
 /// So many nodes at most have their pods watched at once; others wait for their turn.

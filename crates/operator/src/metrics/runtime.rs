@@ -158,11 +158,19 @@ impl Runtime {
         self.errors.init(&[controller]);
         self.time.init(&[controller]);
         self.active.init(&[controller]);
-        self.always_zero.iter().for_each(|series| series.init(&[controller]));
+        for series in &self.always_zero {
+            series.init(&[controller]);
+        }
         let queue = &[controller, controller];
-        [&self.depth, &self.unfinished, &self.longest].iter().for_each(|gauge| gauge.init(queue));
-        [&self.adds, &self.retries].iter().for_each(|counter| counter.init(queue));
-        [&self.queue_time, &self.work_time].iter().for_each(|histogram| histogram.init(queue));
+        for gauge in [&self.depth, &self.unfinished, &self.longest] {
+            gauge.init(queue);
+        }
+        for counter in [&self.adds, &self.retries] {
+            counter.init(queue);
+        }
+        for histogram in [&self.queue_time, &self.work_time] {
+            histogram.init(queue);
+        }
     }
 
     /// Resets what describes the running queues of all controllers.

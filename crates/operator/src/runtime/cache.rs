@@ -3,10 +3,12 @@
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 use super::reconciler::Change;
 use super::watcher::WatchEvent;
@@ -225,23 +227,36 @@ impl<V: Cached> Store<V> {
     }
 }
 
-/// Wakes everything that waits for a cache to change its state.
-#[derive(Clone, Debug)]
-pub struct Signal(Arc<watch::Sender<u64>>);
-
-impl Default for Signal {
-    fn default() -> Self {
-        Self(Arc::new(watch::Sender::new(0)))
-    }
-}
+/// Wakes everything that waits for a cache to change its state, in the order in which it began to wait.
+#[derive(Clone, Debug, Default)]
+pub struct Signal(Arc<(AtomicU64, Notify)>);
 
 impl Signal {
     pub fn notify(&self) {
-        self.0.send_modify(|count| *count = count.wrapping_add(1));
+        self.0.0.fetch_add(1, Ordering::Relaxed);
+        self.0.1.notify_waiters();
     }
 
-    pub fn subscribe(&self) -> watch::Receiver<u64> {
-        self.0.subscribe()
+    pub fn subscribe(&self) -> Signals {
+        Signals { signal: self.clone(), seen: self.0.0.load(Ordering::Relaxed) }
+    }
+}
+
+/// The signals since a subscription. None is missed between two waits.
+pub struct Signals {
+    signal: Signal,
+    seen: u64,
+}
+
+impl Signals {
+    pub async fn changed(&mut self) {
+        let (count, notify) = &*self.signal.0;
+        let mut notified = pin!(notify.notified());
+        notified.as_mut().enable();
+        if count.load(Ordering::Relaxed) == self.seen {
+            notified.await;
+        }
+        self.seen = count.load(Ordering::Relaxed);
     }
 }
 

@@ -7,19 +7,18 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures::future::{BoxFuture, FutureExt as _, Shared};
-use futures::stream::{AbortHandle, BoxStream, FuturesUnordered, SelectAll, StreamExt as _, abortable};
-use kube::api::ListParams;
+use futures::future::{BoxFuture, Shared};
+use futures::stream::{BoxStream, FuturesUnordered, SelectAll, StreamExt as _};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
 use super::cache::{Cache, CacheState, Cached, Signal};
-use super::call::{CallError, READ_TIMEOUT, call};
 use super::leader::LeaderElector;
 use super::reconciler::{Change, Controller};
-use super::watcher::{self, Projection, Selector};
+use super::source::{CachedSource, Latest, Source, StartCondition, Update, latest};
+use super::watcher::{Projection, Selector};
 use crate::clock::Clock;
 use crate::health::Health;
 use crate::metrics::Metrics;
@@ -35,29 +34,6 @@ const RETRY: Duration = Duration::from_millis(500);
 
 /// Completes when the process is asked to stop.
 pub type Stop = Shared<BoxFuture<'static, ()>>;
-
-/// An event of a watch that applies itself to its cache, given the time and whether changes are wanted.
-pub type Update = Box<dyn FnOnce(Duration, bool) -> Vec<Change> + Send>;
-
-/// The watches of one kind.
-pub trait Source: Send {
-    /// Starts and ends watches as needed, and returns the streams to poll from now on.
-    fn sync(&mut self) -> Vec<BoxStream<'static, Update>>;
-
-    /// Called when this replica begins or ends to lead.
-    fn leadership_changed(&mut self) {}
-}
-
-/// Whether a watch may start, should go on, or has to start again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
-    Wait,
-    Keep,
-    Restart,
-}
-
-/// Decides about the start of a watch whose projection depends on another cache.
-pub type StartCondition = Box<dyn FnMut(bool) -> Start + Send>;
 
 /// One term of leadership.
 pub struct Leadership {
@@ -112,9 +88,6 @@ impl Dispatcher {
         self.controllers().iter().for_each(|controller| controller.wake());
     }
 }
-
-/// The newest resourceVersion of a kind, read from the API server.
-type Latest = Box<dyn Fn() -> BoxFuture<'static, Result<u64, CallError>> + Send + Sync>;
 
 struct WatchedKind {
     state: Arc<dyn CacheState>,
@@ -239,75 +212,6 @@ impl Manager {
     }
 }
 
-fn latest<K>(api: Api<K>, selector: &Selector) -> Latest
-where
-    K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
-{
-    let params = ListParams {
-        label_selector: selector.labels.clone(),
-        field_selector: selector.fields.clone(),
-        ..ListParams::default().limit(1)
-    };
-    Box::new(move || {
-        let (api, params) = (api.clone(), params.clone());
-        async move {
-            let list = call(READ_TIMEOUT, api.list(&params)).await?;
-            Ok(super::cache::parse_version(&list.metadata.resource_version.unwrap_or_default()))
-        }
-        .boxed()
-    })
-}
-
-struct CachedSource<K, V> {
-    api: Api<K>,
-    selector: Selector,
-    projection: Projection<K, V>,
-    condition: Option<StartCondition>,
-    cache: Cache<V>,
-    clock: Clock,
-    seed: u64,
-    running: Option<AbortHandle>,
-}
-
-impl<K, V> Source for CachedSource<K, V>
-where
-    K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
-    V: Cached,
-{
-    fn sync(&mut self) -> Vec<BoxStream<'static, Update>> {
-        let is_running = self.running.is_some();
-        let start = match &mut self.condition {
-            Some(condition) => condition(is_running),
-            None if is_running => Start::Keep,
-            None => Start::Restart,
-        };
-        let relist = is_running && self.cache.take_relist_request();
-        match start {
-            Start::Restart => self.cache.lock().mark_unsynced(),
-            Start::Keep if relist => {}
-            Start::Wait | Start::Keep => return Vec::new(),
-        }
-        if let Some(running) = self.running.take() {
-            running.abort();
-        }
-        let events = watcher::watch(
-            self.api.clone(),
-            self.cache.kind(),
-            self.selector.clone(),
-            self.projection.clone(),
-            self.clock.clone(),
-            self.seed,
-        );
-        let cache = self.cache.clone();
-        let (updates, handle) = abortable(events.map(move |event| {
-            let cache = cache.clone();
-            Box::new(move |now, wanted| cache.handle_event(event, now, wanted)) as Update
-        }));
-        self.running = Some(handle);
-        vec![updates.boxed()]
-    }
-}
-
 /// The part of a manager that fills caches, whether this replica leads or not.
 struct Watches {
     clock: Clock,
@@ -342,7 +246,7 @@ impl Watches {
             self.health.caches(unsynced.map(|state| state.kind()).collect());
             tokio::select! {
                 biased;
-                Ok(()) = changed.changed() => self.dispatcher.wake_all(),
+                () = changed.changed() => self.dispatcher.wake_all(),
                 Some(update) = updates.next(), if !updates.is_empty() => {
                     let changes = update(self.clock.elapsed(), leading);
                     changes.iter().for_each(|change| self.dispatcher.dispatch(change));
@@ -474,13 +378,9 @@ impl<B: Fn() -> Vec<Arc<dyn Controller>>> Leading<B> {
             }
             let left = deadline.saturating_sub(clock.elapsed());
             let waits = lists.is_some() || !state.is_synced();
-            let change = async {
-                // The sender lives as long as this manager.
-                let _ = changed.changed().await;
-            };
             if waits {
-                change.await;
-            } else if timeout(left, change).await.is_err() {
+                changed.changed().await;
+            } else if timeout(left, changed.changed()).await.is_err() {
                 debug!(kind = state.kind(), "watch is behind; listing again");
                 lists = Some(state.lists());
                 state.request_relist();

@@ -5,6 +5,7 @@ pub mod call;
 pub mod leader;
 pub mod manager;
 pub mod reconciler;
+pub mod source;
 pub mod watcher;
 pub mod workqueue;
 

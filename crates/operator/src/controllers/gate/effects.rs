@@ -64,7 +64,7 @@ impl GateReconciler {
         let patched = match effect {
             Effect::StartWorker(identity) => return self.start_worker(node, gate()?, identity).await,
             Effect::RemoveWorker { name, uid } => {
-                pods.delete(writer, name, uid).await?;
+                pods.delete_worker(writer, name, uid).await?;
                 let is_same = |view: &mut WorkerView| view.deleting |= view.uid == *uid;
                 caches.workers.lock().update(name, is_same);
                 return Ok(());

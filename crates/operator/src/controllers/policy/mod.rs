@@ -57,14 +57,14 @@ impl PolicyReconciler {
         match effect {
             PolicyEffect::DeleteRemediation(remediation) => writer.delete_remediation(remediation).await,
             PolicyEffect::Uncordon(target) => {
-                if let Some(patched) = writer.uncordon(target).await? {
+                if let Some(patched) = writer.uncordon_node(target).await? {
                     info!(node = target.identity.name, "node uncordoned");
                     caches.apply_node(&patched, clock.elapsed());
                 }
                 Ok(())
             }
             PolicyEffect::DeleteControlWorker(control) => {
-                pods.delete(writer, &control.name, &control.uid).await?;
+                pods.delete_worker(writer, &control.name, &control.uid).await?;
                 caches.controls.lock().update(&control.name, |known| known.0.deleting = true);
                 Ok(())
             }

@@ -76,12 +76,12 @@ impl RemediationReconciler {
         let Some(target) = target else { return Ok(()) };
         let patched = match effect {
             Effect::Cordon => {
-                let patched = writer.cordon(target, &remediation.name).await?;
+                let patched = writer.cordon_node(target, &remediation.name).await?;
                 info!(node, "node cordoned");
                 Some(patched)
             }
             Effect::Uncordon => {
-                let patched = writer.uncordon(target).await?;
+                let patched = writer.uncordon_node(target).await?;
                 info!(node, "node uncordoned");
                 patched
             }
