@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use nodekeeper_core::node::NodeView;
 use nodekeeper_operator::runtime::reconciler::Controller;
+use nodekeeper_operator::runtime::watcher::Selector;
 use nodekeeper_operator::runtime::{Action, Cache, Change, Manager, ReconcileError, Reconciler, controller};
 use nodekeeper_operator::{Settings, run_with};
 use tokio::time::sleep;
@@ -46,7 +47,7 @@ impl Reconciler for Greeter {
 
     async fn reconcile(&self, key: &Arc<str>) -> Result<Action, ReconcileError> {
         if self.hangs {
-            sleep(Duration::from_mins(60)).await;
+            sleep(Duration::from_hours(1)).await;
         }
         let node = self.nodes.lock().get(key).cloned();
         let mut greeted = self.greeted.lock().expect("the lock is not poisoned");
@@ -64,7 +65,7 @@ fn start(bench: &Bench, hangs: bool) -> Arc<Mutex<Vec<Arc<str>>>> {
     let (api, log) = (Api::<Node>::all(client.clone()), greeted.clone());
     let extend = move |manager: &mut Manager| {
         let projection = Arc::new(|node: &Node| Some(NodeView::new(node)));
-        let nodes = manager.watch("all nodes", api, Default::default(), projection);
+        let nodes = manager.watch("all nodes", api, Selector::default(), projection);
         move || -> Vec<Arc<dyn Controller>> {
             vec![controller(Greeter { nodes: nodes.clone(), greeted: log.clone(), hangs })]
         }

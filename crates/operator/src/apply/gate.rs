@@ -1,4 +1,4 @@
-//! NodeGates: their status, and the gate of a configuration file.
+//! `NodeGates`: their status, and the gate of a configuration file.
 
 use kube::Api;
 use kube::api::{PatchParams, PostParams};

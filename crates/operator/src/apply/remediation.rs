@@ -1,4 +1,4 @@
-//! NodeRemediations: requests to replace a node, their causes and their status.
+//! `NodeRemediations`: requests to replace a node, their causes and their status.
 
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;

@@ -1,4 +1,4 @@
-//! Karpenter: a node is replaced by deleting its NodeClaim.
+//! Karpenter: a node is replaced by deleting its `NodeClaim`.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ fn view(claim: &DynamicObject) -> NodeClaimView {
     }
 }
 
-/// Reads the NodeClaims among which a node's is, if it has one.
+/// Reads the `NodeClaims` among which a node's is, if it has one.
 pub async fn find(client: &Client, target: &Target) -> NodeClaims {
     match read(client, target).await {
         Ok(claims) => NodeClaims::Known(claims),
@@ -69,7 +69,7 @@ async fn read(client: &Client, target: &Target) -> Result<Vec<NodeClaimView>, Ca
     }
 }
 
-/// Deletes the NodeClaim: Karpenter ends the machine, and creates another if it needs one.
+/// Deletes the `NodeClaim`: Karpenter ends the machine, and creates another if it needs one.
 pub async fn replace(writer: &Writer, claim: &NodeClaimView, target: &Target) -> Result<(), WriteError> {
     let name = &claim.name;
     info!(

@@ -24,12 +24,14 @@ pub trait Cached: Clone + Send + 'static {
 }
 
 /// Every server that we support counts resourceVersions. One that is no number is never newer than another.
+#[must_use]
 pub fn parse_version(version: &str) -> u64 {
     version.parse().unwrap_or(0)
 }
 
 /// The objects of one kind, and how far their watch has come.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a state of its own")]
 pub struct Store<V> {
     objects: BTreeMap<Arc<str>, V>,
     /// The resourceVersion that the watch has reached, with events that were dropped.
@@ -168,11 +170,13 @@ impl<V: Cached> Store<V> {
     }
 
     /// Whether a complete list was received.
+    #[must_use]
     pub fn is_synced(&self) -> bool {
         self.synced
     }
 
     /// Whether the cache holds at least what the API server held when this replica became leader.
+    #[must_use]
     pub fn is_current(&self) -> bool {
         self.synced && self.current
     }
@@ -200,6 +204,7 @@ impl<V: Cached> Store<V> {
         self.objects.remove(key);
     }
 
+    #[must_use]
     pub fn get(&self, key: &str) -> Option<&V> {
         self.objects.get(key)
     }
@@ -237,6 +242,7 @@ impl Signal {
         self.0.1.notify_waiters();
     }
 
+    #[must_use]
     pub fn subscribe(&self) -> Signals {
         Signals { signal: self.clone(), seen: self.0.0.load(Ordering::Relaxed) }
     }
@@ -275,11 +281,13 @@ impl<V> Clone for Cache<V> {
 }
 
 impl<V: Cached> Cache<V> {
+    #[must_use]
     pub fn new(kind: &'static str, signal: Signal) -> Self {
         Self { kind, store: Arc::default(), signal }
     }
 
     /// The name of the kind, by which controllers name what they need.
+    #[must_use]
     pub fn kind(&self) -> &'static str {
         self.kind
     }

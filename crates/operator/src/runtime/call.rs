@@ -25,6 +25,7 @@ pub enum CallError {
 
 impl CallError {
     /// The HTTP status code of the answer, if there was one.
+    #[must_use]
     pub fn code(&self) -> Option<u16> {
         match self {
             Self::Status(status) => Some(status.code),
@@ -33,6 +34,7 @@ impl CallError {
     }
 
     /// Whether the API server does not serve the kind, or has no such object.
+    #[must_use]
     pub fn is_not_found(&self) -> bool {
         self.code() == Some(404)
     }

@@ -114,14 +114,17 @@ impl Manager {
         Self { clock, metrics, health, seed, signal, dispatcher, sources: Vec::new(), kinds: Vec::new() }
     }
 
+    #[must_use]
     pub fn dispatcher(&self) -> Dispatcher {
         self.dispatcher.clone()
     }
 
+    #[must_use]
     pub fn signal(&self) -> Signal {
         self.signal.clone()
     }
 
+    #[must_use]
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
@@ -249,7 +252,9 @@ impl Watches {
                 () = changed.changed() => self.dispatcher.wake_all(),
                 Some(update) = updates.next(), if !updates.is_empty() => {
                     let changes = update(self.clock.elapsed(), leading);
-                    changes.iter().for_each(|change| self.dispatcher.dispatch(change));
+                    for change in &changes {
+                        self.dispatcher.dispatch(change);
+                    }
                 }
                 () = self.clock.reach(heartbeat) => {}
             }

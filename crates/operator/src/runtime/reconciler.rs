@@ -51,26 +51,31 @@ impl Change {
     }
 
     /// A change of a derived figure.
+    #[must_use]
     pub fn derived(kind: &'static str, key: Arc<str>) -> Self {
         Self { kind, key, before: None, after: None }
     }
 
     /// The cache of a whole kind became current during a term.
+    #[must_use]
     pub fn became_current(kind: &'static str) -> Self {
         Self::derived(kind, "".into())
     }
 
+    #[must_use]
     pub fn is_whole_kind(&self) -> bool {
         self.key.is_empty()
     }
 
     /// The object before and after the change.
+    #[must_use]
     pub fn states<V: 'static>(&self) -> (Option<&V>, Option<&V>) {
         let before = self.before.as_ref().and_then(|object| object.downcast_ref());
         (before, self.after.as_ref().and_then(|object| object.downcast_ref()))
     }
 
     /// The object after the change, or before its deletion.
+    #[must_use]
     pub fn latest<V: 'static>(&self) -> Option<&V> {
         let (before, after) = self.states();
         after.or(before)
@@ -164,7 +169,9 @@ impl<R: Reconciler> QueuedController<R> {
             self.queue().add_backlog(keys);
         } else {
             let mut queue = self.queue();
-            keys.into_iter().for_each(|key| queue.add(key, at));
+            for key in keys {
+                queue.add(key, at);
+            }
         }
         self.wake.notify_one();
     }
@@ -206,7 +213,9 @@ impl<R: Reconciler> QueuedController<R> {
             }
             if ready {
                 let due = self.reconciler.due_keys();
-                due.into_iter().for_each(|key| self.queue().add(key, now));
+                for key in due {
+                    self.queue().add(key, now);
+                }
             }
             while ready && running.len() < most {
                 let mut queue = self.queue();

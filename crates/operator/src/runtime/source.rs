@@ -42,6 +42,7 @@ pub type StartCondition = Box<dyn FnMut(bool) -> Start + Send>;
 pub type Latest = Box<dyn Fn() -> BoxFuture<'static, Result<u64, CallError>> + Send + Sync>;
 
 /// Reads the newest resourceVersion with a list of one object.
+#[must_use]
 pub fn latest<K>(api: Api<K>, selector: &Selector) -> Latest
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,

@@ -40,7 +40,14 @@ pub struct WorkQueue<K> {
     retries: u64,
 }
 
+impl<K: Ord + Clone> Default for WorkQueue<K> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<K: Ord + Clone> WorkQueue<K> {
+    #[must_use]
     pub fn new() -> Self {
         Self {
             due: BTreeMap::new(),
@@ -109,6 +116,7 @@ impl<K: Ord + Clone> WorkQueue<K> {
     }
 
     /// When the next key is due.
+    #[must_use]
     pub fn next_due(&self) -> Option<Duration> {
         if self.backlog.is_empty() {
             self.order.first_key_value().map(|((at, _), _)| *at)

@@ -8,7 +8,7 @@ use nodekeeper_core::autoscaler::{Autoscalers, Pool};
 
 use crate::runtime::call::{READ_TIMEOUT, call};
 
-/// Reads Karpenter's NodePools and whether Cluster Autoscaler runs.
+/// Reads Karpenter's `NodePools` and whether Cluster Autoscaler runs.
 pub async fn read(client: &Client) -> Autoscalers {
     let kind = GroupVersionKind::gvk("karpenter.sh", "v1", "NodePool");
     let pools: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::from_gvk(&kind));

@@ -1,4 +1,4 @@
-//! The remediation controller: decides about NodeRemediations, and carries out those that were approved.
+//! The remediation controller: decides about `NodeRemediations`, and carries out those that were approved.
 
 mod effects;
 
@@ -49,7 +49,7 @@ impl RemediationReconciler {
             return stats.clone();
         }
         let stats =
-            Arc::new(self.shared.caches.with_cluster(&self.shared.clock, |cluster| cluster.group_stats()));
+            self.shared.caches.with_cluster(&self.shared.clock, |cluster| Arc::new(cluster.group_stats()));
         *last = Some((elapsed, stats.clone()));
         stats
     }
@@ -123,18 +123,17 @@ impl Reconciler for RemediationReconciler {
         };
         let stats = self.group_stats();
         let cached = caches.with_cluster(clock, |cluster| decide_cached(&remediation, cluster, &stats));
-        let (decision, policy, target) = match cached {
-            Some(decision) => (decision, None, None),
-            None => {
-                let live = self.read(&remediation).await;
-                let live = live.map_err(|error| ReconcileError(format!("node not read: {error}")))?;
-                let refused = lock(&self.evictions).get(&**name).map(|backoff| backoff.message.clone());
-                let (decision, policy) = caches.with_cluster(clock, |cluster| {
-                    let decision = decide(&remediation, cluster, &stats, &live, refused.as_deref());
-                    (decision, cluster.policy.cloned())
-                });
-                (decision, policy, live.target)
-            }
+        let (decision, policy, target) = if let Some(decision) = cached {
+            (decision, None, None)
+        } else {
+            let live = self.read(&remediation).await;
+            let live = live.map_err(|error| ReconcileError(format!("node not read: {error}")))?;
+            let refused = lock(&self.evictions).get(&**name).map(|backoff| backoff.message.clone());
+            let (decision, policy) = caches.with_cluster(clock, |cluster| {
+                let decision = decide(&remediation, cluster, &stats, &live, refused.as_deref());
+                (decision, cluster.policy.cloned())
+            });
+            (decision, policy, live.target)
         };
         self.report_block(&remediation, &decision);
         match self.apply(&remediation, policy.as_ref(), target.as_ref(), &decision).await {
