@@ -1,5 +1,6 @@
 //! The table of repository rules: what each requires, why, and the function that checks it.
 
+mod cycles;
 mod dependencies;
 mod descriptions;
 mod determinism;
@@ -54,6 +55,12 @@ pub const RULES: &[Rule] = &[
         requires: "`crates/core/src` reads no clock, environment, file, socket or process, starts no thread and draws no random number.",
         why: "`decide(observed, now)` gives the same answer in the controller, in a dry run and in the simulator.",
         check: purity::core_pure,
+    },
+    Rule {
+        name: "core-no-cycles",
+        requires: "The modules of `crates/core/src` do not use each other in a cycle.",
+        why: "A module can be read and tested with only those below it.",
+        check: cycles::core_no_cycles,
     },
     Rule {
         name: "edges",

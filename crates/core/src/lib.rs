@@ -19,6 +19,8 @@ pub mod gate;
 #[cfg(feature = "api")]
 mod jitter;
 #[cfg(feature = "api")]
+pub mod labels;
+#[cfg(feature = "api")]
 pub mod lease;
 #[cfg(feature = "api")]
 pub mod limits;

@@ -100,7 +100,7 @@ impl Health {
         let state = self.state();
         let role = match &state.role {
             Role::Starting => return Err("the lease was not read yet".into()),
-            Role::Unreachable(error) => return Err(format!("lease not read: {error}")),
+            Role::Unreachable(error) => return Err(format!("the lease cannot be read or written: {error}")),
             Role::Stopping => return Err("stopping".into()),
             Role::Follower => "following",
             Role::Leader => "leading",
@@ -137,7 +137,10 @@ mod tests {
         let health = Health::default();
         assert_eq!(health.ready(at(0)), Err("the lease was not read yet".into()));
         health.lease_failed("connection refused");
-        assert_eq!(health.ready(at(0)), Err("lease not read: connection refused".into()));
+        assert_eq!(
+            health.ready(at(0)),
+            Err("the lease cannot be read or written: connection refused".into())
+        );
         health.follows();
         assert_eq!(health.ready(at(0)), Ok("following"));
         health.caches(vec!["nodes", "gates"]);

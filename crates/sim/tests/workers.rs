@@ -72,7 +72,7 @@ fn standard() -> String {
 async fn a_node_whose_network_works_passes() {
     let (code, report) = Bench::new().standard("w", "n1").await;
     assert_eq!((code, report.verdict), (0, Verdict::Passed), "{report:?}");
-    assert_eq!((report.checks.len(), report.identity.node_uid.as_str()), (7, "a-uid"));
+    assert_eq!((report.checks.len(), report.identity.node_uid.as_str()), (6, "a-uid"));
     assert_eq!(report.checks[0].message, "10.96.0.1");
     assert_eq!(report.checks[1].message, "system:serviceaccount:default:default");
 }

@@ -170,9 +170,9 @@ fn writer() -> Vec<Fixture> {
     let patch = "fn f() {\n    nodes\n        .patch(\n            name,\n            &params,\n            &patch,\n        )\n        .await;\n}\n";
     let broken = |text: &str| breaks("one-writer", GATE, text, "crates/operator/src/gate/mod.rs:1");
     vec![
-        holds("one-writer", "crates/operator/src/apply.rs", patch),
+        holds("one-writer", "crates/operator/src/apply/node.rs", patch),
         holds("one-writer", "crates/operator/src/apply/taints.rs", patch),
-        holds("one-writer", "crates/operator/src/leader.rs", patch),
+        holds("one-writer", "crates/operator/src/runtime/leader.rs", patch),
         holds("one-writer", "crates/sim/src/kubelet.rs", patch),
         holds(
             "one-writer",
@@ -368,6 +368,22 @@ fn descriptions() -> Vec<Fixture> {
     ]
 }
 
+fn cycles() -> Vec<Fixture> {
+    let with = |text: &str, violation| {
+        let mut fixture = holds("core-no-cycles", "crates/core/src/gate.rs", "use crate::node::NodeView;\n");
+        fixture.files.push(("crates/core/src/node/view.rs", text.to_owned()));
+        Fixture { violation, ..fixture }
+    };
+    vec![
+        with("use crate::text::clean;\n", None),
+        with("#[cfg(test)]\nmod tests {\n    use crate::gate::decide;\n}\n", None),
+        with(
+            "\n\nuse crate::text::clean;\nfn f() { crate::gate::decide() }\n",
+            Some("crates/core/src/gate.rs:1"),
+        ),
+    ]
+}
+
 fn retired_words() -> Vec<Fixture> {
     const FILE: &str = "crates/operator/src/queue.rs";
     vec![
@@ -388,6 +404,7 @@ fn fixtures() -> Vec<Fixture> {
         dependencies(),
         determinism(),
         stray(),
+        cycles(),
         descriptions(),
         file_size(),
         retired_words(),

@@ -6,7 +6,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::node::Labels;
+use crate::labels::Labels;
 
 /// Selects nodes by their labels; `match_labels` and `match_expressions` all have to match.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

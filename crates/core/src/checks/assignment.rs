@@ -30,7 +30,7 @@ pub struct Assignment {
     pub check_timeout_seconds: u32,
     /// The time that all checks may take together.
     pub deadline_seconds: u32,
-    /// The maximum size of the report, where it is less than [`crate::report::MESSAGE_LIMIT`]: the kubelet truncates
+    /// The maximum size of the report, where it is less than the limit of a termination message: the kubelet truncates
     /// the termination messages of all containers of a pod together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report_bytes: Option<u32>,

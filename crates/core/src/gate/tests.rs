@@ -2,7 +2,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::api::{GateTaint, NodeGateSpec, NodeGateStatus};
-use crate::node::{Labels, Taint};
+use crate::labels::Labels;
+use crate::node::Taint;
 use crate::record::{InconclusiveReason, WorkerResult};
 use crate::report::{CheckResult, Outcome, Report, Verdict};
 use crate::worker::Progress;

@@ -130,6 +130,10 @@ pub fn decide(
     if let Some(reservation) = cluster.policy.and_then(|policy| policy.reservation(remediation)) {
         return act(remediation, cluster.policy, reservation, live, refused_eviction, cluster.now);
     }
+    if remediation.is_complete() {
+        // Its reservation ended while the node was read.
+        return Decision::nothing();
+    }
     let target = live.target.as_ref();
     let gate = remediation.gate_cause().and_then(|(gate, _)| cluster.gate(gate));
     let compared = gate.zip(target).map(|(gate, target)| {

@@ -177,10 +177,9 @@ impl Caches {
         Self { nodes, workers, gates, controls, remediations, policies, daemon_pods, labels, unwatched }
     }
 
-    /// Takes in what the API server answered about a node.
-    pub fn apply_node(&self, node: &Node, now: Duration) {
-        let view = NodeView::new(node).with_labels(&lock(&self.labels));
-        self.nodes.lock().apply_response(view, now);
+    /// What is kept of a node.
+    pub fn view_node(&self, node: &Node) -> NodeView {
+        NodeView::new(node).with_labels(&lock(&self.labels))
     }
 
     /// The workers of a node uid.

@@ -21,7 +21,7 @@ use crate::run::Settings;
 use crate::runtime::call::{CallError, READ_TIMEOUT, call};
 use crate::runtime::manager::Manager;
 use crate::runtime::reconciler::Controller;
-use crate::runtime::{Dispatcher, controller};
+use crate::runtime::{Cache, Cached, Dispatcher, controller};
 
 pub use caches::Caches;
 
@@ -76,6 +76,17 @@ impl Shared {
             dispatcher: manager.dispatcher(),
             settings: settings.clone(),
         }
+    }
+
+    /// Puts the response to a request of ours into its cache, and tells all controllers.
+    fn apply_response<V: Cached>(&self, cache: &Cache<V>, object: V) {
+        if let Some(change) = cache.apply_response(object, self.clock.elapsed()) {
+            self.dispatcher.dispatch(&change);
+        }
+    }
+
+    fn apply_node(&self, node: &Node) {
+        self.apply_response(&self.caches.nodes, self.caches.view_node(node));
     }
 
     /// Reads a node from the API server, past the cache.

@@ -186,12 +186,11 @@ impl<V: Cached> Store<V> {
         self.synced = false;
     }
 
-    /// Takes in the response to a request of ours, unless the watch has seen the same or more already.
-    pub fn apply_response(&mut self, object: V, now: Duration) {
+    /// Takes in the response to a request of ours, unless the watch has seen the same or more already. Returns the
+    /// object before it. The event of the watch that follows is no change any more.
+    pub fn apply_response(&mut self, object: V, now: Duration) -> Option<Option<V>> {
         let known = self.objects.get(&object.key()).map_or(0, V::resource_version);
-        if object.resource_version() > self.position.max(known) {
-            self.put(object, now);
-        }
+        (object.resource_version() > self.position.max(known)).then(|| self.put(object, now))
     }
 
     /// Takes in an object that the watch does not show.
@@ -294,6 +293,13 @@ impl<V: Cached> Cache<V> {
 
     pub fn lock(&self) -> MutexGuard<'_, Store<V>> {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes in the response to a request of ours, and returns the change that it is.
+    pub fn apply_response(&self, object: V, now: Duration) -> Option<Change> {
+        let (key, after) = (object.key(), object.clone());
+        let before = self.lock().apply_response(object, now)?;
+        Some(Change::new(self.kind, key, before, Some(after)))
     }
 
     /// Applies an event of the watch, and returns the changes if there is a controller to tell.

@@ -1,4 +1,4 @@
-//! The one function through which every request to the API server goes, except for open watches and the error classes of its answers.
+//! The one function through which every request to the API server goes: it has a timeout, and its errors have classes.
 
 use std::time::Duration;
 

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::gate::GateView;
-use crate::node::{Labels, NodeView, Taint};
+use crate::labels::Labels;
+use crate::node::{NodeView, Taint};
 use crate::record::InconclusiveReason;
 use crate::remediate::control::{RUN_EXPIRES_AFTER, RUN_INTERVAL, eligible_nodes, expired_controls};
 use crate::worker::WorkerView;
@@ -227,7 +228,7 @@ fn the_policy_reports_a_lack_of_controls() {
     assert!(shared.message.contains("1 nodes wait"), "{}", shared.message);
 }
 
-fn gate() -> GateView {
+pub(super) fn gate() -> GateView {
     GateView {
         name: "default".into(),
         uid: "gate-1".into(),
@@ -240,7 +241,7 @@ fn gate() -> GateView {
     }
 }
 
-fn verified(name: &str) -> NodeView {
+pub(super) fn verified(name: &str) -> NodeView {
     let uid = format!("uid-{name}");
     let mut labels = Labels::default();
     labels.insert("topology.kubernetes.io/zone", "a");
@@ -280,7 +281,7 @@ fn controls_are_verified_schedulable_nodes_of_the_zone() {
     assert_eq!(first(7), first(7));
 }
 
-fn control(node: &str, number: u32, generation: i64, seen: u64) -> WorkerView {
+pub(super) fn control(node: &str, number: u32, generation: i64, seen: u64) -> WorkerView {
     WorkerView {
         name: crate::worker::control_name(node, number),
         uid: node.into(),

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use nodekeeper_core::gate::{Fleet, GateView, Observed, Ownership, Slots, State, decide, ownership};
+use nodekeeper_core::gate::{
+    Fleet, GateView, NodeInputs, Ownership, Slots, State, Surroundings, decide, observe, ownership,
+};
 use nodekeeper_core::node::NodeView;
 use nodekeeper_core::record::Record;
 use nodekeeper_core::report::Verdict;
@@ -55,6 +57,24 @@ pub struct Observer {
     gates: BTreeMap<String, GateView>,
     histories: BTreeMap<String, History>,
     pub writes: Writes,
+}
+
+/// The demo shows each machine on its own.
+struct NoSurroundings;
+
+impl Surroundings for NoSurroundings {
+    fn slots(&self, _gate: &str) -> Slots {
+        Slots { first: true, another: true, periodic: true }
+    }
+
+    fn fleet(&self, _gate: &GateView, _node: &NodeView, _gated: bool) -> Fleet {
+        Fleet::default()
+    }
+
+    /// Remediation is shown by the second act.
+    fn requested_at(&self, _gate: &str, _node: &NodeView) -> Option<Timestamp> {
+        Some(Timestamp::MAX)
+    }
 }
 
 impl Observer {
@@ -135,24 +155,22 @@ impl Observer {
     /// Returns the state of a machine, and whether it is stable: a state that the controller is about to change is not
     /// shown.
     fn evaluate(&self, node: &NodeView, now: Timestamp) -> (Row, bool) {
-        let served = ownership(self.gates.values(), node);
         let workers: Vec<WorkerView> =
             self.workers.values().filter(|worker| *worker.identity.node_uid == *node.uid).cloned().collect();
-        let decision = decide(&Observed {
-            node,
-            ownership: served,
-            workers: &workers,
-            daemon_pods: None,
-            slots: Slots { first: true, another: true, periodic: true },
-            fleet: Fleet::default(),
-            shared_outages: &[],
-            policy_known: true,
-            // Remediation is shown by the second act.
-            remediation_requested_at: Some(Timestamp::MAX),
-            now,
-            // No worker of the demo is ever overdue.
-            elapsed: Duration::ZERO,
-        });
+        let observed = observe(
+            NodeInputs {
+                node,
+                workers: &workers,
+                daemons: None,
+                outages: Some(&[]),
+                now,
+                // No worker of the demo is ever overdue.
+                elapsed: Duration::ZERO,
+            },
+            self.gates.values(),
+            &NoSurroundings,
+        );
+        let (decision, gate) = (decide(&observed), observed.ownership.gate());
         let record = record_of(node);
         let same_boot = *record.scope.boot_id == *node.boot_id;
         let newest = workers.iter().map(|worker| worker.identity.number).max().unwrap_or_default();
@@ -190,16 +208,16 @@ impl Observer {
             zone: node.labels.get("topology.kubernetes.io/zone").unwrap_or_default().to_owned(),
             scenario: machine.map_or(Scenario::Healthy, |machine| machine.scenario),
             state: decision.state,
-            attempts: (if same_boot { record.attempts } else { 0 }, self.attempts_allowed(served)),
+            attempts: (if same_boot { record.attempts } else { 0 }, self.attempts_allowed(gate)),
             worker: newest.max(record.number),
             why,
             brief,
         };
-        (row, served.gate().is_none() || decision.effects.is_empty())
+        (row, gate.is_none() || decision.effects.is_empty())
     }
 
-    fn attempts_allowed(&self, served: Ownership<'_>) -> u32 {
-        let gate = served.gate().or(self.gates.values().next());
+    fn attempts_allowed(&self, gate: Option<&GateView>) -> u32 {
+        let gate = gate.or(self.gates.values().next());
         gate.map_or(0, |gate| gate.spec.retry.max_retries.unsigned_abs() + 1)
     }
 

@@ -59,7 +59,7 @@ impl GateReconciler {
         gate: Option<&GateView>,
         effect: &Effect,
     ) -> Result<(), WriteError> {
-        let Shared { caches, writer, pods, clock, .. } = &*self.shared;
+        let Shared { caches, writer, pods, .. } = &*self.shared;
         let gate = || gate.ok_or_else(|| WriteError::Conflict("the gate was deleted".into()));
         let patched = match effect {
             Effect::StartWorker(identity) => return self.start_worker(node, gate()?, identity).await,
@@ -73,7 +73,7 @@ impl GateReconciler {
                 let known = caches.remediations.lock().get(&node.uid).cloned();
                 let written = writer.upsert_remediation(node, known.as_ref(), cause).await?;
                 info!(node = &*node.name, gate = cause.name, why = cause.message, "replacement requested");
-                caches.remediations.lock().apply_response(Remediation::new(&written), clock.elapsed());
+                self.shared.apply_response(&caches.remediations, Remediation::new(&written));
                 return Ok(());
             }
             Effect::EmitEvent(event) => {
@@ -109,7 +109,7 @@ impl GateReconciler {
             Effect::PatchRecord(record) => writer.patch_record(node, record).await?,
             Effect::SetNodeCondition(update) => writer.set_node_condition(node, update).await?,
         };
-        caches.apply_node(&patched, clock.elapsed());
+        self.shared.apply_node(&patched);
         Ok(())
     }
 
@@ -130,7 +130,7 @@ impl GateReconciler {
         let created = created.map(|created| match created {
             CreatedWorker::New(pod) => {
                 if let Some(view) = WorkerView::new(&pod) {
-                    caches.workers.lock().apply_response(view, clock.elapsed());
+                    self.shared.apply_response(&caches.workers, view);
                 }
             }
             CreatedWorker::Adopted(pod) => {

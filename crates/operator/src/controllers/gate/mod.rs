@@ -68,7 +68,7 @@ impl GateReconciler {
     async fn read_node(&self, name: &str) -> Result<bool, ReconcileError> {
         match self.shared.get_node(name).await {
             Ok(Some(node)) => {
-                self.shared.caches.apply_node(&node, self.shared.clock.elapsed());
+                self.shared.apply_node(&node);
                 Ok(true)
             }
             Ok(None) => Ok(false),

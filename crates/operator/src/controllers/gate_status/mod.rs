@@ -146,8 +146,7 @@ impl Reconciler for GateStatusReconciler {
         }
         match self.shared.writer.patch_gate_status(&gate, &next).await {
             Ok(written) => {
-                let view = GateView::new(&written);
-                self.shared.caches.gates.lock().apply_response(view, self.shared.clock.elapsed());
+                self.shared.apply_response(&self.shared.caches.gates, GateView::new(&written));
                 Ok(Action::RequeueAfter(AUTOSCALER_PERIOD))
             }
             // The gate was deleted or created again, which the watch shows.

@@ -59,7 +59,7 @@ impl PolicyReconciler {
             PolicyEffect::Uncordon(target) => {
                 if let Some(patched) = writer.uncordon_node(target).await? {
                     info!(node = target.identity.name, "node uncordoned");
-                    caches.apply_node(&patched, clock.elapsed());
+                    self.shared.apply_node(&patched);
                 }
                 Ok(())
             }
@@ -76,7 +76,7 @@ impl PolicyReconciler {
                 };
                 let written = writer.update_policy_status(policy, status).await?;
                 if let Some(policy) = Policy::new(&written) {
-                    caches.policies.lock().apply_response(policy, clock.elapsed());
+                    self.shared.apply_response(&caches.policies, policy);
                 }
                 Ok(())
             }
@@ -85,10 +85,10 @@ impl PolicyReconciler {
                 let began = clock.elapsed();
                 let created = pods.create_control_worker(writer, node, gate, identity).await?;
                 if let Some(view) = created.and_then(|pod| WorkerView::control(&pod)) {
-                    let (mut controls, name) = (caches.controls.lock(), view.name.clone());
-                    controls.apply_response(ControlView(view), began);
-                    // The watch may have been faster, and does not know when the run began.
-                    controls.update(&name, |known| known.0.first_seen = began);
+                    let name = view.name.clone();
+                    self.shared.apply_response(&caches.controls, ControlView(view));
+                    // The watch does not know when the run began.
+                    caches.controls.lock().update(&name, |known| known.0.first_seen = began);
                 }
                 Ok(())
             }

@@ -59,7 +59,7 @@ impl RemediationReconciler {
         target: Option<&Target>,
         effect: &Effect,
     ) -> Result<(), WriteError> {
-        let Shared { caches, writer, clock, .. } = &*self.shared;
+        let Shared { caches, writer, .. } = &*self.shared;
         let node = &remediation.spec.node.name;
         if let Effect::ReserveAct(status) = effect {
             // Guarded by the policy that this was decided from, and no newer one.
@@ -68,7 +68,7 @@ impl RemediationReconciler {
             };
             let written = writer.update_policy_status(policy, status).await?;
             if let Some(policy) = Policy::new(&written) {
-                caches.policies.lock().apply_response(policy, clock.elapsed());
+                self.shared.apply_response(&caches.policies, policy);
             }
             info!(node, "remediation approved");
             return Ok(());
@@ -92,7 +92,7 @@ impl RemediationReconciler {
             _ => None,
         };
         if let Some(patched) = patched {
-            caches.apply_node(&patched, clock.elapsed());
+            self.shared.apply_node(&patched);
         }
         Ok(())
     }
@@ -125,7 +125,7 @@ impl RemediationReconciler {
         status: &NodeRemediationStatus,
         act_ended: Option<bool>,
     ) -> Result<(), WriteError> {
-        let Shared { caches, writer, clock, metrics, .. } = &*self.shared;
+        let Shared { caches, writer, metrics, .. } = &*self.shared;
         let written = writer.update_remediation_status(remediation, status).await?;
         let after = Remediation::new(&written);
         if let Some(succeeded) = act_ended {
@@ -135,7 +135,7 @@ impl RemediationReconciler {
             let why = after.condition(SUCCEEDED).map(|one| one.message.clone()).unwrap_or_default();
             info!(node = remediation.spec.node.name, result, why, "remediation ended");
         }
-        caches.remediations.lock().apply_response(after, clock.elapsed());
+        self.shared.apply_response(&caches.remediations, after);
         Ok(())
     }
 

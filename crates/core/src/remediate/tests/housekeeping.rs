@@ -1,0 +1,117 @@
+//! What a reconcile of the policy does.
+
+use super::control::{control, gate, verified};
+use super::*;
+use crate::gate::GateView;
+use crate::node::NodeView;
+use crate::remediate::housekeeping::{PolicyEffect, cordons_to_remove, decide_policy};
+use crate::worker::WorkerView;
+
+struct Cluster {
+    nodes: Vec<NodeView>,
+    gates: Vec<GateView>,
+    controls: Vec<WorkerView>,
+    remediations: Vec<Remediation>,
+    policy: Option<Policy>,
+}
+
+impl Cluster {
+    /// Three verified nodes of zone a, and one whose remediation waits for the control group.
+    fn comparing() -> Self {
+        let mut failing = verified("n1");
+        failing.record = Some(failed_record("uid-n1", at(0)).into());
+        let nodes = vec![failing, verified("n2"), verified("n3"), verified("n4")];
+        let mut waiting = request("uid-n1", vec![cause(CauseSource::Gate, at(0))]);
+        waiting.spec.node.name = "n1".into();
+        let comparing = Blocked::new(BlockReason::Comparing, "verified nodes run the checks");
+        waiting.status = waiting.status_with(comparing.findings(), at(0));
+        Self {
+            nodes,
+            gates: vec![gate()],
+            controls: Vec::new(),
+            remediations: vec![waiting],
+            policy: Some(policy()),
+        }
+    }
+
+    fn view(&self) -> ClusterView<'_> {
+        ClusterView {
+            nodes: self.nodes.iter().collect(),
+            gates: self.gates.iter().collect(),
+            controls: self.controls.iter().collect(),
+            remediations: self.remediations.iter().collect(),
+            policy: self.policy.as_ref(),
+            now: at(1),
+            elapsed: Duration::from_secs(1_000),
+        }
+    }
+
+    /// The nodes for which control workers are created.
+    fn created(&self) -> Vec<String> {
+        let effects = decide_policy(&self.view(), &self.view().group_stats(), Vec::new(), None).effects;
+        let node = |effect: &PolicyEffect| match effect {
+            PolicyEffect::CreateControlWorker { node, .. } => Some(node.name.to_string()),
+            _ => None,
+        };
+        effects.iter().filter_map(node).collect()
+    }
+}
+
+#[test]
+fn control_workers_run_on_verified_nodes_while_one_waits() {
+    let mut cluster = Cluster::comparing();
+    let created = cluster.created();
+    assert!(created.len() == 2 && !created.contains(&"n1".to_owned()), "{created:?}");
+    cluster.controls = (0..4).map(|i| control(&format!("x{i}"), 1, 9, 990)).collect();
+    assert_eq!(cluster.created(), [""; 0], "4 of 5 control workers run already");
+    cluster.controls.clear();
+    cluster.remediations.clear();
+    assert_eq!(cluster.created(), [""; 0], "no remediation waits");
+}
+
+#[test]
+fn a_dry_run_starts_no_control_worker() {
+    let mut cluster = Cluster::comparing();
+    if let Some(policy) = &mut cluster.policy {
+        policy.spec.enforcement = ActEnforcement::DryRun;
+    }
+    assert_eq!(cluster.created(), [""; 0]);
+}
+
+#[test]
+fn the_configured_policy_is_created_only_if_there_is_none() {
+    let mut cluster = Cluster::comparing();
+    let spec = RemediationPolicySpec::default();
+    let creates = |cluster: &Cluster| {
+        let stats = cluster.view().group_stats();
+        let effects = decide_policy(&cluster.view(), &stats, Vec::new(), Some(&spec)).effects;
+        effects.iter().any(|effect| matches!(effect, PolicyEffect::CreatePolicy(_)))
+    };
+    assert!(!creates(&cluster));
+    cluster.policy = None;
+    assert!(creates(&cluster));
+}
+
+#[test]
+fn a_cordon_of_ours_goes_with_its_reservation() {
+    let mut cluster = Cluster::comparing();
+    cluster.nodes[0].marked = true;
+    let count = |cluster: &Cluster| cordons_to_remove(&cluster.view()).len();
+    assert_eq!(count(&cluster), 1, "nothing is reserved");
+    let reservation = Reservation {
+        remediation: "uid-n1".into(),
+        node: "n1".into(),
+        group: String::new(),
+        zone: "a".into(),
+        at: at(0),
+        ended: None,
+    };
+    if let Some(policy) = &mut cluster.policy {
+        policy.status.reservations.push(reservation);
+    }
+    assert_eq!(count(&cluster), 0, "the act goes on");
+    cluster.policy = None;
+    assert_eq!(count(&cluster), 1);
+    cluster.nodes[0].terminating = true;
+    assert_eq!(count(&cluster), 0);
+}
