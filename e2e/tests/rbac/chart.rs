@@ -33,7 +33,7 @@ pub const HARM: &[&str] =
 const ALWAYS: &[&str] = &[
     "nodekeeper-controller nodekeeper-system: /pods [] get,list,watch,create,delete",
     "nodekeeper-controller nodekeeper-system: coordination.k8s.io/leases [] create",
-    "nodekeeper-controller nodekeeper-system: coordination.k8s.io/leases [kube-node-ready-leader] get,update",
+    "nodekeeper-controller nodekeeper-system: coordination.k8s.io/leases [kube-node-ready-leader] get,update,watch",
     "nodekeeper-controller default: events.k8s.io/events [] create",
     "nodekeeper-controller kube-system: /configmaps [cluster-autoscaler-status] get",
     "nodekeeper-worker default: /services [] get",
@@ -221,7 +221,7 @@ fn f21_worker_account_and_rights_are_in_its_namespace() -> Result<()> {
     let all = granted(&objects)?;
     for line in [
         "nodekeeper-controller kube-system: /pods [] get,list,watch,create,delete",
-        "nodekeeper-controller there: coordination.k8s.io/leases [lead] get,update",
+        "nodekeeper-controller there: coordination.k8s.io/leases [lead] get,update,watch",
         "who default: /services [] get",
     ] {
         assert!(all.contains(line), "no {line:?} in {all:#?}");
