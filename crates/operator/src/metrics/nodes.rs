@@ -18,7 +18,7 @@ const NODES: Entry = entry(
     Stable,
     "nodekeeper_nodes",
     &["gate", "state"],
-    "Nodes by gate and state: waiting, gated, verifying, verified, failed, inconclusive, stuck (no conclusive worker before the deadline), unserved (tainted, and no gate selects it), leaving (being deleted), excluded (never gated)",
+    "Nodes by gate and state: waiting, gated, verifying, verified, failed, inconclusive, stuck (no conclusive worker before the deadline), unserved (tainted, and no gate selects it), terminating (being deleted), excluded (never gated)",
 );
 const OLDEST: Entry = entry(
     Set::Nodekeeper,
@@ -37,7 +37,7 @@ const INFO: Entry = entry(
 
 /// The values of `state` that are served for every gate, with nodes or without.
 const STATES: [&str; 8] =
-    ["waiting", "gated", "verifying", "verified", "failed", "inconclusive", "stuck", "leaving"];
+    ["waiting", "gated", "verifying", "verified", "failed", "inconclusive", "stuck", "terminating"];
 
 /// The totals of kube-node-ready, each with the states that it counts.
 const COMPAT_TOTALS: [(Entry, &[&str]); 4] = [
@@ -269,7 +269,7 @@ fn state_name(state: State) -> &'static str {
         State::Ungated => "excluded",
         State::Unserved => "unserved",
         State::Verified => "verified",
-        State::Terminating => "leaving",
+        State::Terminating => "terminating",
         State::Waiting => "waiting",
         State::Unverified => "gated",
         State::Pending | State::InProgress => "verifying",

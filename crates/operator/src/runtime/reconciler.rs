@@ -134,7 +134,6 @@ pub trait Reconciler: Send + Sync + 'static {
 
 /// A reconciler with its queue, whatever its key type is.
 pub trait Controller: Send + Sync {
-    fn name(&self) -> &'static str;
     fn enqueue(&self, change: &Change, now: Duration);
     /// Looks at the queue and at the caches again.
     fn wake(&self);
@@ -251,10 +250,6 @@ impl<R: Reconciler> QueuedController<R> {
 }
 
 impl<R: Reconciler> Controller for QueuedController<R> {
-    fn name(&self) -> &'static str {
-        R::NAME
-    }
-
     fn enqueue(&self, change: &Change, now: Duration) {
         self.add_all(self.reconciler.keys(change), now + self.options.debounce);
     }
