@@ -63,7 +63,7 @@ fn the_demo_runs_both_acts_and_succeeds() {
             "TlsError",
             "Refused",
             "loses power while worker 1 runs",
-            "worker 1: the node was booted again",
+            "worker 1: the node was rebooted after the worker was created",
             "is repaired; the controller is not notified",
             "20 of 20 healthy nodes verified",
             "boot 2: worker 2 passed; worker 1 of the boot before was discarded",

@@ -79,7 +79,7 @@ pub async fn a_drain_blocked_by_a_budget_times_out_and_can_be_retried(world: imp
     remediation_condition(&world, "one", ("Drained", "False", "Draining"), "web-budget").await?;
     let given_up = ("Succeeded", "False", "DrainTimedOut");
     let message = remediation_condition(&world, "one", given_up, "web-budget").await?;
-    ensure!(message.contains("1 pods are left after 10 s, default/web among them"), "{message}");
+    ensure!(message.contains("1 pods are left after 10 s"), "{message}");
     is_uncordoned(&world, &uid).await?;
 
     budgets(&world).delete("web-budget", &DeleteParams::default()).await?;

@@ -33,7 +33,7 @@ pub async fn i02_a_dns_outage_replaces_no_node(world: impl World) -> Result<()> 
     let asked = remediations(&world).list(&ListParams::default()).await?.items;
     ensure!(!asked.is_empty(), "no replacement was requested");
     let first = asked[0].data["spec"]["node"]["name"].as_str().unwrap_or_default();
-    remediation_condition(&world, first, ("Approved", "False", "SharedDependencyDown"), "It is not the node")
+    remediation_condition(&world, first, ("Approved", "False", "SharedDependencyDown"), "shared dependency")
         .await?;
 
     for name in GOOD.into_iter().chain(new.iter().map(|(name, _)| name.as_str())) {

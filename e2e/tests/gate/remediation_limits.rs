@@ -34,7 +34,7 @@ pub async fn a_dry_run_reports_the_replacement(world: impl World) -> Result<()> 
     let before = controller.proxy.requests().len();
     let uid = join_failing(&world, zoned("failing")).await?;
     let held = ("Approved", "False", "DryRun");
-    remediation_condition(&world, "failing", held, "it would be compared with nodes that work").await?;
+    remediation_condition(&world, "failing", held, "the node would be compared with verified nodes").await?;
     is_untouched(&world, &controller.proxy, "failing", &uid).await?;
     // Workers of the node itself, and its record.
     let fits = |path: &str| {

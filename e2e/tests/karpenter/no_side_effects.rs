@@ -69,7 +69,7 @@ pub async fn a_node_drained_by_karpenter_is_not_touched(world: KarpenterWorld) -
     node_is(&world, &name, "disrupted", is_disrupted).await?;
     edit_policy(&world, json!({"pause": null})).await?;
     let said = remediation_condition(&world, &name, ("Approved", "False", "NodeTerminating")).await?;
-    ensure!(said.contains("left to"), "{said}");
+    ensure!(said.contains("wait for"), "{said}");
     // Another node is verified meanwhile, so the controller had time to act.
     make_pods(&client, "later", "good", 4).await?;
     app_runs(&world, "later", 4).await?;

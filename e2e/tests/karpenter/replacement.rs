@@ -93,7 +93,7 @@ pub async fn a_node_that_never_passes_has_its_claim_deleted(world: KarpenterWorl
     ensure!(done.len() == 2 && is_drained(&done[0]) && done[1] == deletes(&claim), "{done:?}");
     let all = remediations(&world).list(&ListParams::default()).await?.items;
     let status = &all.first().context("no request")?.data["status"];
-    ensure!(all.len() == 1 && status["provider"] == "karpenter" && status["machine"] == *claim, "{all:?}");
+    ensure!(all.len() == 1 && status["provider"] == "Karpenter" && status["machine"] == *claim, "{all:?}");
     let (node, of_claim) = (format!("node=\"{name}\""), format!("nodeClaim=\"{claim}\""));
     for proxy in [
         ["Found NodeClaim for failed node, deleting NodeClaim instead", &of_claim, &node],
