@@ -89,18 +89,27 @@ fn is_blocked_for(request: &NodeRemediation, reason: &str) -> bool {
     conditions.into_iter().any(|one| one.type_ == "Approved" && one.reason == reason)
 }
 
-/// Reserves a disruption that was not approved.
+/// Reserves a disruption that was not approved, within the budget: what is wrong about it is only its evidence.
 async fn approve(client: &Client, fits: fn(&NodeRemediation) -> bool) -> kube::Result<()> {
     let requests: Api<NodeRemediation> = Api::all(client.clone());
     let policies: Api<RemediationPolicy> = Api::all(client.clone());
     let all = requests.list(&ListParams::default()).await?.items;
     let Some(request) = all.into_iter().find(fits) else { return Ok(()) };
     let policy = policies.get("default").await?;
+    let budget = &policy.spec.budget;
+    let known = policy.status.as_ref().map_or(0, |status| status.reservations.len());
+    if known >= usize::try_from(budget.max_in_flight.min(budget.max_per_hour)).unwrap_or_default() {
+        return Ok(());
+    }
     let mut status = serde_json::to_value(&policy.status).unwrap_or_default();
     // Any time will do: the invariants use the time of the commit.
     let at = policy.metadata.creation_timestamp.as_ref().map(|time| time.0.to_string());
-    status["reservations"] = json!([{"remediation": request.name_any(), "node": request.spec.node.name,
-        "group": "sabotage", "zone": "", "at": at}]);
+    let own = json!({"remediation": request.name_any(), "node": request.spec.node.name,
+        "group": "sabotage", "zone": "", "at": at});
+    match status["reservations"].as_array_mut() {
+        Some(reservations) => reservations.push(own),
+        None => status["reservations"] = json!([own]),
+    }
     let patch: Patch<Value> = Patch::Merge(json!({"status": status}));
     policies.patch_status("default", &PatchParams::default(), &patch).await?;
     Ok(())
