@@ -306,8 +306,9 @@ impl Invariant for CountedOnce {
             return Err(format!("worker {} is recorded after worker {}", is.number, was.number));
         }
         let asked = at(before, "metadata.annotations").is_some_and(|all| all.get(VERIFY).is_some());
-        // A request during a running verification is served by the next worker, so the current round may go on.
-        let goes_on = is.workers > 1 && is.attempts > was.attempts;
+        // A request during a running verification is served by the next worker, so the current round may go on. An
+        // inconclusive worker leaves its attempts as they were.
+        let goes_on = is.workers > 1 && is.attempts >= was.attempts;
         let new_round = is.scope != was.scope || was.verdict == Some(Verdict::Passed) || (asked && !goes_on);
         let counted = is.attempts - if new_round { 0 } else { was.attempts };
         let ending = self.endings.get(&(uid(after).to_owned(), is.number));
