@@ -332,7 +332,7 @@ impl Invariant for CountedOnce {
 
 /// A node has one worker at a time, and no number is used twice.
 ///
-/// A create is guarded only by its name. A delayed one may create a worker again that was recorded and removed
+/// A create is guarded only by its name. A delayed one may create a worker again that had ended and was removed
 /// before. It has no effect: [`CountedOnce`] checks that no number is recorded twice, and [`HealthyNodesAreVerified`]
 /// that the pod is removed.
 #[derive(Default)]
@@ -341,6 +341,8 @@ struct OneWorkerAtATime {
     running: BTreeMap<String, BTreeSet<String>>,
     /// By node uid: the record's number.
     recorded: BTreeMap<String, u32>,
+    /// By node uid: the highest number of a worker. A dry run writes no record.
+    highest: BTreeMap<String, u32>,
     /// Uids of pods that a delayed create made again.
     recreated: BTreeSet<String>,
 }
@@ -359,9 +361,11 @@ impl Invariant for OneWorkerAtATime {
         let Some(object) = change.after.as_ref().or(change.before.as_ref()) else { return Ok(()) };
         let Some(identity) = identity(object).filter(|_| change.collection == "pods") else { return Ok(()) };
         let recorded = self.recorded.get(&identity.node_uid).copied().unwrap_or_default();
-        if change.before.is_none() && change.was_delayed() && identity.number <= recorded {
+        let highest = self.highest.entry(identity.node_uid.clone()).or_default();
+        if change.before.is_none() && change.was_delayed() && identity.number <= recorded.max(*highest) {
             self.recreated.insert(uid(object).to_owned());
         }
+        *highest = identity.number.max(*highest);
         if self.recreated.contains(uid(object)) {
             return Ok(());
         }
