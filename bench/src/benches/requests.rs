@@ -8,7 +8,7 @@ use nodekeeper_e2e::product::Product;
 use nodekeeper_sim::actors::kubelet::{Kubelets, NodeSpec};
 use nodekeeper_sim::actors::{self, Timing};
 use nodekeeper_sim::worker::Workers;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use super::embedded;
@@ -33,14 +33,15 @@ pub async fn run(product: Product) -> Result<Table> {
         "controller",
     )?;
     for n in 0..NODES {
-        let taints = vec![json!({"key": TAINT, "value": "true", "effect": "NoSchedule"})];
+        let taints =
+            vec![nodekeeper_sim::value::json!({"key": TAINT, "value": "true", "effect": "NoSchedule"})];
         kubelets.join(NodeSpec { name: format!("node-{n}"), taints, ..NodeSpec::default() });
     }
     let inside = cluster.local("bench");
     let end = Instant::now() + PATIENCE;
     loop {
         let (nodes, pods) = (inside.all("nodes"), inside.all("pods"));
-        let open = nodes.iter().filter(|node| !has_gate_taint(node)).count();
+        let open = nodes.iter().filter(|node| !has_gate_taint(&(&***node).into())).count();
         if open == NODES as usize && pods.is_empty() {
             break;
         }

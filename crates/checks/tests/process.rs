@@ -49,8 +49,8 @@ impl Bench {
             cluster: self.cluster.clone(),
             node: node.into(),
             zone: String::new(),
-            pod: Arc::new(pod),
-            container: json!({"name": "worker", "env": env}),
+            pod: Arc::new(pod.into()),
+            container: json!({"name": "worker", "env": env}).into(),
         }
     }
 

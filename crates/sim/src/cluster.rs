@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serde_json::{Value, json};
+use crate::value::{Value, json};
 
 use crate::api::status::ApiError;
 use crate::api::{Caller, DeleteOptions, Deleted, Edit, State};
@@ -167,10 +167,10 @@ impl Local {
         api_version: &str,
         kind: &str,
         namespace: &str,
-        body: Value,
+        body: impl Into<Value>,
     ) -> Result<Arc<Value>, ApiError> {
         let resource = self.resource(api_version, kind)?;
-        self.cluster.state().create(&resource, namespace, body, &self.caller())
+        self.cluster.state().create(&resource, namespace, body.into(), &self.caller())
     }
 
     /// Creates an object that is valid by construction.

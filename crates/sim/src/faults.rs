@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::value::Value;
 use bytes::Bytes;
 use http::{Method, Request};
-use serde_json::Value;
 use tokio::sync::Notify;
 
 use crate::api::Query;

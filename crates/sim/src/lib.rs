@@ -30,6 +30,7 @@ pub mod server;
 pub mod store;
 pub mod trace;
 pub mod transport;
+pub mod value;
 pub mod worker;
 
 pub use clock::Clock;

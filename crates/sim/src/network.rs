@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serde_json::{Value, json};
+use crate::value::{Value, json};
 
 use crate::api::status::ApiError;
 use crate::cluster::Cluster;

@@ -1,11 +1,16 @@
 //! Access to objects as JSON.
 
-use serde_json::{Map, Value, json};
+use crate::value::{Map, Value, json};
 
 /// The value at a dotted path such as `spec.nodeName`.
 #[must_use]
 pub fn at<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
-    path.split('.').try_fold(value, |v, key| v.get(key))
+    let (mut here, mut rest) = (value, path);
+    while let Some(dot) = rest.bytes().position(|byte| byte == b'.') {
+        here = here.get(&rest[..dot])?;
+        rest = &rest[dot + 1..];
+    }
+    here.get(rest)
 }
 
 /// The string at a dotted path; empty if it is missing.
@@ -30,15 +35,14 @@ pub fn is_true(value: &Value, path: &str) -> bool {
     at(value, path).and_then(Value::as_bool) == Some(true)
 }
 
-/// Sets the value at a dotted path and creates missing parents.
+/// Sets the value at a dotted path and creates missing parents. An equal value is left, so that it stays shared.
 pub fn set(value: &mut Value, path: &str, new: Value) {
+    if at(value, path) == Some(&new) {
+        return;
+    }
     let mut here = value;
     for key in path.split('.') {
-        // The key mostly exists, and `entry` would allocate one.
-        if here.get(key).is_none() {
-            map(here).insert(key.to_owned(), Value::Null);
-        }
-        here = &mut here[key];
+        here = map(here).entry(key);
     }
     *here = new;
 }
@@ -52,6 +56,7 @@ pub fn default(value: &mut Value, path: &str, new: Value) {
 
 /// Removes and returns the value at a dotted path.
 pub fn take(value: &mut Value, path: &str) -> Option<Value> {
+    at(value, path)?;
     let (parent, key) = path.rsplit_once('.').map_or((None, path), |(p, k)| (Some(p), k));
     let holder = match parent {
         Some(parent) => parent.split('.').try_fold(value, |v, k| v.get_mut(k))?,
@@ -71,7 +76,7 @@ pub fn copy(from: &Value, to: &mut Value, path: &str) {
 }
 
 /// The value as an object; any other value is replaced by an empty one.
-pub fn map(value: &mut Value) -> &mut Map<String, Value> {
+pub fn map(value: &mut Value) -> &mut Map {
     if !value.is_object() {
         *value = json!({});
     }
@@ -129,7 +134,7 @@ pub fn set_condition(object: &mut Value, mut new: Value, now: &str) {
         Some(old) => *old = new,
         None => all.push(new),
     }
-    set(object, "status.conditions", Value::Array(all));
+    set(object, "status.conditions", all.into());
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::value::Value;
 use futures::future::BoxFuture;
-use serde_json::Value;
 use tokio::process::Command;
 
 use crate::actors::kubelet::{ContainerConfig, ContainerRuntime, FakeRuntime, Terminated};

@@ -4,10 +4,10 @@ use std::any::TypeId;
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use crate::value::Value;
 use k8s_openapi::{NamespaceResourceScope, Resource as Typed};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 
 use crate::api::schema::Schema;
 use crate::registry::{self, Strategy};
@@ -49,8 +49,6 @@ pub enum Generation {
 /// Another API of a stored resource, with other names for some fields.
 #[derive(Clone, Debug)]
 pub struct View {
-    /// The collection of the stored objects.
-    pub stored_as: &'static str,
     stored_version: &'static str,
     names: &'static [(&'static str, &'static str)],
 }
@@ -83,6 +81,7 @@ pub struct Resource {
     /// The storage version of a custom resource.
     pub stored_version: Option<String>,
     pub strategy: &'static dyn Strategy,
+    collection: String,
     decode: Option<Decode>,
     view: Option<View>,
     fields: Vec<String>,
@@ -101,7 +100,7 @@ where
     let mut resource = Resource::new(T::GROUP, T::VERSION, T::URL_PATH_SEGMENT, T::KIND);
     resource.short = short.iter().map(ToString::to_string).collect();
     resource.namespaced = TypeId::of::<T::Scope>() == TypeId::of::<NamespaceResourceScope>();
-    resource.decode = Some(|value| serde_json::to_value(T::deserialize(value)?));
+    resource.decode = Some(|value| Ok(serde_json::to_value(value.decode::<T>()?)?.into()));
     resource.lists(META_LISTS)
 }
 
@@ -113,11 +112,13 @@ impl Resource {
         plural: impl Into<Cow<'static, str>>,
         kind: impl Into<Cow<'static, str>>,
     ) -> Self {
-        let kind = kind.into();
+        let (group, plural, kind) = (group.into(), plural.into(), kind.into());
+        let collection = if group.is_empty() { plural.to_string() } else { format!("{group}/{plural}") };
         Self {
-            group: group.into(),
+            group,
             version: version.into(),
-            plural: plural.into(),
+            plural,
+            collection,
             singular: kind.to_lowercase(),
             kind,
             short: Vec::new(),
@@ -201,7 +202,8 @@ impl Resource {
         stored_as: &'static str,
         names: &'static [(&'static str, &'static str)],
     ) -> Self {
-        self.view = Some(View { stored_as, stored_version: "v1", names });
+        stored_as.clone_into(&mut self.collection);
+        self.view = Some(View { stored_version: "v1", names });
         self
     }
 
@@ -212,6 +214,14 @@ impl Resource {
             self.version.to_string()
         } else {
             format!("{}/{}", self.group, self.version)
+        }
+    }
+
+    #[must_use]
+    pub fn has_api_version(&self, api_version: &str) -> bool {
+        match api_version.split_once('/') {
+            Some((group, version)) => self.group == group && self.version == version,
+            None => self.group.is_empty() && self.version == api_version,
         }
     }
 
@@ -233,12 +243,8 @@ impl Resource {
 
     /// The collection of the stored objects, which versions and views of a kind share.
     #[must_use]
-    pub fn collection(&self) -> Cow<'_, str> {
-        match &self.view {
-            Some(view) => Cow::Borrowed(view.stored_as),
-            None if self.group.is_empty() => Cow::Borrowed(&self.plural),
-            None => Cow::Owned(format!("{}/{}", self.group, self.plural)),
-        }
+    pub fn collection(&self) -> &str {
+        &self.collection
     }
 
     #[must_use]
@@ -314,7 +320,7 @@ fn rename<'n>(mut object: Value, names: impl Iterator<Item = (&'n str, &'n str)>
     if let Some(map) = object.as_object_mut() {
         for (from, to) in names {
             if let Some(value) = map.remove(from) {
-                map.insert(to.to_owned(), value);
+                map.insert(to, value);
             }
         }
     }

@@ -4,13 +4,13 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::value::Value;
 use bytes::Bytes;
 use futures::stream::{self, Stream, StreamExt as _};
 use http::{Response, StatusCode, header};
 use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
-use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::api::status::ApiError;

@@ -1,13 +1,16 @@
 //! The storage: all objects and the log of their changes under one revision counter, as in etcd.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use crate::value::{Value, json};
+use bytes::Bytes;
 use jiff::Timestamp;
-use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use crate::object;
+use crate::resource::Resource;
+use crate::server;
 
 /// A committed change.
 #[derive(Debug)]
@@ -25,12 +28,21 @@ pub struct Change {
     /// The user; for a delayed write also the time at which it was sent.
     pub user: String,
     pub at: Timestamp,
+    encoded: OnceLock<(Arc<Resource>, Bytes)>,
 }
 
 /// Separates the user from the time at which a delayed write was sent.
 pub(crate) const SENT_AT: &str = " sent at ";
 
 impl Change {
+    /// The new object as JSON of a resource. It is encoded once for all watches of that resource.
+    pub(crate) fn encoded(&self, resource: &Arc<Resource>) -> Option<Bytes> {
+        let object = self.after.as_ref()?;
+        let encode = || server::bytes_of(&resource.shown(object));
+        let (of, bytes) = self.encoded.get_or_init(|| (resource.clone(), encode()));
+        Some(if Arc::ptr_eq(of, resource) { bytes.clone() } else { encode() })
+    }
+
     /// The time at which the write was sent, which is before its commit if it was delayed.
     #[must_use]
     pub fn sent(&self) -> Timestamp {
@@ -83,6 +95,8 @@ pub struct Store {
     compacted: u64,
     objects: BTreeMap<String, BTreeMap<String, Arc<Value>>>,
     log: VecDeque<Arc<Change>>,
+    /// The same changes by collection, since a watch wants those of one.
+    logs: BTreeMap<String, VecDeque<Arc<Change>>>,
     waiting: BTreeMap<String, Arc<Notify>>,
     observers: Vec<Observer>,
     /// How often the store was restored. A watch that began in an earlier epoch has ended.
@@ -158,6 +172,21 @@ impl Store {
         self.log.range(skip.min(self.log.len())..)
     }
 
+    /// The changes of one collection, oldest first.
+    pub fn since_in(&self, collection: &str, revision: u64) -> impl Iterator<Item = &Arc<Change>> {
+        let log = self.logs.get(collection);
+        let skip = log.map_or(0, |log| log.partition_point(|change| change.revision <= revision));
+        log.into_iter().flat_map(move |log| log.range(skip..))
+    }
+
+    /// The change that wrote this state of a stored object, if the log still has it.
+    #[must_use]
+    pub fn change_of(&self, object: &Value) -> Option<&Arc<Change>> {
+        let revision: u64 = object::text(object, "metadata.resourceVersion").parse().ok()?;
+        let change = self.since(revision.checked_sub(1)?).next()?;
+        (change.revision == revision && change.after.is_some()).then_some(change)
+    }
+
     /// Stores an object under a new revision.
     pub fn put(
         &mut self,
@@ -203,15 +232,25 @@ impl Store {
             after,
             user: user.to_owned(),
             at,
+            encoded: OnceLock::new(),
         };
         for observer in &mut self.observers {
             observer(&change);
         }
-        self.log.push_back(Arc::new(change));
+        let change = Arc::new(change);
+        if !self.logs.contains_key(collection) {
+            self.logs.insert(collection.to_owned(), VecDeque::new());
+        }
+        if let Some(log) = self.logs.get_mut(collection) {
+            log.push_back(change.clone());
+        }
+        self.log.push_back(change);
         if self.log.len() > MAX_LOG {
             self.compact(self.revision - (MAX_LOG as u64) / 2);
-            while self.log.front().is_some_and(|c| c.revision <= self.compacted) {
-                self.log.pop_front();
+            let compacted = self.compacted;
+            for log in self.logs.values_mut().chain([&mut self.log]) {
+                let old = log.partition_point(|change| change.revision <= compacted);
+                log.drain(..old);
             }
         }
         for name in [collection, ANY] {
@@ -267,6 +306,7 @@ impl Store {
                         after,
                         user: user.to_owned(),
                         at,
+                        encoded: OnceLock::new(),
                     }));
                 }
             }
@@ -274,6 +314,7 @@ impl Store {
         self.restored = restored;
         self.epoch += 1;
         self.log.clear();
+        self.logs.clear();
         (self.revision, self.compacted) = (snapshot.revision, snapshot.revision);
         for waiting in self.waiting.values() {
             waiting.notify_waiters();

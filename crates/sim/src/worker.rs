@@ -3,13 +3,13 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use crate::value::Value;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::header::CONTENT_TYPE;
 use nodekeeper_checks::{Answer, Environment, Net, NetError, Packets, Server, Url};
 use nodekeeper_core::checks::Assignment;
 use nodekeeper_core::report::{MESSAGE_LIMIT, Report};
-use serde_json::Value;
 use tokio::time::sleep;
 
 use crate::actors::kubelet::{ContainerConfig, ContainerRuntime, FakeRuntime, Terminated};
@@ -150,7 +150,7 @@ impl Net for PodNetwork {
         Ok(())
     }
 
-    async fn api(&self, path: &str, body: Option<&Value>) -> Result<Answer, NetError> {
+    async fn api(&self, path: &str, body: Option<&serde_json::Value>) -> Result<Answer, NetError> {
         self.traverse(Fault::Services).await;
         let method = if body.is_some() { "POST" } else { "GET" };
         let request =

@@ -8,8 +8,8 @@ use kube::api::{Api, WatchParams};
 use nodekeeper_sim::actors::kubelet::{FakeRuntime, Kubelets, NodeSpec};
 use nodekeeper_sim::actors::{self, Timing};
 use nodekeeper_sim::object::{condition_status, text};
+use nodekeeper_sim::value::{Value, json};
 use nodekeeper_sim::{Cluster, Options};
-use serde_json::{Value, json};
 use tokio::time::sleep;
 
 #[tokio::test(start_paused = true)]

@@ -14,7 +14,7 @@ use nodekeeper_operator::{Settings, run};
 use nodekeeper_sim::faults::{Faults, Rates};
 use nodekeeper_sim::object::set;
 use nodekeeper_sim::transport::Transport;
-use serde_json::json;
+use nodekeeper_sim::value::json;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tower::ServiceExt as _;

@@ -8,8 +8,8 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, GetParams, PostParams, WatchParams};
 use nodekeeper_sim::faults::{Coverage, Faults, Rates};
 use nodekeeper_sim::transport::Transport;
+use nodekeeper_sim::value::json;
 use nodekeeper_sim::{Cluster, Options};
-use serde_json::json;
 use tokio::time::timeout;
 
 struct Bench {
@@ -32,8 +32,8 @@ impl Bench {
     async fn create(&self, count: usize) -> (usize, usize) {
         let mut answered = 0;
         for i in 0..count {
-            let map: ConfigMap = serde_json::from_value(json!({"metadata": {"name": format!("m{i:03}")}}))
-                .expect("it is well formed");
+            let map: ConfigMap =
+                json!({"metadata": {"name": format!("m{i:03}")}}).decode().expect("it is well formed");
             answered += usize::from(self.maps.create(&PostParams::default(), &map).await.is_ok());
         }
         (answered, self.cluster.local("test").all("configmaps").len())
@@ -74,7 +74,7 @@ async fn a_request_that_times_out_may_be_applied() {
 #[tokio::test(start_paused = true)]
 async fn a_delayed_write_is_applied_after_the_client_timeout() {
     let bench = Bench::new(Rates { delayed: 10_000, ..Rates::NONE });
-    let map: ConfigMap = serde_json::from_value(json!({"metadata": {"name": "m"}})).unwrap();
+    let map: ConfigMap = json!({"metadata": {"name": "m"}}).decode().unwrap();
     let answer = timeout(Duration::from_secs(4), bench.maps.create(&PostParams::default(), &map)).await;
     assert!(!matches!(answer, Ok(Ok(_))), "the delayed write got a response");
     // A delayed write is applied even if its client has crashed.
@@ -93,7 +93,7 @@ async fn a_crashed_client_sends_nothing_more() {
         let faults = Faults::new(seed, Rates { crash: 5_000, ..Rates::NONE }, bench.coverage.clone());
         let client = Transport::new(&bench.cluster, "test").with_faults(faults.clone()).client();
         let maps: Api<ConfigMap> = Api::default_namespaced(client);
-        let map: ConfigMap = serde_json::from_value(json!({"metadata": {"name": "m"}})).unwrap();
+        let map: ConfigMap = json!({"metadata": {"name": "m"}}).decode().unwrap();
         let answer = timeout(Duration::from_mins(10), maps.create(&PostParams::default(), &map)).await;
         assert!(answer.is_err() && faults.has_crashed(), "every request crashes its client");
         let landed = bench.cluster.local("test").all("configmaps").len();

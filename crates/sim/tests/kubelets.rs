@@ -8,8 +8,8 @@ use nodekeeper_sim::actors::{self, Actors, Timing};
 use nodekeeper_sim::cluster::Local;
 use nodekeeper_sim::network::Outage;
 use nodekeeper_sim::object::{condition, condition_status, is_deleting, items, name, number, text, uid};
+use nodekeeper_sim::value::{Value, json};
 use nodekeeper_sim::{Cluster, Options};
-use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
 /// A cluster with the machine `n1` in zone `a`.

@@ -12,6 +12,7 @@ use nodekeeper_operator::clock::Clock;
 use nodekeeper_operator::{Settings, run};
 use nodekeeper_sim::actors::kubelet::NodeSpec;
 use nodekeeper_sim::object::{items, text};
+use nodekeeper_sim::value::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 
 #[tokio::test(start_paused = true)]
@@ -100,7 +101,7 @@ async fn the_worker_limit_holds_and_all_nodes_are_verified() {
     bench.cluster.observe(Box::new(move |change| {
         if change.collection == "pods" {
             let mut count = count.lock().unwrap();
-            let ends = |pod: &serde_json::Value| matches!(text(pod, "status.phase"), "Succeeded" | "Failed");
+            let ends = |pod: &Value| matches!(text(pod, "status.phase"), "Succeeded" | "Failed");
             let was = change.before.as_ref().is_some_and(|pod| !ends(pod));
             let is = change.after.as_ref().is_some_and(|pod| !ends(pod));
             count.0 = count.0 + usize::from(is) - usize::from(was);
@@ -121,12 +122,12 @@ async fn an_invalid_gate_does_not_block_others() {
     // A newer release may have added the field to the CRD, and this controller does not know it.
     let definition =
         user.get("apiextensions.k8s.io/customresourcedefinitions", "", "nodegates.nodekeeper.dev");
-    let loose = serde_json::json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let loose = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     user.change(&definition.expect("setup created it"), None, |definition| {
         definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = loose.clone();
     })
     .expect("it is valid");
-    let strange = serde_json::json!({
+    let strange = json!({
         "apiVersion": "nodekeeper.dev/v1alpha1", "kind": "NodeGate", "metadata": {"name": "from-the-future"},
         "spec": {"taints": [{"key": "a", "effect": "Sometimes"}], "checks": {"peers": {}}},
     });
@@ -139,7 +140,7 @@ async fn an_invalid_gate_does_not_block_others() {
 #[tokio::test(start_paused = true)]
 async fn workers_tolerate_foreign_taints() {
     let bench = Bench::new();
-    let gpu = serde_json::json!({"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"});
+    let gpu = json!({"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"});
     bench.kubelets.join(NodeSpec { name: "n1".into(), taints: vec![gpu, taint()], ..NodeSpec::default() });
     let _controller = bench.controller("replica-0");
     bench.until("the node is verified", |bench| bench.is_verified("n1")).await;

@@ -12,8 +12,8 @@ use nodekeeper_sim::cluster::Local;
 use nodekeeper_sim::faults::{Faults, Rates};
 use nodekeeper_sim::object::text;
 use nodekeeper_sim::transport::Transport;
+use nodekeeper_sim::value::{Value, json};
 use nodekeeper_sim::{Cluster, Options};
-use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";

@@ -9,9 +9,9 @@ use nodekeeper_sim::actors::kubelet::{Kubelets, NodeSpec};
 use nodekeeper_sim::actors::{self, Actors, Timing};
 use nodekeeper_sim::network::{self, Fault, Outage};
 use nodekeeper_sim::object::{items, text};
+use nodekeeper_sim::value::{Value, json};
 use nodekeeper_sim::worker::Workers;
 use nodekeeper_sim::{Cluster, Options};
-use serde_json::{Value, json};
 use tokio::time::timeout;
 
 /// Two machines, `n1` in zone `a` and `n2` in zone `b`.

@@ -14,9 +14,9 @@ use nodekeeper_sim::actors::kubelet::{
 };
 use nodekeeper_sim::actors::{self, Actors, Timing};
 use nodekeeper_sim::network::{self, Outage};
+use nodekeeper_sim::value::{Value, json};
 use nodekeeper_sim::worker::{Workers, assignment};
 use nodekeeper_sim::{Cluster, Options};
-use serde_json::{Value, json};
 
 use crate::world::{Machine, NAMESPACE, WorkerBehaviour, WorkerBehaviours, World};
 
@@ -44,8 +44,7 @@ impl Simulated {
             admin.create(version, kind, namespace, body)
         };
         for definition in definitions() {
-            let definition = serde_json::to_value(definition)?;
-            create("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", definition)?;
+            create("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", json!(definition))?;
         }
         create("v1", "Namespace", "", json!({"metadata": {"name": NAMESPACE}}))?;
         let account = json!({"metadata": {"name": "nodekeeper-worker", "namespace": NAMESPACE}});
@@ -113,6 +112,7 @@ impl World for Simulated {
 
     async fn join(&self, machine: Machine) -> Result<()> {
         let Machine { name, labels, taints, ready } = machine;
+        let taints = taints.into_iter().map(Value::from).collect();
         self.kubelets.join(NodeSpec { name: name.clone(), labels, taints, ..NodeSpec::default() });
         if !ready {
             self.say_ready(&name, false).await?;

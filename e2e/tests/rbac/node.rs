@@ -147,7 +147,7 @@ async fn kubelet(client: Client, processes: Processes, first: First, failed: Arc
 }
 
 async fn run(pod: &Pod, node: &str, processes: &Processes) -> Value {
-    let value = serde_json::to_value(pod).unwrap_or_default();
+    let value = nodekeeper_sim::value::json!(pod);
     let container = value["spec"]["containers"][0].clone();
     let (code, message) = match processes.execute(node, &value, &container).await {
         Terminated::Exit { code, message } => (code, message),

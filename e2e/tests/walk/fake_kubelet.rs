@@ -157,7 +157,7 @@ async fn kubelet(client: Client, node: String, processes: Processes) {
 }
 
 async fn run_pod(pods: Api<Pod>, node: String, pod: Pod, processes: Processes) {
-    let Ok(value) = serde_json::to_value(&pod) else { return };
+    let value = nodekeeper_sim::value::json!(pod);
     let container = value["spec"]["containers"][0].clone();
     let (code, message) = match processes.execute(&node, &value, &container).await {
         Terminated::Exit { code, message } => (code, message),

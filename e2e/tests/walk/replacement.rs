@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use nodekeeper_core::api::{Deadlines, FailureAction, NodeGateSpec, Retry};
 use nodekeeper_core::node::CORDONED;
 use nodekeeper_core::report::Verdict;
@@ -31,7 +31,7 @@ pub fn policy() -> Value {
         "deleteNodeObjectFor": [{"source": "Gate", "name": "*"}, {"source": "Person", "name": "*"}],
         "budget": {"maxGroupPercentPerHour": 100},
         "breaker": {"openPercent": 100},
-        "controlGroup": {"recoverySeconds": 5},
+        "controlGroup": {"recoverySeconds": 20},
         "drain": {"timeoutSeconds": 20, "podOvertimeSeconds": 15},
     })
 }
@@ -115,9 +115,12 @@ pub fn nothing_is_deleted_while_dns_is_down(world: &Real) -> Result<()> {
     ensure!(world.uids()? == before, "a node was deleted");
 
     heading("DNS is back");
-    for node in &nodes {
-        world.node(node)?.heal_dns()?;
-    }
+    // At once: a node that recovers much later than the others would be broken by itself, and replaced.
+    std::thread::scope(|scope| {
+        let heal = |node: &String| world.node(node).and_then(|node| node.heal_dns());
+        let healing: Vec<_> = nodes.iter().map(|node| scope.spawn(move || heal(node))).collect();
+        healing.into_iter().try_for_each(|one| one.join().map_err(|_| anyhow!("healing DNS panicked"))?)
+    })?;
     world.all_open()?;
     world.says("remediationpolicy default", ("SharedDependencyDown", "False", "NotObserved"), "")?;
     world.says("remediationpolicy default", ("Ready", "True", "Enforcing"), "")?;

@@ -41,7 +41,8 @@ impl Simulated {
         }
         let kubelets = Kubelets::start(&cluster, 7, Arc::new(Workers));
         for name in names() {
-            let taints = vec![json!({"key": TAINT, "value": "true", "effect": "NoSchedule"})];
+            let taints =
+                vec![nodekeeper_sim::value::json!({"key": TAINT, "value": "true", "effect": "NoSchedule"})];
             kubelets.join(NodeSpec { name, taints, ..NodeSpec::default() });
         }
         Ok(Self { cluster, _actors: actors, _kubelets: kubelets, controller: None })

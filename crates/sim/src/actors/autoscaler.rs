@@ -73,7 +73,7 @@ struct Reconciler {
 impl Reconciler {
     fn fill(&mut self) {
         for ManagedGroup { group, made, pending } in &mut self.groups {
-            let of_group = |labels: &serde_json::Value| labels[GROUP] == group.name;
+            let of_group = |labels: &crate::value::Value| labels[GROUP] == group.name;
             let nodes = self.api.all("nodes");
             let there =
                 nodes.iter().filter(|n| !is_deleting(n) && of_group(&n["metadata"]["labels"])).count();

@@ -47,7 +47,7 @@ pub struct Group {
     /// Labels of its nodes besides the group label.
     pub labels: BTreeMap<String, String>,
     /// Taints that its nodes register with; `startupTaints` of a Karpenter `NodePool`.
-    pub taints: Vec<serde_json::Value>,
+    pub taints: Vec<crate::value::Value>,
     pub flaws: Flaws,
 }
 

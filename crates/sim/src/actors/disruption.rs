@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::value::{Map, Value, json};
 use jiff::{SignedDuration, Timestamp};
-use serde_json::{Map, Value, json};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::REACTION_TIME;
@@ -75,16 +75,16 @@ fn sync(api: &Local, budget: &Arc<Value>) -> Option<Instant> {
 }
 
 /// The `disruptedPods` that are not being deleted yet.
-fn pending_disruptions(budget: &Value, pods: &[Arc<Value>], now: Timestamp) -> Map<String, Value> {
+fn pending_disruptions(budget: &Value, pods: &[Arc<Value>], now: Timestamp) -> Map {
     let let_go = at(budget, "status.disruptedPods").and_then(Value::as_object);
-    let is_going = |(pod, since): &(&String, &Value)| {
+    let is_going = |(pod, since): &(&str, &Value)| {
         let since: Option<Timestamp> = since.as_str().and_then(|s| s.parse().ok());
         let end = since.and_then(|since| since.checked_add(DELETION_TIMEOUT).ok());
         let there = pods.iter().any(|p| name(p) == *pod && !is_deleting(p));
         there && end.is_some_and(|end| end > now)
     };
     let let_go = let_go.into_iter().flatten().filter(is_going);
-    let_go.map(|(pod, since)| (pod.clone(), since.clone())).collect()
+    let_go.map(|(pod, since)| (pod, since.clone())).collect()
 }
 
 /// The expected and the desired healthy number of pods.

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::Value;
+use crate::value::Value;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 

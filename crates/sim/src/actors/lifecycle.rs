@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use crate::value::{Value, json};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::placement::{Stay, may_stay};
@@ -36,12 +36,23 @@ struct LastHeartbeat {
 pub(super) async fn run(api: Local, timing: Timing) {
     let mut changes = api.watch(&["nodes"]);
     let mut heartbeats: BTreeMap<String, LastHeartbeat> = BTreeMap::new();
+    // What was synced last; syncing it again would change nothing.
+    let mut synced: Vec<Arc<Value>> = Vec::new();
+    let mut any_was_ready = false;
     loop {
         monitor_heartbeats(&api, &mut heartbeats, timing);
-        let any_ready = api.all("nodes").iter().any(|n| condition_status(n, "Ready") == "True");
-        for node in api.all("nodes") {
-            sync_node(&api, &node, any_ready);
+        let nodes = api.all("nodes");
+        let any_ready = nodes.iter().any(|n| condition_status(n, "Ready") == "True");
+        if any_ready != any_was_ready {
+            synced.clear();
         }
+        any_was_ready = any_ready;
+        for node in &nodes {
+            if !synced.iter().any(|before| Arc::ptr_eq(before, node)) {
+                sync_node(&api, node, any_ready);
+            }
+        }
+        synced = nodes;
         // Until the next period only changed nodes are synced.
         let next_look = Instant::now() + timing.node_monitor_period;
         while let Ok(mut news) = timeout_at(next_look, changes.next()).await {

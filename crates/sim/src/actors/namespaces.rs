@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use crate::value::{Value, json};
 use tokio::time::sleep;
 
 use super::REACTION_TIME;
@@ -35,7 +35,7 @@ fn concerns(change: &Change) -> bool {
 }
 
 fn all_collections(api: &Local) -> Vec<String> {
-    api.cluster().state().resources().filter(|r| !r.is_view()).map(|r| r.collection().into_owned()).collect()
+    api.cluster().state().resources().filter(|r| !r.is_view()).map(|r| r.collection().to_owned()).collect()
 }
 
 fn create_defaults(api: &Local, space: &Value) {

@@ -1,6 +1,6 @@
 //! The scheduling predicates: taints, tolerations, node selectors and node affinity.
 
-use serde_json::Value;
+use crate::value::Value;
 
 use crate::object::{at, is_true, items, name, number, text};
 use crate::registry::UNSCHEDULABLE;
@@ -62,7 +62,7 @@ pub fn may_stay(pod: &Value, node: &Value) -> Stay {
 #[must_use]
 pub fn fits(pod: &Value, node: &Value) -> bool {
     let cordoned = is_true(node, "spec.unschedulable")
-        && !is_tolerated(pod, &serde_json::json!({"key": UNSCHEDULABLE, "effect": "NoSchedule"}));
+        && !is_tolerated(pod, &crate::value::json!({"key": UNSCHEDULABLE, "effect": "NoSchedule"}));
     !cordoned && untolerated_taint(pod, node).is_none() && selects(pod, node)
 }
 
@@ -105,7 +105,7 @@ fn matches_requirement(requirement: &Value, value: Option<&str>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use crate::value::json;
 
     fn node() -> Value {
         json!({"metadata": {"name": "n1", "labels": {"zone": "a", "cores": "8"}},

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use crate::value::{Value, json};
 use tokio::time::sleep;
 
 use super::{REACTION_TIME, placement};

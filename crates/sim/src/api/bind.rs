@@ -1,6 +1,6 @@
 //! The `pods/binding` subresource.
 
-use serde_json::{Value, json};
+use crate::value::{Value, json};
 
 use super::status::ApiError;
 use super::{Caller, State, key};

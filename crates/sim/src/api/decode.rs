@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
 
+use crate::value::{Value, json};
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
-use serde_json::{Value, json};
 
 use super::quantity;
 use super::status::ApiError;
@@ -26,23 +27,42 @@ const OMITTED_WHEN_EMPTY: &[&str] = &[
 ];
 const QUANTITIES: &[&str] = &["limits", "requests", "capacity", "allocatable"];
 
+fn is_omitted(key: &str, value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.is_empty() && OMITTED_WHEN_EMPTY.contains(&key),
+        _ => false,
+    }
+}
+
 /// Drops what Go's encoder omits: nulls, empty lists and some empty maps.
 pub fn normalize(value: &mut Value) {
     match value {
         Value::Object(map) => {
             map.retain(|key, child| {
                 normalize(child);
-                match child {
-                    Value::Null => false,
-                    Value::Array(list) => !list.is_empty(),
-                    Value::Object(inner) => !inner.is_empty() || !OMITTED_WHEN_EMPTY.contains(&key.as_str()),
-                    _ => true,
-                }
+                !is_omitted(key, child)
             });
         }
-        Value::Array(list) => list.iter_mut().for_each(normalize),
+        Value::Array(list) => Arc::make_mut(list).iter_mut().for_each(normalize),
         _ => {}
     }
+}
+
+/// Normalizes what differs from an earlier version.
+pub fn normalize_changes(value: &mut Value, earlier: &Value) {
+    if value.is_same(earlier) {
+        return;
+    }
+    let (Value::Object(map), Value::Object(before)) = (&mut *value, earlier) else { return normalize(value) };
+    map.retain(|key, child| {
+        match before.get(key) {
+            Some(before) => normalize_changes(child, before),
+            None => normalize(child),
+        }
+        !is_omitted(key, child)
+    });
 }
 
 /// Normalizes only the metadata of a custom resource; the rest belongs to its schema.
@@ -58,7 +78,7 @@ pub fn quote_quantities(value: &mut Value) {
         Value::Object(map) => {
             for (key, child) in map.iter_mut() {
                 match child.as_object_mut() {
-                    Some(quantities) if QUANTITIES.contains(&key.as_str()) => {
+                    Some(quantities) if QUANTITIES.contains(&key) => {
                         for quantity in quantities.values_mut().filter(|q| q.is_number()) {
                             *quantity = json!(quantity.to_string());
                         }
@@ -67,7 +87,7 @@ pub fn quote_quantities(value: &mut Value) {
                 }
             }
         }
-        Value::Array(list) => list.iter_mut().for_each(quote_quantities),
+        Value::Array(list) => Arc::make_mut(list).iter_mut().for_each(quote_quantities),
         _ => {}
     }
 }
@@ -76,7 +96,7 @@ pub fn quote_quantities(value: &mut Value) {
 pub fn read_quantities(value: &mut Value) -> Result<(), ApiError> {
     match value {
         Value::Object(map) => map.iter_mut().try_for_each(|(key, child)| match child.as_object_mut() {
-            Some(quantities) if QUANTITIES.contains(&key.as_str()) => {
+            Some(quantities) if QUANTITIES.contains(&key) => {
                 quantities.values_mut().try_for_each(|quantity| {
                     let text = quantity.as_str().unwrap_or_default();
                     let bad = || {
@@ -90,7 +110,7 @@ pub fn read_quantities(value: &mut Value) -> Result<(), ApiError> {
             }
             _ => read_quantities(child),
         }),
-        Value::Array(list) => list.iter_mut().try_for_each(read_quantities),
+        Value::Array(list) => Arc::make_mut(list).iter_mut().try_for_each(read_quantities),
         _ => Ok(()),
     }
 }
@@ -121,7 +141,7 @@ fn compare(before: &Value, after: &Value, path: &str, lost: &mut Vec<String>) {
     match (before, after) {
         (Value::Object(before), Value::Object(after)) => {
             for (key, value) in before {
-                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                let path = if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
                 match after.get(key) {
                     Some(kept) => compare(value, kept, &path, lost),
                     None if value.is_null() => {}
@@ -130,7 +150,7 @@ fn compare(before: &Value, after: &Value, path: &str, lost: &mut Vec<String>) {
             }
         }
         (Value::Array(before), Value::Array(after)) => {
-            for (i, (b, a)) in before.iter().zip(after).enumerate() {
+            for (i, (b, a)) in before.iter().zip(after.iter()).enumerate() {
                 compare(b, a, &format!("{path}[{i}]"), lost);
             }
         }
@@ -233,9 +253,9 @@ pub fn refuse_fields(
 pub fn check_metadata(object: &mut Value) -> Result<(), ApiError> {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
     let metadata = take(object, "metadata").unwrap_or_else(|| json!({}));
-    let metadata: ObjectMeta = serde_json::from_value(metadata)
-        .map_err(|e| ApiError::bad_request(format!("invalid metadata: {e}")))?;
-    object["metadata"] = serde_json::to_value(metadata).unwrap_or_default();
+    let metadata: ObjectMeta =
+        metadata.decode().map_err(|e| ApiError::bad_request(format!("invalid metadata: {e}")))?;
+    object["metadata"] = json!(metadata);
     Ok(())
 }
 

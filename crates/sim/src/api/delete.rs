@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::value::{Value, json};
 use jiff::{SignedDuration, Timestamp};
-use serde_json::{Value, json};
 
 use super::status::{ApiError, StatusCause};
 use super::{Caller, State, key};
@@ -156,7 +156,7 @@ fn set_dependents_policy(object: &mut Value, propagation: Option<Propagation>) {
             object::take(object, "metadata.finalizers");
         }
     } else {
-        set(object, "metadata.finalizers", Value::Array(finalizers));
+        set(object, "metadata.finalizers", finalizers.into());
     }
 }
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::value::{Value, json};
 use http::StatusCode;
 use jiff::Timestamp;
-use serde_json::{Value, json};
 
 use super::decode::{duplicate_fields, refuse_fields};
 use super::status::{ApiError, StatusCause};

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::value::{Value, json};
 use jiff::Timestamp;
 use k8s_openapi::api::policy::v1::Eviction;
-use serde_json::{Value, json};
 
 use super::selector::Labels;
 use super::status::ApiError;
@@ -112,7 +112,8 @@ fn check_budget(budget: &Value) -> Result<(), ApiError> {
         let message = format!("The disruption budget {budget_name} is still being processed by the server.");
         return Err(ApiError::over_budget(&message, Some(10)));
     }
-    let going = at(budget, "status.disruptedPods").and_then(Value::as_object).map_or(0, serde_json::Map::len);
+    let going =
+        at(budget, "status.disruptedPods").and_then(Value::as_object).map_or(0, crate::value::Map::len);
     if going > MAX_DISRUPTED_PODS {
         let detail = "DisruptedPods map too big - too many evictions not confirmed by PDB controller";
         let singular = Resource::new("policy", "v1", "poddisruptionbudget", "PodDisruptionBudget");
@@ -150,7 +151,7 @@ fn decrement_disruptions(budget: &mut Value, pod: &str, now: Timestamp) {
         set_disruption_allowed(budget, now);
     }
     // Pod names contain dots, so no dotted path.
-    crate::object::map(&mut budget["status"]["disruptedPods"]).insert(pod.to_owned(), json!(time(now)));
+    crate::object::map(&mut budget["status"]["disruptedPods"]).insert(pod, time(now));
 }
 
 /// Sets the `DisruptionAllowed` condition.

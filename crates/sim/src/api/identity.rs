@@ -1,6 +1,6 @@
 //! Checks which object a write means: name, namespace, uid and resource version.
 
-use serde_json::{Value, json};
+use crate::value::{Value, json};
 
 use super::status::{ApiError, StatusCause};
 use crate::object::{self, at, set, take, text};

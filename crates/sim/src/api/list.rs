@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::value::{Value, json};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
-use serde_json::{Value, json};
 
 use super::selector::{Fields, Labels};
 use super::status::{ApiError, StatusCause};
@@ -77,9 +77,9 @@ impl State {
         };
         let collection = request.resource.collection();
         let now = revision == self.store.revision();
-        let past = if now { BTreeMap::new() } else { self.store.at(&collection, revision) };
+        let past = if now { BTreeMap::new() } else { self.store.at(collection, revision) };
         let all: Box<dyn Iterator<Item = (&String, &Arc<Value>)>> =
-            if now { Box::new(self.store.all(&collection)) } else { Box::new(past.iter()) };
+            if now { Box::new(self.store.all(collection)) } else { Box::new(past.iter()) };
         let mut rest = all.filter(|(key, object)| **key > after && selection.matches(key, object));
         let page: Vec<_> = rest.by_ref().take(limit.unwrap_or(usize::MAX)).collect();
         let mut metadata = json!({"resourceVersion": revision.to_string()});
@@ -150,7 +150,7 @@ impl State {
         match cache_at.filter(|_| request.query.text("resourceVersion") == "0") {
             None => self.get(&request.resource, namespace, name),
             Some(revision) => {
-                let mut past = self.store.at(&request.resource.collection(), revision);
+                let mut past = self.store.at(request.resource.collection(), revision);
                 let found = past.remove(&super::key(namespace, name));
                 found.ok_or_else(|| ApiError::not_found(&request.resource, name))
             }

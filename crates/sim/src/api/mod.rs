@@ -32,8 +32,8 @@ pub use write::Edit;
 
 use std::sync::Arc;
 
+use crate::value::Value;
 use jiff::Timestamp;
-use serde_json::Value;
 
 use crate::registry;
 use crate::resource::Resource;
@@ -66,6 +66,8 @@ pub struct State {
     pub store: Store,
     resources: Vec<Arc<Resource>>,
     random: fastrand::Rng,
+    /// Whether the writes of components of the cluster are decoded too, which is slow.
+    pub checks_components: bool,
 }
 
 impl State {
@@ -73,7 +75,12 @@ impl State {
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let resources = builtin().into_iter().map(Arc::new).collect();
-        Self { store: Store::new(), resources, random: fastrand::Rng::with_seed(seed) }
+        Self {
+            store: Store::new(),
+            resources,
+            random: fastrand::Rng::with_seed(seed),
+            checks_components: false,
+        }
     }
 
     pub fn resources(&self) -> impl Iterator<Item = &Arc<Resource>> {
@@ -89,7 +96,7 @@ impl State {
 
     #[must_use]
     pub fn resource_of(&self, api_version: &str, kind: &str) -> Option<Arc<Resource>> {
-        self.resources.iter().find(|r| r.kind == kind && r.api_version() == api_version).cloned()
+        self.resources.iter().find(|r| r.kind == kind && r.has_api_version(api_version)).cloned()
     }
 
     #[must_use]
@@ -128,7 +135,7 @@ impl State {
     }
 
     pub fn get(&self, resource: &Resource, namespace: &str, name: &str) -> Result<Arc<Value>, ApiError> {
-        let found = self.store.get(&resource.collection(), &key(namespace, name));
+        let found = self.store.get(resource.collection(), &key(namespace, name));
         found.cloned().ok_or_else(|| ApiError::not_found(resource, name))
     }
 }

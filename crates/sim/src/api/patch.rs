@@ -1,11 +1,13 @@
 //! JSON patch, merge patch and strategic merge patch.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-use serde_json::{Map, Value};
+use serde_json::Value as Plain;
 
 use super::status::ApiError;
 use crate::resource::{PRIMITIVE, Resource};
+use crate::value::{Map, Value};
 
 /// The supported content types.
 pub const TYPES: &[&str] = &[JSON, MERGE, STRATEGIC];
@@ -22,21 +24,21 @@ pub fn apply(
     let malformed = |e: serde_json::Error| ApiError::bad_request(format!("error decoding patch: {e}"));
     match content_type {
         JSON => {
-            let operations: Vec<Value> = serde_json::from_slice(body).map_err(malformed)?;
-            let mut patched = object.clone();
+            let operations: Vec<Plain> = serde_json::from_slice(body).map_err(malformed)?;
+            let mut patched = Plain::from(object);
             for operation in operations {
                 apply_operation(&mut patched, operation).ok_or_else(ApiError::patch_failed)?;
             }
-            Ok(patched)
+            Ok(patched.into())
         }
         MERGE => {
-            let patch: Map<String, Value> = serde_json::from_slice(body).map_err(malformed)?;
-            let mut patched = object.clone();
-            json_patch::merge(&mut patched, &Value::Object(patch));
-            Ok(patched)
+            let patch: serde_json::Map<String, Plain> = serde_json::from_slice(body).map_err(malformed)?;
+            let mut patched = Plain::from(object);
+            json_patch::merge(&mut patched, &Plain::Object(patch));
+            Ok(patched.into())
         }
         STRATEGIC if !resource.is_custom() => {
-            let patch: Map<String, Value> = serde_json::from_slice(body).map_err(malformed)?;
+            let patch: Map = serde_json::from_slice(body).map_err(malformed)?;
             let mut patched = object.clone();
             merge_value(resource, &mut patched, Value::Object(patch), "")?;
             Ok(patched)
@@ -47,26 +49,26 @@ pub fn apply(
 }
 
 /// Applies one operation of a JSON patch as leniently as the library of the real server.
-fn apply_operation(object: &mut Value, mut operation: Value) -> Option<()> {
+fn apply_operation(object: &mut Plain, mut operation: Plain) -> Option<()> {
     let path = operation.get("path")?.as_str()?.to_owned();
     let (parent, key) = path.rsplit_once('/').unwrap_or_default();
     let key = key.replace("~1", "/").replace("~0", "~");
-    let missing = |object: &Value| {
-        object.pointer(parent).and_then(Value::as_object).is_some_and(|parent| !parent.contains_key(&key))
+    let missing = |object: &Plain| {
+        object.pointer(parent).and_then(Plain::as_object).is_some_and(|parent| !parent.contains_key(&key))
     };
     match operation.get("op")?.as_str()? {
         // A missing field equals null.
-        "test" if missing(object) && operation.get("value").is_none_or(Value::is_null) => return Some(()),
+        "test" if missing(object) && operation.get("value").is_none_or(Plain::is_null) => return Some(()),
         "replace" if missing(object) => operation["op"] = "add".into(),
         _ => {}
     }
     if matches!(operation["op"].as_str(), Some("add" | "replace" | "test"))
         && operation.get("value").is_none()
     {
-        operation["value"] = Value::Null;
+        operation["value"] = Plain::Null;
     }
     // -1 is the last element.
-    if let Some(list) = object.pointer(parent).and_then(Value::as_array)
+    if let Some(list) = object.pointer(parent).and_then(Plain::as_array)
         && let Ok(back) = key.parse::<i64>()
         && back < 0
     {
@@ -85,7 +87,7 @@ const DELETE_PRIMITIVES: &str = "$deleteFromPrimitiveList/";
 fn merge_value(resource: &Resource, target: &mut Value, patch: Value, path: &str) -> Result<(), ApiError> {
     match patch {
         Value::Object(patch) => merge_object(resource, target, patch, path),
-        Value::Array(patch) => merge_list(resource, target, patch, path),
+        Value::Array(patch) => merge_list(resource, target, Arc::unwrap_or_clone(patch), path),
         plain => {
             *target = plain;
             Ok(())
@@ -93,12 +95,7 @@ fn merge_value(resource: &Resource, target: &mut Value, patch: Value, path: &str
     }
 }
 
-fn merge_object(
-    resource: &Resource,
-    target: &mut Value,
-    mut patch: Map<String, Value>,
-    path: &str,
-) -> Result<(), ApiError> {
+fn merge_object(resource: &Resource, target: &mut Value, mut patch: Map, path: &str) -> Result<(), ApiError> {
     match patch.remove(DIRECTIVE).as_ref().map(Value::as_str) {
         None | Some(Some("merge")) => {}
         Some(Some("replace")) => {
@@ -106,7 +103,7 @@ fn merge_object(
             return Ok(());
         }
         Some(Some("delete")) => {
-            *target = Value::Object(Map::new());
+            *target = Map::default().into();
             return Ok(());
         }
         Some(other) => {
@@ -126,20 +123,20 @@ fn merge_object(
             orders.push((list.to_owned(), value));
         } else if let Some(list) = key.strip_prefix(DELETE_PRIMITIVES) {
             if let (Some(Value::Array(current)), Value::Array(gone)) = (target.get_mut(list), value) {
-                current.retain(|item| !gone.contains(item));
+                Arc::make_mut(current).retain(|item| !gone.contains(item));
             }
         } else if value.is_null() {
             target.remove(&key);
         } else {
-            let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+            let path = if path.is_empty() { key.to_string() } else { format!("{path}.{key}") };
             let is_new = !target.contains_key(&key);
-            let slot = target.entry(key).or_insert(Value::Null);
+            let slot = target.entry(&key);
             if resource.is_replaced(&path) {
                 *slot = value;
                 continue;
             }
             if is_new && value.is_object() {
-                *slot = Value::Object(Map::new());
+                *slot = Map::default().into();
             }
             merge_value(resource, slot, value, &path)?;
         }
@@ -147,7 +144,11 @@ fn merge_object(
     for (list, order) in orders {
         let path = if path.is_empty() { list.clone() } else { format!("{path}.{list}") };
         if let (Some(Value::Array(current)), Value::Array(order)) = (target.get_mut(&list), order) {
-            put_in_order(current, &order, resource.merge_key(&path).unwrap_or(PRIMITIVE));
+            put_in_order(
+                Arc::<Vec<Value>>::make_mut(current),
+                &order,
+                resource.merge_key(&path).unwrap_or(PRIMITIVE),
+            );
         }
     }
     Ok(())
@@ -160,18 +161,18 @@ fn merge_list(
     path: &str,
 ) -> Result<(), ApiError> {
     let Some(key) = resource.merge_key(path) else {
-        *target = Value::Array(patch);
+        *target = patch.into();
         return Ok(());
     };
     let replace = |item: &Value| item.get(DIRECTIVE).is_some_and(|d| d == "replace");
     if patch.iter().any(replace) {
-        *target = Value::Array(patch.into_iter().filter(|item| !replace(item)).collect());
+        *target = patch.into_iter().filter(|item| !replace(item)).collect();
         return Ok(());
     }
-    if !target.is_array() {
-        *target = Value::Array(Vec::new());
+    if target.as_array().is_none() {
+        *target = Vec::new().into();
     }
-    let Value::Array(items) = target else { return Ok(()) };
+    let Some(items) = target.as_array_mut() else { return Ok(()) };
     let id_of = |item: &Value| if key == PRIMITIVE { item.clone() } else { item[key].clone() };
     let (before, named): (Vec<Value>, Vec<Value>) =
         (items.iter().map(id_of).collect(), patch.iter().map(id_of).collect());
@@ -193,7 +194,7 @@ fn merge_list(
             merge_value(resource, existing, item, path)?;
         } else {
             // A new element is merged too, so that its directives are not stored.
-            let mut fresh = Value::Object(Map::new());
+            let mut fresh = Map::default().into();
             let inner = std::mem::take(crate::object::map(&mut item));
             merge_object(resource, &mut fresh, inner, path)?;
             items.push(fresh);
@@ -228,7 +229,7 @@ fn put_in_order(items: &mut [Value], order: &[Value], key: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use crate::value::json;
 
     fn strategic(plural: &str, object: &Value, patch: &Value) -> Value {
         let resource = crate::resources::builtin().into_iter().find(|r| r.plural == plural).unwrap();

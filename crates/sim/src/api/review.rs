@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use crate::value::{Value, json};
 use bytes::Bytes;
 use http::{Method, StatusCode};
 use jiff::Timestamp;
-use serde_json::{Value, json};
 
 use super::Answer;
 use super::status::ApiError;

@@ -3,10 +3,12 @@
 //! Not enforced: CEL rules (`x-kubernetes-validations`), `format`, `uniqueItems`, `x-kubernetes-list-type`, and
 //! `allOf`, `anyOf`, `oneOf`, `not`.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::value::{Value, json};
 use regex::Regex;
-use serde_json::{Value, json};
 
 use super::status::StatusCause;
 
@@ -65,7 +67,7 @@ fn default(value: &mut Value, schema: &Value) {
                     let Some(fallback) = sub.get("default") else { continue };
                     // A null is kept if it is allowed, and defaulted otherwise.
                     if map.get(key).is_none_or(|v| v.is_null() && !flag(sub, "nullable")) {
-                        map.insert(key.clone(), fallback.clone());
+                        map.insert(key, fallback.clone());
                     }
                 }
             }
@@ -77,7 +79,7 @@ fn default(value: &mut Value, schema: &Value) {
         }
         Value::Array(items) => {
             if let Some(sub) = schema.get("items") {
-                for item in items {
+                for item in Arc::make_mut(items) {
                     default(item, sub);
                 }
             }
@@ -91,7 +93,7 @@ fn prune(value: &mut Value, schema: &Value, path: &str, dropped: &mut Vec<String
         Value::Object(map) => {
             let keep_unknown = flag(schema, PRESERVE);
             let embedded = flag(schema, EMBEDDED);
-            let keys: Vec<String> = map.keys().cloned().collect();
+            let keys: Vec<String> = map.keys().map(str::to_owned).collect();
             for key in keys {
                 if is_object_meta(path, &key) || (embedded && is_object_meta("", &key)) {
                     continue;
@@ -113,7 +115,7 @@ fn prune(value: &mut Value, schema: &Value, path: &str, dropped: &mut Vec<String
         }
         Value::Array(items) => {
             if let Some(sub) = schema.get("items") {
-                for (i, item) in items.iter_mut().enumerate() {
+                for (i, item) in Arc::make_mut(items).iter_mut().enumerate() {
                     prune(item, sub, &format!("{path}[{i}]"), dropped);
                 }
             }
@@ -193,7 +195,7 @@ fn validate(value: &Value, schema: &Value, path: &str, causes: &mut Vec<StatusCa
         Value::String(s) => {
             check_count(schema, "minLength", "maxLength", s.chars().count(), value, path, causes);
             if let Some(pattern) = schema.get("pattern").and_then(Value::as_str)
-                && !Regex::new(pattern).is_ok_and(|r| r.is_match(s))
+                && !matches(pattern, s)
             {
                 let detail = format!("{path} in body should match '{pattern}'");
                 causes.push(StatusCause::invalid(path, value, &detail));
@@ -202,6 +204,19 @@ fn validate(value: &Value, schema: &Value, path: &str, causes: &mut Vec<StatusCa
         Value::Number(n) => check_range(schema, n.as_f64().unwrap_or_default(), value, path, causes),
         _ => {}
     }
+}
+
+/// Whether a text matches a pattern. Compiled patterns are kept, since every write of an object needs them.
+fn matches(pattern: &str, text: &str) -> bool {
+    thread_local! {
+        static COMPILED: RefCell<HashMap<String, Option<Regex>>> = RefCell::default();
+    }
+    COMPILED.with_borrow_mut(|all| {
+        if !all.contains_key(pattern) {
+            all.insert(pattern.to_owned(), Regex::new(pattern).ok());
+        }
+        all.get(pattern).and_then(Option::as_ref).is_some_and(|regex| regex.is_match(text))
+    })
 }
 
 fn check_count(

@@ -1,6 +1,6 @@
 //! Label and field selectors.
 
-use serde_json::Value;
+use crate::value::Value;
 
 use super::status::ApiError;
 use crate::object::{at, items, text};
@@ -44,7 +44,7 @@ impl Labels {
             |e: &Value| items(e, "values").iter().filter_map(|v| v.as_str().map(str::to_owned)).collect();
         let labels = at(selector, "matchLabels").and_then(Value::as_object).into_iter().flatten();
         let labels =
-            labels.map(|(key, value)| Some(Label::In(key.clone(), vec![value.as_str()?.to_owned()])));
+            labels.map(|(key, value)| Some(Label::In(key.to_owned(), vec![value.as_str()?.to_owned()])));
         let expressions = items(selector, "matchExpressions").iter().map(|e| {
             let key = text(e, "key").to_owned();
             match text(e, "operator") {
@@ -178,7 +178,7 @@ fn field_text(object: &Value, field: &str) -> String {
         Some(Value::Object(source)) if field == "source" => {
             source.get("component").and_then(Value::as_str).unwrap_or_default().to_owned()
         }
-        Some(Value::String(s)) => s.clone(),
+        Some(Value::String(s)) => s.to_string(),
         Some(Value::Bool(b)) => b.to_string(),
         Some(Value::Number(n)) => n.to_string(),
         // A missing boolean is false.
@@ -190,7 +190,7 @@ fn field_text(object: &Value, field: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use crate::value::json;
 
     #[test]
     fn label_selectors_of_kubectl_are_supported() {

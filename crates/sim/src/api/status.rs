@@ -1,6 +1,6 @@
 //! API errors: `Status` objects with a code, a reason and details.
 
-use serde_json::{Value, json};
+use crate::value::{Value, json};
 
 use crate::resource::Resource;
 
@@ -52,7 +52,7 @@ impl StatusCause {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{code} {reason}: {message}")]
 pub struct ApiError {
     pub code: u16,

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::value::{Value, json};
 use jiff::Timestamp;
 use jsonpath_rust::JsonPath as _;
-use serde_json::{Value, json};
 
 use super::Query;
 use super::status::ApiError;
@@ -79,7 +79,7 @@ impl Shape {
                 let mut list = json!({"kind": format!("{}List", resource.kind),
                     "apiVersion": resource.api_version(), "metadata": metadata});
                 // Moved, since the macro would clone each item.
-                list["items"] = Value::Array(objects);
+                list["items"] = objects.into();
                 list
             }
         }
@@ -93,7 +93,7 @@ impl Shape {
             Self::Metadata => metadata_of(&object),
             Self::Table(_) => {
                 let row = json!({"cells": [], "object": metadata_of(&object)});
-                let metadata = object["metadata"].take();
+                let metadata = std::mem::take(&mut object["metadata"]);
                 json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
                     "columnDefinitions": [], "rows": [row]})
             }
@@ -198,9 +198,10 @@ fn table(
 
 fn custom_cell(object: &Value, column: &Value, now: Timestamp) -> Value {
     let path = format!("${}", text(column, "jsonPath"));
-    let found = object.query(&path).ok().and_then(|found| found.first().copied().cloned());
+    let plain = serde_json::Value::from(object);
+    let found = plain.query(&path).ok().and_then(|found| found.first().map(|found| json!(found)));
     match (found, text(column, "type")) {
-        (Some(Value::String(at)), "date") => since(&at, now).map_or(Value::Null, Value::String),
+        (Some(Value::String(at)), "date") => since(&at, now).map_or(Value::Null, Value::from),
         (Some(value), _) => value,
         (None, _) => Value::Null,
     }

@@ -3,23 +3,23 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::value::{Value, json};
 use bytes::Bytes;
 use jiff::Timestamp;
-use serde::Serialize;
-use serde_json::{Value, json};
 
 use super::list::{Selection, query_version};
 use super::status::{ApiError, StatusCause};
 use super::{Request, Shape, State};
 use crate::object::set;
 use crate::resource::Resource;
+use crate::server::bytes_of;
 use crate::store::Change;
 
-/// Most events share the stored object, so that it is not copied.
+/// An event with its object as JSON, which events of other watches may share.
 #[derive(Debug)]
 pub struct WatchEvent {
     kind: &'static str,
-    object: Arc<Value>,
+    object: Bytes,
 }
 
 impl WatchEvent {
@@ -27,15 +27,8 @@ impl WatchEvent {
     /// object at once.
     #[must_use]
     pub fn line(&self) -> Bytes {
-        #[derive(Serialize)]
-        struct EncodedEvent<'e> {
-            r#type: &'static str,
-            object: &'e Value,
-        }
-        let mut line = serde_json::to_vec(&EncodedEvent { r#type: self.kind, object: &self.object })
-            .unwrap_or_else(|error| unreachable!("an object is JSON: {error}"));
-        line.push(b'\n');
-        Bytes::from(line)
+        let parts = [b"{\"type\":\"", self.kind.as_bytes(), b"\",\"object\":", &self.object, b"}\n"];
+        Bytes::from(parts.concat())
     }
 }
 
@@ -74,15 +67,18 @@ impl Watch {
         let current = state.store.revision();
         let epoch = state.store.epoch();
         let (seen, initial, too_old) = (current, VecDeque::new(), false);
-        let mut watch = Self { selection, resource, shape, initial, seen, epoch, too_old };
+        let mut watch = Self { selection, resource: resource.clone(), shape, initial, seen, epoch, too_old };
         if send_initial.unwrap_or(version == 0) {
             if version > current {
                 return Err(ApiError::version_too_large(version, current));
             }
-            let collection = watch.resource.collection().into_owned();
-            for (key, object) in state.store.all(&collection) {
+            for (key, object) in state.store.all(resource.collection()) {
                 if watch.selection.matches(key, object) {
-                    let event = watch.event("ADDED", object, None, now);
+                    let encoded = state.store.change_of(object).and_then(|change| watch.encoded(change));
+                    let event = encoded.map_or_else(
+                        || watch.event("ADDED", object, None, now),
+                        |object| WatchEvent { kind: "ADDED", object },
+                    );
                     watch.initial.push_back(event);
                 }
             }
@@ -99,7 +95,7 @@ impl Watch {
 
     #[must_use]
     pub fn collection(&self) -> String {
-        self.resource.collection().into_owned()
+        self.resource.collection().to_owned()
     }
 
     /// The next event after those already returned.
@@ -115,18 +111,17 @@ impl Watch {
             let message = format!("too old resource version: {} ({})", self.seen, state.store.compacted());
             return Next::Last(WatchEvent {
                 kind: "ERROR",
-                object: Arc::new(ApiError::expired(message).body()),
+                object: bytes_of(&ApiError::expired(message).body()),
             });
         }
-        let collection = self.resource.collection().into_owned();
-        for change in state.store.since(self.seen) {
+        let resource = self.resource.clone();
+        for change in state.store.since_in(resource.collection(), self.seen) {
             self.seen = change.revision;
-            if change.collection == collection
-                && let Some(event) = self.show(change, now)
-            {
+            if let Some(event) = self.show(change, now) {
                 return Next::Event(event);
             }
         }
+        self.seen = self.seen.max(state.store.revision());
         Next::Wait
     }
 
@@ -138,10 +133,20 @@ impl Watch {
         let after = change.after.as_ref().filter(selected);
         match (before, after) {
             (None, None) => None,
-            (None, Some(object)) => Some(self.event("ADDED", object, None, now)),
-            (Some(_), Some(object)) => Some(self.event("MODIFIED", object, None, now)),
+            (was, Some(object)) => {
+                let kind = if was.is_some() { "MODIFIED" } else { "ADDED" };
+                match self.encoded(change) {
+                    Some(object) => Some(WatchEvent { kind, object }),
+                    None => Some(self.event(kind, object, None, now)),
+                }
+            }
             (Some(object), None) => Some(self.event("DELETED", object, Some(change.revision), now)),
         }
+    }
+
+    /// The object that a change wrote, as this client gets it, if that is the whole object.
+    fn encoded(&self, change: &Change) -> Option<Bytes> {
+        if self.shape == Shape::Whole { change.encoded(&self.resource) } else { None }
     }
 
     fn event(
@@ -156,7 +161,7 @@ impl Watch {
             let object = Arc::make_mut(&mut object);
             set(object, "metadata.resourceVersion", json!(revision.to_string()));
         }
-        WatchEvent { kind, object: self.shape.one(&self.resource, object, now) }
+        WatchEvent { kind, object: bytes_of(&self.shape.one(&self.resource, object, now)) }
     }
 
     /// Whether the watch waits for a version that does not exist yet.
@@ -173,7 +178,7 @@ impl Watch {
         if initial_end {
             object["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }
-        WatchEvent { kind: "BOOKMARK", object: Arc::new(self.shape.bookmark(object)) }
+        WatchEvent { kind: "BOOKMARK", object: bytes_of(&self.shape.bookmark(object)) }
     }
 }
 

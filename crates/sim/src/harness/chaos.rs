@@ -4,8 +4,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::value::json;
 use jiff::SignedDuration;
-use serde_json::json;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::actors::cloud::Cloud;

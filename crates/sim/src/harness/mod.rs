@@ -12,8 +12,8 @@ pub use sweep::{Sweep, sweep};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::value::Value;
 use futures::future::BoxFuture;
-use serde_json::Value;
 use tokio::sync::Notify;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
@@ -128,6 +128,9 @@ pub struct Report {
 /// A program that sends more requests is in a busy loop.
 const MAX_REQUESTS_PER_MINUTE: u64 = 4_000;
 
+/// In one of so many seeds the writes of components of the cluster are decoded as those of clients are.
+const CHECK_COMPONENTS_IN: u64 = 10;
+
 /// The prefix of replica names.
 const REPLICA: &str = "replica-";
 
@@ -182,6 +185,7 @@ impl<'s> Run<'s> {
     fn new(scenario: &'s Scenario, seed: u64, keep_trace: bool) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let cluster = Cluster::new(Options::simulated(random.u64(..)));
+        cluster.state().checks_components = seed.is_multiple_of(CHECK_COMPONENTS_IN);
         if keep_trace {
             cluster.trace().enable();
         }

@@ -1,6 +1,6 @@
 //! The strategy of `PodDisruptionBudgets`. `api/evict.rs` enforces them, `actors/disruption.rs` counts their pods.
 
-use serde_json::{Value, json};
+use crate::value::{Value, json};
 
 use super::{AdmissionContext, Strategy, is_label_value, is_qualified_name};
 use crate::api::status::{ApiError, StatusCause};

@@ -1,6 +1,6 @@
 //! The strategy of `CustomResourceDefinitions`, and the resources that they define.
 
-use serde_json::{Value, json};
+use crate::value::{Value, json};
 
 use super::{AdmissionContext, Strategy};
 use crate::api::schema::Schema;
@@ -111,7 +111,7 @@ fn conflicting_name(definition: &Value, ctx: &AdmissionContext<'_>) -> Option<St
     let wanted = names(definition);
     let group = text(definition, "spec.group");
     let collection = ctx.resource.collection();
-    let others = ctx.store.all(&collection).map(|(_, d)| d);
+    let others = ctx.store.all(collection).map(|(_, d)| d);
     others.filter(|d| text(d, "spec.group") == group).flat_map(|d| names(d)).find(|n| wanted.contains(n))
 }
 

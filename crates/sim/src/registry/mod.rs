@@ -18,8 +18,8 @@ pub use pod::Pods;
 
 use std::fmt::Debug;
 
+use crate::value::{Value, json};
 use jiff::Timestamp;
-use serde_json::{Value, json};
 
 use crate::api::status::{ApiError, StatusCause};
 use crate::object::{at, is_true, items, text};
@@ -37,6 +37,11 @@ pub struct AdmissionContext<'s> {
 pub trait Strategy: Debug + Sync {
     /// Defaults fields, on every write.
     fn default(&self, _object: &mut Value) {}
+
+    /// Whether `default` and `validate` look at the status.
+    fn has_status_rules(&self) -> bool {
+        true
+    }
 
     /// Admits an object on create and sets its first status.
     fn admit(&self, _object: &mut Value, _scene: &AdmissionContext<'_>) -> Result<(), ApiError> {

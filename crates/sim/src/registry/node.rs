@@ -1,6 +1,6 @@
 //! The strategy of Nodes: a not-ready taint on create, an immutable provider id and pod CIDR.
 
-use serde_json::{Value, json};
+use crate::value::{Value, json};
 
 use super::{AdmissionContext, Strategy, is_label_value, is_qualified_name};
 use crate::api::status::{ApiError, StatusCause};
@@ -35,7 +35,7 @@ impl Strategy for Nodes {
         if !taints.iter().any(|t| text(t, "key") == NOT_READY && text(t, "effect") == "NoSchedule") {
             taints.push(json!({"key": NOT_READY, "effect": "NoSchedule"}));
         }
-        set(node, "spec.taints", Value::Array(taints));
+        set(node, "spec.taints", taints.into());
         Ok(())
     }
 
@@ -55,9 +55,12 @@ impl Strategy for Nodes {
         if at(node, "spec.unschedulable") == Some(&json!(false)) {
             take(node, "spec.unschedulable");
         }
-        for taint in node["spec"].get_mut("taints").and_then(Value::as_array_mut).into_iter().flatten() {
-            if text(taint, "value").is_empty() {
-                take(taint, "value");
+        let is_empty = |taint: &Value| at(taint, "value").is_some_and(|value| value == "");
+        if items(node, "spec.taints").iter().any(is_empty) {
+            for taint in node["spec"].get_mut("taints").and_then(Value::as_array_mut).into_iter().flatten() {
+                if is_empty(taint) {
+                    take(taint, "value");
+                }
             }
         }
     }

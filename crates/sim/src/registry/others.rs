@@ -1,8 +1,8 @@
 //! The strategies of kinds that need only a few lines.
 
+use crate::value::{Value, json};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use serde_json::{Value, json};
 
 use super::{AdmissionContext, Strategy, immutable, is_dns_label, pod_spec};
 use crate::api::status::{ApiError, StatusCause};
@@ -108,9 +108,8 @@ fn frozen_when_immutable(new: &Value, old: &Value, fields: &[&str]) -> Vec<Statu
 pub struct ConfigMaps;
 impl Strategy for ConfigMaps {
     fn validate(&self, map: &Value) -> Vec<StatusCause> {
-        let keys = |field: &str| {
-            at(map, field).and_then(Value::as_object).into_iter().flatten().map(|(k, _)| k.clone())
-        };
+        let keys =
+            |field: &str| at(map, field).and_then(Value::as_object).into_iter().flatten().map(|(k, _)| k);
         let good = |key: &str| {
             key.len() <= 253
                 && !key.is_empty()
@@ -145,7 +144,7 @@ impl Strategy for Secrets {
         let Some(Value::Object(plain)) = take(secret, "stringData") else { return };
         default(secret, "data", json!({}));
         for (key, value) in plain {
-            secret["data"][&key] = json!(BASE64.encode(value.as_str().unwrap_or_default()));
+            secret["data"][&*key] = json!(BASE64.encode(value.as_str().unwrap_or_default()));
         }
     }
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<StatusCause> {
@@ -342,7 +341,7 @@ impl Strategy for Workloads {
             causes.push(StatusCause::required("spec.selector", ""));
         }
         let labels = at(workload, "spec.template.metadata.labels");
-        let matches = |(key, value): (&String, &Value)| labels.and_then(|l| l.get(key)) == Some(value);
+        let matches = |(key, value): (&str, &Value)| labels.and_then(|l| l.get(key)) == Some(value);
         if !wanted.into_iter().flatten().all(matches) {
             let found = labels.unwrap_or(&Value::Null);
             let detail = "`selector` does not match template `labels`";

@@ -1,6 +1,6 @@
 //! The strategy of Pods: defaulting, admission, an almost immutable spec, graceful deletion.
 
-use serde_json::{Value, json};
+use crate::value::{Value, json};
 
 use super::node::{NOT_READY, UNREACHABLE};
 use super::{AdmissionContext, Strategy, pod_spec};
@@ -12,6 +12,10 @@ use crate::object::{self, at, items, namespace, number, set, take, text};
 pub struct Pods;
 
 impl Strategy for Pods {
+    fn has_status_rules(&self) -> bool {
+        false
+    }
+
     fn default(&self, pod: &mut Value) {
         if number(pod, "spec.terminationGracePeriodSeconds").is_some_and(|s| s < 0) {
             set(pod, "spec.terminationGracePeriodSeconds", json!(1));
@@ -147,7 +151,7 @@ fn mount_token(pod: &mut Value) {
             let mut mounts = items(container, "volumeMounts").to_vec();
             if !mounts.iter().any(|m| text(m, "mountPath") == PATH) {
                 mounts.push(mount.clone());
-                set(container, "volumeMounts", Value::Array(mounts));
+                set(container, "volumeMounts", mounts.into());
             }
         }
     }
@@ -156,7 +160,7 @@ fn mount_token(pod: &mut Value) {
         {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
         {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
     ]}}));
-    set(pod, "spec.volumes", Value::Array(volumes));
+    set(pod, "spec.volumes", volumes.into());
 }
 
 /// Enforces `pods` of a `ResourceQuota`. Pods that have finished do not count.
@@ -221,7 +225,7 @@ fn default_tolerations(pod: &mut Value) {
             );
         }
     }
-    set(pod, "spec.tolerations", Value::Array(tolerations));
+    set(pod, "spec.tolerations", tolerations.into());
 }
 
 fn qos_class(pod: &Value) -> &'static str {

@@ -1,6 +1,6 @@
 //! Defaulting and validation of pod specs, in Pods and in pod templates.
 
-use serde_json::{Value, json};
+use crate::value::{Value, json};
 
 use super::is_dns_label;
 use crate::api::quantity;
@@ -51,7 +51,7 @@ fn default_container(container: &mut Value) {
         object::default(container, "resources.requests", json!({}));
         for (resource, limit) in limits {
             if container["resources"]["requests"].get(&resource).is_none() {
-                container["resources"]["requests"][&resource] = limit;
+                container["resources"]["requests"][&*resource] = limit;
             }
         }
     }
@@ -144,7 +144,7 @@ fn validate_resources(container: &Value, path: &str) -> Option<StatusCause> {
     let limits = at(container, "resources.limits").and_then(Value::as_object)?;
     let billionths = |quantity: &Value| quantity.as_str().and_then(quantity::billionths);
     let over = requests.iter().find(|(resource, request)| {
-        limits.get(*resource).is_some_and(|limit| billionths(request) > billionths(limit))
+        limits.get(resource).is_some_and(|limit| billionths(request) > billionths(limit))
     })?;
     let detail = format!("must be less than or equal to {} limit", over.0);
     Some(StatusCause::invalid(format!("{path}.resources.requests"), over.1, &detail))

@@ -13,7 +13,7 @@ use nodekeeper_sim::Cluster;
 use nodekeeper_sim::harness::Invariant;
 use nodekeeper_sim::object::{at, condition_status, is_deleting, is_true, items, name, number, text, uid};
 use nodekeeper_sim::store::Change;
-use serde_json::{Value, json};
+use nodekeeper_sim::value::{Value, json};
 
 use super::{LABEL, NAMESPACE, TAINT};
 
@@ -154,7 +154,10 @@ pub fn foreign(node: &Value) -> Value {
             map.remove(key);
         }
     }
-    if metadata.get("annotations").is_some_and(|map| map.as_object().is_some_and(serde_json::Map::is_empty)) {
+    if metadata
+        .get("annotations")
+        .is_some_and(|map| map.as_object().is_some_and(nodekeeper_sim::value::Map::is_empty))
+    {
         metadata.remove("annotations");
     }
     let conditions = items(&node, "status.conditions").iter();

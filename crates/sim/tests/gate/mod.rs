@@ -7,7 +7,7 @@ pub mod bench;
 pub mod invariants;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use nodekeeper_core::api::definitions;
@@ -19,9 +19,9 @@ use nodekeeper_sim::cluster::Local;
 use nodekeeper_sim::harness::{Program, Scenario};
 use nodekeeper_sim::object::{at, is_deleting, is_true, items, set, text};
 use nodekeeper_sim::store::Change;
+use nodekeeper_sim::value::{Value, json};
 use nodekeeper_sim::worker::Workers;
 use nodekeeper_sim::{Cluster, network};
-use serde_json::{Value, json};
 
 pub const NAMESPACE: &str = "nodekeeper-system";
 pub const TAINT: &str = "node-ready/unverified";
@@ -65,10 +65,13 @@ pub fn taint() -> Value {
 
 /// Creates the CRDs, the namespace and a gate.
 pub fn setup(cluster: &Cluster) {
+    // Generated once, since every run needs them.
+    static DEFINITIONS: LazyLock<Vec<Value>> =
+        LazyLock::new(|| definitions().iter().map(|definition| json!(definition)).collect());
     let user = cluster.local("setup");
-    for definition in definitions() {
-        let crd = serde_json::to_value(definition).expect("the definition is JSON");
-        user.create("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", crd).expect("it is valid");
+    for definition in DEFINITIONS.iter().cloned() {
+        user.create("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", definition)
+            .expect("it is valid");
     }
     for namespace in [NAMESPACE, "default", "kube-system"] {
         if user.get("namespaces", "", namespace).is_none() {

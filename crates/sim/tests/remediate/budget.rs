@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use serde_json::json;
+use nodekeeper_sim::value::json;
 use tokio::time::sleep;
 
 use super::test_cluster::{CLAIMS, TestCluster, group, max_in_window, permissive_policy};

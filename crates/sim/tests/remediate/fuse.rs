@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use nodekeeper_sim::object::{set, text};
-use serde_json::json;
+use nodekeeper_sim::value::json;
 use tokio::time::sleep;
 
 use super::test_cluster::{CLAIMS, TestCluster, group, permissive_policy};

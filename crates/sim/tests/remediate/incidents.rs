@@ -8,13 +8,13 @@ use nodekeeper_sim::actors::kubelet::FalseReport;
 use nodekeeper_sim::faults::Rates;
 use nodekeeper_sim::network::{Fault, Outage};
 use nodekeeper_sim::object::{condition, name, set, text, uid};
-use serde_json::json;
+use nodekeeper_sim::value::json;
 use tokio::time::sleep;
 
 use super::test_cluster::{CLAIMS, TestCluster, group, max_in_window, permissive_policy};
 
 /// The defaults of all fields.
-fn defaults() -> serde_json::Value {
+fn defaults() -> nodekeeper_sim::value::Value {
     json!({"enforcement": "Enforce"})
 }
 
@@ -220,7 +220,7 @@ async fn i11_a_deletion_without_a_response_is_not_repeated() {
         // Three machines were broken, so three claims are deleted.
         assert_eq!(test.deletions().len(), 3, "{:?}", test.deletions());
         assert!(test.deletions().iter().all(|act| act.what == CLAIMS));
-        let result = |request: &serde_json::Value| {
+        let result = |request: &nodekeeper_sim::value::Value| {
             condition(request, "Succeeded").is_some_and(|one| text(one, "status") == "True")
         };
         let all_ended = |test: &TestCluster| {

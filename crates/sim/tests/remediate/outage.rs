@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nodekeeper_sim::actors::cloud::Flaws;
 use nodekeeper_sim::network::Outage;
-use serde_json::json;
+use nodekeeper_sim::value::json;
 use tokio::time::{Instant, sleep};
 
 use super::test_cluster::{TestCluster, group, permissive_policy};

@@ -16,9 +16,9 @@ use nodekeeper_sim::faults::{Faults, Rates};
 use nodekeeper_sim::network::{Fault, Outage};
 use nodekeeper_sim::object::{condition, items, name, set, text, uid};
 use nodekeeper_sim::transport::Transport;
+use nodekeeper_sim::value::{Value, json};
 use nodekeeper_sim::worker::Workers;
 use nodekeeper_sim::{Cluster, Options};
-use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 

@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use nodekeeper_core::node::CORDONED;
 use nodekeeper_sim::object::{at, is_true, items, name, text, uid};
 use nodekeeper_sim::store::Change;
-use serde_json::Value;
+use nodekeeper_sim::value::Value;
 
 use super::{CLAIMS, POLICIES, REMEDIATIONS, reserved};
 use crate::gate::invariants::{is_ours, record};

@@ -10,7 +10,7 @@ use nodekeeper_sim::object::{
     at, condition_status, is_deleting, is_true, items, name, number, take, text, uid,
 };
 use nodekeeper_sim::store::Change;
-use serde_json::Value;
+use nodekeeper_sim::value::Value;
 
 use super::history::{History, STALENESS, approved, is_cordon, mark};
 use super::{CLAIMS, POLICIES, REMEDIATIONS, reserved};

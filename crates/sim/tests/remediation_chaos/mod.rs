@@ -18,7 +18,7 @@ use nodekeeper_sim::harness::Scenario;
 use nodekeeper_sim::network::Fault;
 use nodekeeper_sim::object::{at, items, name, set, take, text, uid};
 use nodekeeper_sim::store::Change;
-use serde_json::{Value, json};
+use nodekeeper_sim::value::{Value, json};
 
 use crate::gate::{self, taint};
 
@@ -157,7 +157,7 @@ fn opt_out(user: &Local, node: &Value) -> Option<&'static str> {
     let what = if map.remove(OPT_OUT).is_some() {
         "node opted in again"
     } else {
-        map.insert(OPT_OUT.to_owned(), json!("true"));
+        map.insert(OPT_OUT, "true");
         "node opted out"
     };
     user.change(node, None, |node| set(node, "metadata.annotations", all)).ok().map(|_| what)

@@ -9,7 +9,7 @@ use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Api, Client, ResourceExt as _};
 use nodekeeper_core::api::{NodeRemediation, RemediationPolicy};
 use nodekeeper_sim::harness::{Program, Replica, Scenario};
-use serde_json::{Value, json};
+use nodekeeper_sim::value::{Value, json};
 use tokio::time::sleep;
 
 #[derive(Clone, Copy, Debug)]
@@ -107,8 +107,8 @@ async fn approve(client: &Client, fits: fn(&NodeRemediation) -> bool) -> kube::R
     let own = json!({"remediation": request.name_any(), "node": request.spec.node.name,
         "group": "sabotage", "zone": "", "at": at});
     match status["reservations"].as_array_mut() {
-        Some(reservations) => reservations.push(own),
-        None => status["reservations"] = json!([own]),
+        Some(reservations) => reservations.push((&own).into()),
+        None => status["reservations"] = serde_json::json!([own]),
     }
     let patch: Patch<Value> = Patch::Merge(json!({"status": status}));
     policies.patch_status("default", &PatchParams::default(), &patch).await?;

@@ -12,7 +12,7 @@ use nodekeeper_sim::Cluster;
 use nodekeeper_sim::harness::{Invariant, Program, Replica, Scenario};
 use nodekeeper_sim::object::{at, condition_status, name, uid};
 use nodekeeper_sim::store::Change;
-use serde_json::{Value, json};
+use nodekeeper_sim::value::{Value, json};
 use tokio::time::{sleep, timeout};
 
 pub const LABEL: &str = "nodekeeper.dev/labelled";
@@ -112,7 +112,7 @@ async fn label(client: &Client, node: &Node, user: &str, bug: Bug) -> kube::Resu
                 {"op": "test", "path": "/metadata/resourceVersion", "value": node.resource_version()},
                 {"op": "add", "path": path, "value": user},
             ]);
-            let patch: json_patch::Patch = serde_json::from_value(patch).expect("the patch is well formed");
+            let patch: json_patch::Patch = patch.decode().expect("the patch is well formed");
             api.patch(&name, &PatchParams::default(), &Patch::<()>::Json(patch)).await?;
         }
         Bug::LostUpdate => {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use nodekeeper_sim::actors::kubelet::NodeSpec;
 use nodekeeper_sim::loopback::{Api, Dns, Endpoints};
-use serde_json::json;
+use nodekeeper_sim::value::json;
 
 /// The default taint and label of a gate.
 pub const TAINT: &str = "node-ready/unverified";

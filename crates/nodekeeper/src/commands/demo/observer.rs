@@ -14,8 +14,8 @@ use nodekeeper_core::report::Verdict;
 use nodekeeper_core::worker::WorkerView;
 use nodekeeper_sim::cluster::Local;
 use nodekeeper_sim::store::Change;
+use nodekeeper_sim::value::Value;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 
 use super::machines::{Machine, Scenario};
 use super::writes::Writes;
@@ -272,7 +272,7 @@ pub fn shortened(why: &str) -> String {
 const GATES: &str = "nodekeeper.dev/nodegates";
 
 fn read<T: DeserializeOwned>(object: &Arc<Value>) -> Option<T> {
-    T::deserialize(&**object).ok()
+    object.decode().ok()
 }
 
 fn replace<T>(all: &mut BTreeMap<String, T>, key: &str, new: Option<T>) -> Option<T> {

@@ -8,7 +8,7 @@ use anyhow::{Result, bail, ensure};
 use nodekeeper_sim::loopback::Dns;
 use nodekeeper_sim::object::{at, condition, name, set, text};
 use nodekeeper_sim::store::Change;
-use serde_json::{Value, json};
+use nodekeeper_sim::value::{Value, json};
 use tokio::time::Instant;
 
 use super::cluster::CONTROLLER;

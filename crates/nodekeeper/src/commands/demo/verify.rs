@@ -21,12 +21,12 @@ pub fn problems(demo: &DemoCluster, machines: &[Machine], observer: &Observer) -
     let workers: Vec<WorkerView> = pods
         .iter()
         .filter(|pod| namespace(pod) == NAMESPACE)
-        .filter_map(|pod| WorkerView::new(&serde_json::from_value((**pod).clone()).ok()?))
+        .filter_map(|pod| WorkerView::new(&pod.decode().ok()?))
         .collect();
     let mut problems = Vec::new();
     for machine in machines {
         let node = cluster.get("nodes", "", &machine.name);
-        let Some(node) = node.and_then(|node| serde_json::from_value((*node).clone()).ok()) else {
+        let Some(node) = node.and_then(|node| node.decode().ok()) else {
             problems.push(format!("{}: the node does not exist", machine.name));
             continue;
         };

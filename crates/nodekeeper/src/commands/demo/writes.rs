@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use nodekeeper_sim::object::{is_deleting, text};
 use nodekeeper_sim::store::Change;
-use serde_json::Value;
+use nodekeeper_sim::value::Value;
 
 use super::cluster::CONTROLLER;
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::value::{Value, json};
 use jiff::{SignedDuration, Timestamp};
-use serde_json::{Value, json};
 
 use super::{
     API, HASH, INITIALIZED, NodeSpec, POOL, REGISTERED, Reconciler, TERMINATION, UNREGISTERED_TAINT,
@@ -106,7 +106,7 @@ impl Reconciler {
             set(node, "spec.taints", json!(taints));
             for field in ["labels", "annotations"] {
                 for (key, value) in claim["metadata"][field].as_object().into_iter().flatten() {
-                    map(&mut node["metadata"][field]).insert(key.clone(), value.clone());
+                    map(&mut node["metadata"][field]).insert(key, value.clone());
                 }
             }
             node["metadata"]["labels"][REGISTERED] = json!("true");

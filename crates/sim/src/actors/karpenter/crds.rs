@@ -1,6 +1,6 @@
 //! The CRDs of `NodeClaims` and `NodePools`, without schemas, and the pools of a run.
 
-use serde_json::{Value, json};
+use crate::value::{Value, json};
 
 use super::super::cloud::Group;
 use super::API;

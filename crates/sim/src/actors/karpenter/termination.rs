@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::value::{Value, json};
 use jiff::{SignedDuration, Timestamp};
-use serde_json::{Value, json};
 
 use super::{DISRUPTED_TAINT, Reconciler, TERMINATION};
 use crate::actors::placement::tolerates;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use crate::value::{Value, json};
 
 use super::runtime::Terminated;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Value, json};
+use crate::value::{Value, json};
 
 use super::pod::PodHandle;
 use super::{FalseReport, NodeSpec};
@@ -114,7 +114,7 @@ impl Machine {
         let ready = json!({"type": "Ready", "status": status, "reason": reason, "message": message, "lastHeartbeatTime": now});
         set_condition(node, ready, now);
         for (key, value) in &self.false_report.labels {
-            node["metadata"]["labels"][key] = json!(value);
+            node["metadata"]["labels"][key.as_str()] = json!(value);
         }
     }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::value::Value;
 use futures::future::BoxFuture;
-use serde_json::Value;
 
 use crate::cluster::Cluster;
 use crate::object::{items, text};
