@@ -1,10 +1,10 @@
 //! `clock`: the clocks of the node and of the API server agree, as far as the `Date` header shows.
 
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
+use httpdate::parse_http_date;
 use nodekeeper_core::report::{Outcome, reason};
 
-use crate::date::read_http;
 use crate::net::Net;
 use crate::run::Finding;
 
@@ -20,11 +20,12 @@ pub(crate) async fn check(net: &impl Net, max_skew: u32) -> Finding {
         Err(error) => return Finding::from_error(&error).inconclusive(),
     };
     let after = net.clock();
-    let Some(date) = answer.date.as_deref().and_then(read_http) else {
+    let date = answer.date.as_deref().and_then(|date| parse_http_date(date).ok());
+    let Some(date) = date.and_then(|date| date.duration_since(UNIX_EPOCH).ok()) else {
         let message = "the response of the API server has no Date";
         return Finding::new(Outcome::Inconclusive, reason::BAD_ANSWER, message);
     };
-    judge(before, after, Duration::from_secs(date), Duration::from_secs(max_skew.into()))
+    judge(before, after, date, Duration::from_secs(max_skew.into()))
 }
 
 /// The server's clock was between `date` and 1 s later at some time between `before` and `after`; only a skew beyond both

@@ -4,9 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use futures::future::join_all;
 use nodekeeper_core::report::{Outcome, reason};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
-use crate::net::{Net, NetError, Server};
+use crate::net::{Net, NetError, Server, answer_by};
 use crate::run::Finding;
 use crate::slices;
 
@@ -54,10 +54,7 @@ pub(crate) async fn check_each(net: &impl Net, name: &str, end: Instant) -> Find
     if servers.is_empty() {
         return no_server(slices, ready);
     }
-    let ask = |server: SocketAddr| async move {
-        let answer = timeout_at(end, net.resolve_at(Server::Pod(server), name)).await;
-        answer.unwrap_or(Err(NetError::Timeout))
-    };
+    let ask = |server: SocketAddr| answer_by(end, net.resolve_at(Server::Pod(server), name));
     let answers = join_all(servers.iter().map(|(server, _)| ask(*server))).await;
     let silent: Vec<(&(SocketAddr, String), &NetError)> = servers
         .iter()

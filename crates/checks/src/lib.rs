@@ -8,7 +8,6 @@
 mod api;
 mod assignment;
 mod clock;
-mod date;
 mod dns;
 mod http;
 mod mtu;
@@ -21,10 +20,8 @@ mod run;
 mod services;
 mod slices;
 mod tcp;
-mod url;
 
 pub use assignment::read as read_assignment;
-pub use date::rfc3339;
 pub use net::{Answer, Environment, Net, NetError, Packets, Server};
 pub use plan::{ConfigError, Need, Target, list, only};
 pub use run::{Progress, misconfigured, run, run_with_progress};

@@ -1,10 +1,16 @@
 //! The JSON log of a worker, one object per line.
 
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
-use nodekeeper_checks::{Progress, rfc3339};
+use httpdate::fmt_http_date;
+use nodekeeper_checks::Progress;
 use nodekeeper_core::report::{CheckResult, Outcome, Report, Verdict, reason};
 use serde_json::{Value, json};
+
+const MONTHS: [&str; 12] =
+    ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+/// The end of the year 9999: `httpdate` panics on later dates.
+const LAST_DATE: Duration = Duration::from_secs(253_402_300_799);
 
 /// Returns the line for a progress event.
 pub fn step(progress: &Progress<'_>, clock: Duration) -> String {
@@ -80,10 +86,18 @@ fn seconds(ms: u64) -> Value {
     json!(format!("{}.{:03}s", ms / 1000, ms % 1000))
 }
 
+/// Formats Unix time as in `1994-11-06T08:49:37Z`.
+fn rfc3339(clock: Duration) -> String {
+    let date = fmt_http_date(UNIX_EPOCH + clock.min(LAST_DATE));
+    let words: Vec<&str> = date.split(' ').collect();
+    let [_, day, month, year, time, _] = words[..] else { return date };
+    let month = MONTHS.iter().position(|name| *name == month).unwrap_or_default() + 1;
+    format!("{year}-{month:02}-{day}T{time}Z")
+}
+
 /// In this order, which is what people look for first.
 fn line(level: &str, clock: Duration, said: &str, fields: Vec<(&str, Value)>) -> String {
-    let head =
-        [("level", json!(level)), ("timestamp", json!(rfc3339(clock.as_secs()))), ("msg", json!(said))];
+    let head = [("level", json!(level)), ("timestamp", json!(rfc3339(clock))), ("msg", json!(said))];
     let pairs: Vec<String> =
         head.into_iter().chain(fields).map(|(key, value)| format!("{}:{value}", json!(key))).collect();
     format!("{{{}}}\n", pairs.join(","))
@@ -112,6 +126,18 @@ mod tests {
             verdict(&Report::judge(WorkerIdentity::default(), vec![result], 45_200), Some("node-1"), CLOCK);
         let expected = r#"{"level":"info","timestamp":"2024-01-23T10:00:00Z","msg":"All checks passed","node":"node-1","total_duration":"45.200s","report":{"#;
         assert!(last.starts_with(expected), "{last}");
+    }
+
+    #[test]
+    fn times_are_formatted() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (1_709_251_199, "2024-02-29T23:59:59Z"),
+            (1_794_763_463, "2026-11-15T17:24:23Z"),
+            (u64::MAX, "9999-12-31T23:59:59Z"),
+        ] {
+            assert_eq!(rfc3339(Duration::from_secs(seconds)), text);
+        }
     }
 
     #[test]

@@ -7,15 +7,13 @@ use std::pin::pin;
 
 use futures::future::{Either, select};
 use nodekeeper_core::report::{Outcome, reason};
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep_until};
 
-use crate::net::{Net, NetError, Packets};
+use crate::net::{Net, NetError, Packets, answer_by};
 use crate::run::Finding;
 
 pub(crate) async fn check(net: &impl Net, bytes: usize, end: Instant) -> Finding {
-    let send = |packets: Packets| async move {
-        timeout_at(end, net.bulk(packets, bytes)).await.unwrap_or(Err(NetError::Timeout))
-    };
+    let send = |packets: Packets| answer_by(end, net.bulk(packets, bytes));
     let start = Instant::now();
     let full = pin!(send(Packets::Full));
     let small = pin!(async {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use nodekeeper_core::report::{Outcome, reason};
 use serde::Deserialize;
 use serde_json::Value;
-
-use crate::url::Url;
+use tokio::time::{Instant, timeout_at};
+use url::Url;
 
 #[cfg(test)]
 pub(crate) mod fake;
@@ -110,6 +110,14 @@ pub enum Packets {
     Small,
     /// The MTU of the path.
     Full,
+}
+
+/// Waits for the answer to an operation until `end`.
+pub(crate) async fn answer_by<T>(
+    end: Instant,
+    operation: impl Future<Output = Result<T, NetError>>,
+) -> Result<T, NetError> {
+    timeout_at(end, operation).await.unwrap_or(Err(NetError::Timeout))
 }
 
 /// Network operations. They need no timeout of their own: the caller sets one.

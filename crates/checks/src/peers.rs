@@ -11,9 +11,9 @@ use std::net::{IpAddr, SocketAddr};
 use futures::future::join_all;
 use nodekeeper_core::checks::Peers;
 use nodekeeper_core::report::{Outcome, reason};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
-use crate::net::{Net, NetError};
+use crate::net::{Net, NetError, answer_by};
 use crate::run::Finding;
 use crate::slices::{self, Slice};
 
@@ -143,8 +143,8 @@ fn choose(mut peers: Vec<Peer>, own: &str, per_zone: usize) -> (Vec<Peer>, BTree
 
 async fn connect(net: &impl Net, peers: Vec<Peer>, until: Instant) -> Tried {
     let one = |peer: Peer| async move {
-        let answer = timeout_at(until, net.connect_pod(peer.address)).await;
-        (peer, answer.unwrap_or(Err(NetError::Timeout)))
+        let answer = answer_by(until, net.connect_pod(peer.address)).await;
+        (peer, answer)
     };
     join_all(peers.into_iter().map(one)).await
 }

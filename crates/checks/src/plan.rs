@@ -6,8 +6,9 @@ use nodekeeper_core::checks::{
     Assignment, Checks, Dns, HttpTarget, Peers, Replicas, ServiceTarget, StatusRange,
 };
 use nodekeeper_core::report::CLUSTER_DNS;
+use url::Url;
 
-use crate::url::Url;
+use crate::http::parse_url;
 
 /// No host name or address is longer.
 const MAX_HOST: usize = 260;
@@ -336,7 +337,7 @@ fn fits(part: &str) -> bool {
 
 fn read_http(target: &HttpTarget) -> Result<Target, ConfigError> {
     let HttpTarget { url, expect_status, ca: _, ca_file } = target;
-    let read = Url::read(url).ok_or_else(|| ConfigError::BadUrl(url.clone()))?;
+    let read = parse_url(url).ok_or_else(|| ConfigError::BadUrl(url.clone()))?;
     let StatusRange { min, max } = *expect_status;
     if min < 100 || max > 599 || max < min {
         return Err(ConfigError::BadStatus(url.clone(), min, max));

@@ -178,8 +178,8 @@ impl Net for PodNetwork {
 
     /// Only Services have addresses, and none serves HTTP.
     async fn get(&self, url: &Url, _: Option<&str>) -> Result<u16, NetError> {
-        if url.host.parse::<IpAddr>().is_err() {
-            self.resolve(&url.host).await?;
+        if let Some(name) = url.domain() {
+            self.resolve(name).await?;
         }
         self.traverse(Fault::Services).await;
         Err(NetError::Refused)

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::time::sleep;
+use url::Url;
 
 use super::{Answer, Environment, Net, NetError, Packets, Server};
-use crate::url::Url;
 
 /// The scripted result; without one the operation never ends.
 pub(crate) type Reply<T> = Option<Result<T, NetError>>;

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::tls::{self, Identity};
 use super::{Credentials, Options, yaml};
-use crate::url::Url;
+use crate::http::{host_and_port, parse_url};
 
 pub(super) struct Access {
     pub(super) host: String,
@@ -127,7 +127,7 @@ fn of_kubeconfig(text: &str, folder: &Path, options: &Options) -> Result<Access,
     let cluster = find(config.clusters, &context.cluster, "cluster")?;
     let user =
         if context.user.is_empty() { User::default() } else { find(config.users, &context.user, "user")? };
-    let url = Url::read(&cluster.server).filter(|url| url.tls);
+    let url = parse_url(&cluster.server).filter(|url| url.scheme() == "https");
     let url = url.ok_or_else(|| format!("server {:?} is no https URL", cluster.server))?;
     if cluster.insecure_skip_tls_verify {
         return Err("insecure-skip-tls-verify is not supported: give the authority with --ca-file".into());
@@ -135,10 +135,11 @@ fn of_kubeconfig(text: &str, folder: &Path, options: &Options) -> Result<Access,
     if cluster.proxy_url.is_some() {
         return Err("proxy-url is not supported: a check through a proxy would be one of the proxy".into());
     }
+    let (host, port) = host_and_port(&url);
     let (token, identity) = credentials(&user, &context.user, folder, options)?;
     Ok(Access {
-        server_name: cluster.tls_server_name.clone().unwrap_or_else(|| url.host.clone()),
-        prefix: url.path.trim_end_matches('/').to_owned(),
+        server_name: cluster.tls_server_name.clone().unwrap_or_else(|| host.clone()),
+        prefix: url.path().trim_end_matches('/').to_owned(),
         authority: match &options.ca_file {
             Some(file) => authority(file),
             None => inline(
@@ -148,8 +149,8 @@ fn of_kubeconfig(text: &str, folder: &Path, options: &Options) -> Result<Access,
             )?
             .ok_or_else(|| "the kubeconfig names no certificate-authority: give it with --ca-file".into()),
         },
-        host: url.host,
-        port: url.port,
+        host,
+        port,
         token,
         identity,
     })

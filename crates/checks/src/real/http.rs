@@ -12,9 +12,9 @@ use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use url::{Position, Url};
 
 use crate::net::NetError;
-use crate::url::Url;
 
 pub(super) const WHO: &str = concat!("nodekeeper-worker/", env!("CARGO_PKG_VERSION"));
 
@@ -40,8 +40,8 @@ pub(super) async fn speak(
 /// Returns the status code without reading the body.
 pub(super) async fn get(mut connection: Connection, url: &Url) -> Result<u16, NetError> {
     let request = Request::builder()
-        .uri(&url.path)
-        .header(HOST, url.authority())
+        .uri(&url[Position::BeforePath..])
+        .header(HOST, &url[Position::BeforeHost..Position::AfterPort])
         .header(ACCEPT, "*/*")
         .header(USER_AGENT, WHO)
         .body(Full::default());

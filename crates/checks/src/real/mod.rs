@@ -17,11 +17,12 @@ use rustls::pki_types::ServerName;
 use serde_json::Value;
 use socket2::SockRef;
 use tokio::net::{TcpSocket, TcpStream};
+use url::Url;
 
 use self::access::Access;
 pub use self::dns::cluster_domain;
+use crate::http::host_and_port;
 use crate::net::{Answer, Environment, Net, NetError, Packets, Server};
-use crate::url::Url;
 
 /// The default maximum segment size of RFC 9293, which every path accepts.
 const SMALL_SEGMENT: u32 = 536;
@@ -152,13 +153,14 @@ impl Net for Real {
     }
 
     async fn get(&self, url: &Url, ca_file: Option<&str>) -> Result<u16, NetError> {
-        let tls = if url.tls { Some(self.trusting(ca_file)?) } else { None };
-        let addresses = self.addresses(&url.host).await?;
-        let stream = dial(&addresses, url.port, Packets::Full).await?;
+        let tls = if url.scheme() == "https" { Some(self.trusting(ca_file)?) } else { None };
+        let (host, port) = host_and_port(url);
+        let addresses = self.addresses(&host).await?;
+        let stream = dial(&addresses, port, Packets::Full).await?;
         let connection = match tls {
             Some(tls) => {
-                let name = ServerName::try_from(url.host.clone());
-                let name = name.map_err(|e| NetError::Tls(format!("{:?}: {e}", url.host)))?;
+                let name = ServerName::try_from(host.clone());
+                let name = name.map_err(|e| NetError::Tls(format!("{host:?}: {e}")))?;
                 http::over_tls(stream, &tls, name).await?
             }
             None => http::speak(stream).await?,
