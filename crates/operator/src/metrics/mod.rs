@@ -1,14 +1,13 @@
 //! The metrics of the controller: of Nodekeeper itself, of controller-runtime and client-go, and, on request, of
 //! kube-node-ready. `docs/metrics.md` is generated from the same definitions.
 
-mod compat;
-mod gate;
 mod nodes;
 mod process;
 mod reference;
 mod registry;
 mod runtime;
 mod series;
+mod table;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -23,18 +22,31 @@ use nodekeeper_core::report::{CheckResult, Outcome as CheckOutcome, Verdict};
 
 use crate::runtime::reconciler::{Action, ReconcileError};
 use crate::runtime::workqueue::QueueStats;
-use compat::{Compat, CompatNodes};
-use gate::Gates;
 use nodes::NodeCollector;
 pub use nodes::compat_state;
 use registry::Registry;
 pub use runtime::ReconcileResult;
-use runtime::Runtime;
-use series::Series;
+use series::AnySeries as _;
+use table::{COLLECTED, Compat, CompatNodes, Gates, Runtime};
 pub use text::Format;
 
 /// The name of the gate controller. The metrics of kube-node-ready, which has one controller, are those of this one.
 pub const GATE: &str = "gate";
+
+/// The values of `result` in kube-node-ready that can occur here.
+const COMPAT_RESULTS: [&str; 11] = [
+    "deleted",
+    "error",
+    "already_verified",
+    "no_taint",
+    "worker_created",
+    "worker_running",
+    "worker_succeeded",
+    "worker_failed",
+    "backoff",
+    "retry",
+    "verification_failed_permanent",
+];
 
 /// Which optional metrics are served.
 #[derive(Clone, Copy, Debug, Default)]
@@ -81,6 +93,7 @@ pub struct Metrics {
     gates: Gates,
     runtime: Runtime,
     compat: Compat,
+    compat_nodes: CompatNodes,
 }
 
 impl Default for Metrics {
@@ -96,12 +109,26 @@ impl Metrics {
         let gates = Gates::new(&mut registry);
         let runtime = Runtime::new(&mut registry);
         let compat = Compat::new(&mut registry);
+        let compat_nodes = CompatNodes::new(&mut registry);
         let nodes = NodeCollector::new(&mut registry);
-        process::Process::register(&mut registry);
+        registry.prometheus.register_collector(Box::new(process::Process));
+        for entry in COLLECTED {
+            registry.document(*entry);
+        }
+        // A rate over a counter that appears with its first event misses that event.
+        for result in ["success", "error"] {
+            gates.taints.init(&["remove", result]);
+        }
+        for status in ["success", "failed"] {
+            compat.verifications.init(&[status]);
+        }
+        for result in COMPAT_RESULTS {
+            compat.reconciliations.init(&[result]);
+        }
         for status in ["running", "succeeded", "failed"] {
             compat.worker_pods.init(&[status]);
         }
-        Self { registry, nodes, gates, runtime, compat }
+        Self { registry, nodes, gates, runtime, compat, compat_nodes }
     }
 
     /// Returns the response to a scrape.
@@ -165,7 +192,7 @@ impl Metrics {
         self.gates.leader_ready.set(&[], 0.0);
         self.compat.leading.set(&[], 0.0);
         self.compat.transitions.inc(&[]);
-        self.compat.nodes.for_each(Series::clear, Series::clear);
+        self.registry.per_node.iter().for_each(|series| series.clear());
         self.gates.policy.clear();
         self.gates.autoscaler.clear();
         self.set_active_workers(0);
@@ -255,10 +282,7 @@ impl Metrics {
 
     /// Removes all series of a node.
     pub fn remove_node(&self, node: &str) {
-        self.compat.nodes.for_each(
-            |series| series.remove_by_first_label(node),
-            |series| series.remove_by_first_label(node),
-        );
+        self.registry.per_node.iter().for_each(|series| series.remove_by_first_label(node));
     }
 
     pub fn set_gate(&self, gate: &str, enforcement: &str) {
@@ -356,7 +380,7 @@ impl Metrics {
     /// Updates the series of a node that exists: a late update must not bring back those of a deleted node.
     fn with_node(&self, node: &str, update: impl FnOnce(&CompatNodes)) {
         if self.nodes.has_node(node) {
-            update(&self.compat.nodes);
+            update(&self.compat_nodes);
         }
     }
 

@@ -8,32 +8,13 @@ use nodekeeper_core::fleet::{FleetIndex, NodeStatus};
 use nodekeeper_core::gate::State;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
-use prometheus_client::metrics::MetricType;
 
-use super::registry::Stability::{Alpha, Stable};
-use super::registry::{Entry, Registry, Set, entry};
-
-const NODES: Entry = entry(
-    Set::Nodekeeper,
-    Stable,
-    "nodekeeper_nodes",
-    &["gate", "state"],
-    "Nodes by gate and state: waiting, gated, verifying, verified, failed, inconclusive, stuck (no conclusive worker before the deadline), unserved (tainted, and no gate selects it), terminating (being deleted), excluded (never gated)",
-);
-const OLDEST: Entry = entry(
-    Set::Nodekeeper,
-    Stable,
-    "nodekeeper_node_oldest_gated_timestamp_seconds",
-    &["gate"],
-    "Creation time of the oldest node that is not verified yet, as Unix time in seconds; absent if there is none",
-);
-const INFO: Entry = entry(
-    Set::PerNode,
-    Alpha,
-    "nodekeeper_node_info",
-    &["node", "gate", "state"],
-    "One series for each node that a gate selects; always 1",
-);
+use super::number;
+use super::registry::{Entry, Registry, Set};
+use super::table::{
+    ACTIVE, COMPAT_FAILED, COMPAT_UNVERIFIED, COMPAT_VERIFIED, COMPAT_VERIFYING, DURATION, INFO, NODES,
+    OLDEST, RETRIES, RETRY_COUNT, STATUS, VERIFIED,
+};
 
 /// The values of `state` that are served for every gate, with nodes or without.
 const STATES: [&str; 8] =
@@ -41,50 +22,11 @@ const STATES: [&str; 8] =
 
 /// The totals of kube-node-ready, each with the states that it counts.
 const COMPAT_TOTALS: [(Entry, &[&str]); 4] = [
-    (compat("kube_node_ready_controller_nodes_unverified", "Nodes that wait for a worker"), &["unverified"]),
-    (
-        compat("kube_node_ready_controller_nodes_verifying", "Nodes with a worker"),
-        &["pending", "in_progress"],
-    ),
-    (compat("kube_node_ready_controller_nodes_verified", "Nodes that are verified"), &["verified"]),
-    (compat("kube_node_ready_controller_nodes_failed", "Nodes whose attempts are used up"), &["failed"]),
+    (COMPAT_UNVERIFIED, &["unverified"]),
+    (COMPAT_VERIFYING, &["pending", "in_progress"]),
+    (COMPAT_VERIFIED, &["verified"]),
+    (COMPAT_FAILED, &["failed"]),
 ];
-
-const STATUS: Entry = by_node(
-    "kube_node_ready_verification_status",
-    &["node", "status"],
-    "The state of a node: unverified, pending, in_progress, verified, failed; always 1",
-);
-const DURATION: Entry = by_node(
-    "kube_node_ready_verification_duration_seconds",
-    &["node"],
-    "Duration of the worker that gave this node its last verdict, in seconds",
-);
-const RETRIES: Entry = by_node(
-    "kube_node_ready_retry_attempts_total",
-    &["node"],
-    "Attempts after the first, from the node's record",
-);
-const RETRY_COUNT: Entry = by_node(
-    "kube_node_ready_controller_node_retry_count",
-    &["node"],
-    "The same number as kube_node_ready_retry_attempts_total",
-);
-const VERIFIED: Entry =
-    by_node("kube_node_ready_node_status", &["node"], "1 if the node is verified, otherwise 0");
-const ACTIVE: Entry = by_node(
-    "kube_node_ready_controller_worker_pods_active",
-    &["node"],
-    "1 while the node has a worker, otherwise 0",
-);
-
-const fn compat(name: &'static str, help: &'static str) -> Entry {
-    entry(Set::Compat, Stable, name, &[], help)
-}
-
-const fn by_node(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Entry {
-    entry(Set::CompatPerNode, Stable, name, labels, help)
-}
 
 /// Reads the fleet index of the leader at each scrape.
 #[derive(Clone, Debug)]
@@ -103,13 +45,6 @@ struct CollectorState {
 
 impl NodeCollector {
     pub fn new(registry: &mut Registry) -> Self {
-        for gauge in [NODES, OLDEST, INFO, STATUS, DURATION, RETRY_COUNT, VERIFIED, ACTIVE] {
-            registry.document(gauge, MetricType::Gauge);
-        }
-        for (gauge, _) in COMPAT_TOTALS {
-            registry.document(gauge, MetricType::Gauge);
-        }
-        registry.document(RETRIES, MetricType::Counter);
         let (compat, per_node) = (registry.is_served(Set::Compat), registry.is_served(Set::PerNode));
         let collector = Self { state: Arc::default(), compat, per_node };
         registry.prometheus.register_collector(Box::new(collector.clone()));
@@ -236,7 +171,7 @@ fn encode_compat(nodes: &FleetIndex, encoder: &mut DescriptorEncoder) -> fmt::Re
     gauges(encoder, &VERIFIED, rows(|seen| (seen.state == State::Verified).into()))?;
     let active = |seen: &NodeStatus| matches!(seen.state, State::Pending | State::InProgress).into();
     gauges(encoder, &ACTIVE, rows(active))?;
-    let mut out = encoder.encode_descriptor(RETRIES.bare_name(), RETRIES.help, None, MetricType::Counter)?;
+    let mut out = RETRIES.encode(encoder)?;
     for (name, seen) in gated(nodes) {
         let retries = u64::from(seen.retries);
         out.encode_family(&[("node", name)])?.encode_counter::<NoLabelSet, _, f64>(&retries, None)?;
@@ -249,7 +184,7 @@ fn gauges<'a>(
     entry: &Entry,
     rows: impl IntoIterator<Item = (Vec<(&'a str, &'a str)>, f64)>,
 ) -> fmt::Result {
-    let mut out = encoder.encode_descriptor(entry.name, entry.help, None, MetricType::Gauge)?;
+    let mut out = entry.encode(encoder)?;
     for (labels, level) in rows {
         if labels.is_empty() {
             out.encode_gauge(&level)?;
@@ -258,10 +193,6 @@ fn gauges<'a>(
         }
     }
     Ok(())
-}
-
-fn number(count: usize) -> f64 {
-    f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
 fn state_name(state: State) -> &'static str {

@@ -5,48 +5,21 @@ use std::fs;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
-use prometheus_client::metrics::MetricType;
 
-use super::registry::Stability::Stable;
-use super::registry::{Entry, Registry, Set, entry};
+use super::table::{CPU, MAX_FDS, OPEN, RESIDENT, START, THREADS, VIRTUAL};
 
 /// `USER_HZ` of Linux on every supported architecture.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-const fn process(name: &'static str, help: &'static str) -> Entry {
-    entry(Set::Common, Stable, name, &[], help)
-}
-
-const CPU: Entry = process("process_cpu_seconds_total", "User and system CPU time spent, in seconds");
-const RESIDENT: Entry = process("process_resident_memory_bytes", "Resident memory in bytes");
-const VIRTUAL: Entry = process("process_virtual_memory_bytes", "Virtual memory in bytes");
-const START: Entry =
-    process("process_start_time_seconds", "Start time of the process as Unix time in seconds");
-const OPEN: Entry = process("process_open_fds", "Number of open file descriptors");
-const MAX_FDS: Entry = process("process_max_fds", "Largest number of open file descriptors");
-const THREADS: Entry = process("process_threads", "Number of threads");
-
 #[derive(Debug)]
 pub struct Process;
-
-impl Process {
-    pub fn register(registry: &mut Registry) {
-        registry.document(CPU, MetricType::Counter);
-        for gauge in [RESIDENT, VIRTUAL, START, OPEN, MAX_FDS, THREADS] {
-            registry.document(gauge, MetricType::Gauge);
-        }
-        registry.prometheus.register_collector(Box::new(Self));
-    }
-}
 
 impl Collector for Process {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let stat = Stat::read();
         if let Some(seconds) = stat.as_ref().and_then(Stat::cpu_seconds) {
-            encoder
-                .encode_descriptor(CPU.bare_name(), CPU.help, None, MetricType::Counter)?
-                .encode_counter::<NoLabelSet, _, f64>(&seconds, None)?;
+            CPU.encode(&mut encoder)?.encode_counter::<NoLabelSet, _, f64>(&seconds, None)?;
         }
         let open = fs::read_dir("/proc/self/fd").ok().and_then(|entries| {
             // One of them is the directory that is being read.
@@ -62,9 +35,7 @@ impl Collector for Process {
         ];
         for (entry, value) in gauges {
             if let Some(value) = value {
-                encoder
-                    .encode_descriptor(entry.name, entry.help, None, MetricType::Gauge)?
-                    .encode_gauge(&value)?;
+                entry.encode(&mut encoder)?.encode_gauge(&value)?;
             }
         }
         Ok(())

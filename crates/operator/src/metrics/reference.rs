@@ -53,7 +53,7 @@ const SETS: [(Set, &str, &str); 5] = [
     ),
 ];
 
-pub fn page(entries: &[(Entry, &'static str)]) -> String {
+pub fn page(entries: &[Entry]) -> String {
     let mut out = String::from(
         "<!-- Written by `make generate` from crates/operator/src/metrics: do not edit. -->\n\n# Metrics\n\n\
          `nodekeeper controller` serves these metrics at `:8080/metrics` (`--metrics-bind-address`): as OpenMetrics to clients that accept it, \
@@ -69,10 +69,10 @@ pub fn page(entries: &[(Entry, &'static str)]) -> String {
             about,
             "\n\n| metric | type | labels | stability | meaning |\n|---|---|---|---|---|\n",
         ]);
-        let mut entries: Vec<_> = entries.iter().filter(|(entry, _)| entry.set == set).collect();
-        entries.sort_by_key(|(entry, _)| entry.name);
-        for (entry, kind) in entries {
-            let labels = entry.labels.join(", ");
+        let mut entries: Vec<_> = entries.iter().filter(|entry| entry.set == set).collect();
+        entries.sort_by_key(|entry| entry.name);
+        for entry in entries {
+            let (kind, labels) = (entry.type_name(), entry.labels.join(", "));
             let stability = format!("{:?}", entry.stability).to_lowercase();
             // Writing to a `String` cannot fail.
             let _ = writeln!(out, "| `{}` | {kind} | {labels} | {stability} | {} |", entry.name, entry.help);

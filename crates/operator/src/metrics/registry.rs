@@ -1,10 +1,13 @@
-//! The list of metrics: each is defined once, and it is served and documented from that definition.
+//! Registers metrics, and keeps their entries for the documentation.
 
+use std::fmt;
+
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry as PrometheusRegistry;
 
 use super::Options;
-use super::series::{Counter, Gauge, Histogram, Series, Value};
+use super::series::{AnySeries, Series, Value};
 
 /// The condition under which a metric is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,6 +40,7 @@ pub enum Stability {
 pub struct Entry {
     pub set: Set,
     pub stability: Stability,
+    pub kind: MetricType,
     /// The served name; that of a counter ends with `_total`.
     pub name: &'static str,
     pub labels: &'static [&'static str],
@@ -46,22 +50,37 @@ pub struct Entry {
 
 impl Entry {
     /// The name without `_total`, which `prometheus-client` appends to every counter.
-    pub fn bare_name(&self) -> &'static str {
+    fn bare_name(&self) -> &'static str {
         self.name.strip_suffix("_total").unwrap_or(self.name)
+    }
+
+    pub fn type_name(&self) -> &'static str {
+        match self.kind {
+            MetricType::Counter => "counter",
+            MetricType::Histogram => "histogram",
+            _ => "gauge",
+        }
+    }
+
+    /// Writes the help and the type of a metric that is computed at each scrape; its series follow.
+    pub fn encode<'a>(&self, encoder: &'a mut DescriptorEncoder) -> Result<MetricEncoder<'a>, fmt::Error> {
+        encoder.encode_descriptor(self.bare_name(), self.help, None, self.kind)
     }
 }
 
-/// Collects the definitions and registers the series that serve them.
 #[derive(Debug)]
 pub struct Registry {
     pub prometheus: PrometheusRegistry,
-    pub entries: Vec<(Entry, &'static str)>,
+    pub entries: Vec<Entry>,
+    /// The series whose first label is a node.
+    pub per_node: Vec<Box<dyn AnySeries>>,
     options: Options,
 }
 
 impl Registry {
     pub fn new(options: Options) -> Self {
-        Self { prometheus: PrometheusRegistry::default(), entries: Vec::new(), options }
+        let (prometheus, entries, per_node) = (PrometheusRegistry::default(), Vec::new(), Vec::new());
+        Self { prometheus, entries, per_node, options }
     }
 
     pub fn is_served(&self, set: Set) -> bool {
@@ -73,55 +92,24 @@ impl Registry {
         }
     }
 
-    /// Documents a metric that a collector serves.
-    pub fn document(&mut self, entry: Entry, kind: MetricType) {
-        if self.is_served(entry.set) {
-            self.entries.push((entry, type_name(kind)));
+    /// Documents a metric if it is served; returns whether it is.
+    pub fn document(&mut self, entry: Entry) -> bool {
+        let served = self.is_served(entry.set);
+        if served {
+            self.entries.push(entry);
         }
+        served
     }
 
-    fn register<V: Value + Sync>(&mut self, entry: Entry, initial: V) -> Series<V> {
-        let served = self.is_served(entry.set);
+    pub fn register<V: Value + Sync>(&mut self, entry: Entry, initial: V) -> Series<V> {
+        let served = self.document(entry);
         let series = Series::new(entry.labels, initial, served);
         if served {
             self.prometheus.register(entry.bare_name(), entry.help, series.clone());
-        }
-        self.document(entry, V::KIND);
-        series
-    }
-
-    /// Registers a counter; the series with these label values are served from the start, as 0.
-    pub fn counter(&mut self, entry: Entry, known: &[&[&str]]) -> Series<Counter> {
-        let series = self.register(entry, Counter::default());
-        for values in known {
-            series.init(values);
+            if entry.labels.first() == Some(&"node") {
+                self.per_node.push(Box::new(series.clone()));
+            }
         }
         series
     }
-
-    pub fn gauge(&mut self, entry: Entry) -> Series<Gauge> {
-        self.register(entry, Gauge::default())
-    }
-
-    pub fn histogram(&mut self, entry: Entry, bounds: &'static [f64]) -> Series<Histogram> {
-        self.register(entry, Histogram::new(bounds))
-    }
-}
-
-fn type_name(kind: MetricType) -> &'static str {
-    match kind {
-        MetricType::Counter => "counter",
-        MetricType::Histogram => "histogram",
-        _ => "gauge",
-    }
-}
-
-pub const fn entry(
-    set: Set,
-    stability: Stability,
-    name: &'static str,
-    labels: &'static [&'static str],
-    help: &'static str,
-) -> Entry {
-    Entry { set, stability, name, labels, help }
 }

@@ -26,10 +26,22 @@ pub trait Value: Clone + fmt::Debug + Send + 'static {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Counter(pub u64);
+pub struct Counter(u64);
+
+impl Counter {
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
 
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Gauge(pub f64);
+pub struct Gauge(f64);
+
+impl Gauge {
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
 
 /// Observed durations in seconds.
 #[derive(Clone, Debug)]
@@ -131,9 +143,17 @@ impl<V: Value> Series<V> {
     pub fn remove(&self, values: &[&str]) {
         self.cells().remove(key_of(values).as_str());
     }
+}
 
+/// The series of a metric of any type.
+pub trait AnySeries: fmt::Debug + Send + Sync {
     /// Removes all series with this value of the first label.
-    pub fn remove_by_first_label(&self, first: &str) {
+    fn remove_by_first_label(&self, first: &str);
+    fn clear(&self);
+}
+
+impl<V: Value + Sync> AnySeries for Series<V> {
+    fn remove_by_first_label(&self, first: &str) {
         if self.0.max == 0 {
             return;
         }
@@ -150,7 +170,7 @@ impl<V: Value> Series<V> {
         }
     }
 
-    pub fn clear(&self) {
+    fn clear(&self) {
         self.cells().clear();
     }
 }

@@ -189,8 +189,12 @@ fn every_metric_is_served_and_documented() {
     everything(&metrics, "node-1");
     let text = text(&metrics);
     assert_eq!(types(&text), NAMES);
-    let mut entered: Vec<String> =
-        metrics.registry.entries.iter().map(|(entry, kind)| format!("{} {kind}", entry.name)).collect();
+    let mut entered: Vec<String> = metrics
+        .registry
+        .entries
+        .iter()
+        .map(|entry| format!("{} {}", entry.name, entry.type_name()))
+        .collect();
     entered.sort();
     assert_eq!(entered, NAMES, "documented and served metrics differ");
     let page = Metrics::reference();
@@ -204,8 +208,8 @@ fn served_labels_match_the_documented_ones() {
     let metrics = leading(ALL);
     everything(&metrics, "node-1");
     let served = series(&metrics);
-    for (entry, kind) in &metrics.registry.entries {
-        let suffix = if *kind == "histogram" { "_count" } else { "" };
+    for entry in &metrics.registry.entries {
+        let suffix = if entry.type_name() == "histogram" { "_count" } else { "" };
         let start = format!("{}{suffix}", entry.name);
         let line = served
             .iter()
