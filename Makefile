@@ -1,6 +1,6 @@
 # Each target does its own set-up and can be run first. `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help test lint generate sim conformance e2e bench demo cluster-up cluster-down images deny clean rust
+.PHONY: help test lint generate sim soak conformance e2e bench demo cluster-up cluster-down images deny clean rust
 .NOTPARALLEL:
 
 # Flags for another Go module would break the build of Kubernetes.
@@ -54,6 +54,10 @@ generate: rust ## write the generated files; seconds
 sim: rust ## simulated runs with random faults: SEEDS=n FROM=s, or SEED=x to replay one; 4 min to build, then 3 seeds a second
 	@[ -n "$(SEED)" ] || echo "sim: simulates random faults on the embedded cluster (usually 4 min to build, then 3 seeds a second)"
 	@cargo test -q --workspace --test sim
+
+soak: rust ## many simulated runs, resumable: SEEDS=100000, FROM=s; one line a minute, the failing seeds at the end; Ctrl-C ends it
+	@echo "soak: runs seeds that no run had before, or goes on with those of an earlier 'make soak' (usually 4 min to build)"
+	@SOAK=1 cargo test -q --workspace --test sim
 
 conformance: rust ## the API conformance cases on the embedded and on a real cluster: KUBE=1.34.4 for another version; 10 min cold, 1 min after that
 	@echo "conformance: builds Kubernetes if it is missing, then runs the API conformance cases on both clusters (usually 10 min cold, 1 min after that)"

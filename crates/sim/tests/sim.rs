@@ -1,16 +1,19 @@
 //! `make sim`: runs seeds of the real controller and prints their coverage. It has its own `main`, so that a replay
 //! prints only its trace, identical each time.
 //!
+//! - Without variables it runs the fixed seeds of `make test`, and fresh ones.
 //! - `SEEDS=n FROM=s` runs n seeds from s on.
 //! - `SEED=x` replays one and prints its trace.
+//! - `SOAK=1 SEEDS=n` is `make soak`: n fresh seeds, in as many runs as it takes.
 
 mod gate;
 mod remediation_chaos;
+mod soak;
 
 use std::env;
 use std::process::ExitCode;
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nodekeeper_sim::harness::{Scenario, Sweep, run, sweep};
 
@@ -18,8 +21,9 @@ use nodekeeper_sim::harness::{Scenario, Sweep, run, sweep};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// The number of seeds of `make test`.
+/// The number of seeds of `make test`: the same each time, and others each time.
 const SEEDS: u64 = 2_000;
+const FRESH: u64 = 50;
 
 /// The faults that a sweep of that size must have injected.
 const FAULTS: &[&str] = &[
@@ -72,8 +76,16 @@ fn main() -> ExitCode {
         if let Some(seed) = seed {
             return Ok(replay(scenarios.of(seed), seed));
         }
-        let (from, count) = (number("FROM")?.unwrap_or(1), number("SEEDS")?.unwrap_or(SEEDS));
-        Ok(run_all(&scenarios, from, count))
+        let (from, count) = (number("FROM")?, number("SEEDS")?);
+        if env::var("SOAK").is_ok_and(|soak| !soak.is_empty()) {
+            return soak::run(&scenarios, from, count.unwrap_or(100_000));
+        }
+        if from.or(count).is_some() {
+            return Ok(run_all(&scenarios, from.unwrap_or(1), count.unwrap_or(SEEDS)));
+        }
+        let fixed = run_all(&scenarios, 1, SEEDS);
+        println!("fresh seeds, which no run had before:");
+        Ok(run_all(&scenarios, fresh(), FRESH) && fixed)
     });
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -107,6 +119,12 @@ fn number(variable: &str) -> Result<Option<u64>, String> {
     }
 }
 
+/// The first of the seeds that no run had before: the time in milliseconds.
+fn fresh() -> u64 {
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
 fn replay(scenario: &Scenario, seed: u64) -> bool {
     let report = run(scenario, seed, true);
     print!("{}", report.trace);
@@ -119,7 +137,7 @@ fn replay(scenario: &Scenario, seed: u64) -> bool {
 
 fn run_all(scenarios: &Scenarios, from: u64, count: u64) -> bool {
     println!("running {count} seeds from {from}: each 6 nodes or more, for 14 virtual minutes or more");
-    let meter = Meter::new(count);
+    let meter = Meter::new(count, Duration::from_secs(5));
     let found = sweep(|seed| scenarios.of(seed), from..from.saturating_add(count), |found| meter.show(found));
     print!("{found}");
     println!("in {} at {} seeds a second", span(meter.start.elapsed()), meter.rate(found.runs));
@@ -135,18 +153,19 @@ fn run_all(scenarios: &Scenarios, from: u64, count: u64) -> bool {
     found.failures.is_empty() && missing.is_empty()
 }
 
-/// Prints progress every few seconds, and failures at once.
+/// Prints progress now and then, and failures at once.
 struct Meter {
     count: u64,
+    every: Duration,
     start: Instant,
     /// The time of the last line, and the number of failed seeds then.
     last: Mutex<(Instant, usize)>,
 }
 
 impl Meter {
-    fn new(count: u64) -> Self {
+    fn new(count: u64, every: Duration) -> Self {
         let start = Instant::now();
-        Self { count, start, last: Mutex::new((start, 0)) }
+        Self { count, every, start, last: Mutex::new((start, 0)) }
     }
 
     fn show(&self, found: &Sweep) {
@@ -156,7 +175,7 @@ impl Meter {
             println!("  seed {} FAILED, replay with: make sim SEED={0}", report.seed);
         }
         last.1 = failed;
-        if last.0.elapsed() >= Duration::from_secs(5) {
+        if last.0.elapsed() >= self.every {
             last.0 = Instant::now();
             let (done, count) = (found.runs, self.count);
             let left = self.millis().saturating_mul(count - done) / done;

@@ -5,6 +5,7 @@
 //! is checked. The same seed gives the same run.
 
 mod chaos;
+pub mod soak;
 mod sweep;
 
 pub use sweep::{Sweep, sweep};

@@ -1,5 +1,6 @@
 //! Runs many seeds on all cores and sums up their coverage.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,9 +13,27 @@ use crate::faults::Coverage;
 #[derive(Debug, Default)]
 pub struct Sweep {
     pub runs: u64,
-    /// Sorted by seed.
+    /// Every seed of the range before this one has been run, so that a sweep can be resumed from here.
+    pub next: u64,
+    /// Sorted by seed when the sweep has ended.
     pub failures: Vec<Report>,
     pub coverage: Coverage,
+    /// Seeds after `next` that have been run.
+    ahead: BTreeSet<u64>,
+}
+
+impl Sweep {
+    fn add(&mut self, mut report: Report) {
+        self.runs += 1;
+        self.ahead.insert(report.seed);
+        while self.ahead.remove(&self.next) {
+            self.next += 1;
+        }
+        self.coverage.add(std::mem::take(&mut report.coverage));
+        if report.violation.is_some() {
+            self.failures.push(report);
+        }
+    }
 }
 
 /// Runs every seed of a range, including those after a failure. `progress` is called after each run.
@@ -24,7 +43,7 @@ pub fn sweep<'s>(
     progress: impl Fn(&Sweep) + Sync,
 ) -> Sweep {
     let next = AtomicU64::new(seeds.start);
-    let result = Mutex::new(Sweep::default());
+    let result = Mutex::new(Sweep { next: seeds.start, ..Sweep::default() });
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..cores {
@@ -36,18 +55,14 @@ pub fn sweep<'s>(
                     }
                     // A panic must not lose its seed.
                     let run = AssertUnwindSafe(|| run(scenario(seed), seed, false));
-                    let mut report = catch_unwind(run).unwrap_or_else(|_| Report {
+                    let report = catch_unwind(run).unwrap_or_else(|_| Report {
                         seed,
                         violation: Some("the run panicked: see the output above".into()),
                         coverage: Coverage::default(),
                         trace: String::new(),
                     });
                     let mut result = result.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                    result.runs += 1;
-                    result.coverage.add(std::mem::take(&mut report.coverage));
-                    if report.violation.is_some() {
-                        result.failures.push(report);
-                    }
+                    result.add(report);
                     progress(&result);
                 }
             });
@@ -85,5 +100,21 @@ impl fmt::Display for Sweep {
             writeln!(f, "    replay: make sim SEED={}", report.seed)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sweep_resumes_at_the_first_seed_that_has_not_run() {
+        let mut sweep = Sweep { next: 5, ..Sweep::default() };
+        let mut next_after = |seed| {
+            let (coverage, trace) = (Coverage::default(), String::new());
+            sweep.add(Report { seed, violation: None, coverage, trace });
+            sweep.next
+        };
+        assert_eq!([6, 5, 7, 9, 8].map(&mut next_after), [5, 7, 8, 8, 10]);
     }
 }
