@@ -14,6 +14,7 @@ mod pki;
 pub mod pool;
 pub mod product;
 mod progress;
+pub mod scenario;
 mod skip;
 mod text;
 

@@ -3,9 +3,9 @@
 mod processes;
 mod teardown;
 
-use std::{process::Command, time::Duration};
+use std::process::Command;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use k8s_openapi::api::{
     apps::v1::Deployment,
     core::v1::{ConfigMap, Namespace, Node, Pod, ServiceAccount},
@@ -20,9 +20,9 @@ use nodekeeper_e2e::{
     assets::{Assets, Settings},
     control_plane::Options,
     or_skip,
+    scenario::eventually,
 };
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
 
 #[tokio::test]
 async fn it_serves_the_requested_version() -> anyhow::Result<()> {
@@ -188,16 +188,4 @@ where
 
 fn pod_spec() -> Value {
     json!({"containers": [{"name": "main", "image": "example.invalid/none:1"}]})
-}
-
-/// Polls until `ask` returns true, for up to a minute.
-async fn eventually(what: &str, mut ask: impl AsyncFnMut() -> anyhow::Result<bool>) -> anyhow::Result<()> {
-    let deadline = Instant::now() + Duration::from_mins(1);
-    while !ask().await.with_context(|| format!("waiting for {what}"))? {
-        if Instant::now() > deadline {
-            bail!("waited a minute for {what}");
-        }
-        sleep(Duration::from_millis(100)).await;
-    }
-    Ok(())
 }

@@ -2,16 +2,15 @@
 
 use anyhow::{Context as _, Result, ensure};
 use kube::ResourceExt as _;
-use serde_json::json;
-
-use crate::fault_proxy::{FaultProxy, KillPoint};
-use crate::pod_observer::PodObserver;
-use crate::steps::{
+use nodekeeper_e2e::scenario::fault_proxy::{FaultProxy, KillPoint};
+use nodekeeper_e2e::scenario::pod_observer::PodObserver;
+use nodekeeper_e2e::scenario::steps::{
     controller, controller_with, delete_lease, gate, is_verified, leader, no_workers_left, node, node_is,
     record, until, worker_on,
 };
-use crate::worker::{State, say};
-use crate::world::{NAMESPACE, WorkerBehaviour, World, machine};
+use nodekeeper_e2e::scenario::worker::{State, say};
+use nodekeeper_e2e::scenario::world::{NAMESPACE, WorkerBehaviour, World, machine};
+use serde_json::json;
 
 /// A controller is killed before and after each of its writes, in one run each, until a run has no further write.
 /// Each time the node gets exactly the two workers it needs, and both attempts are counted once.

@@ -6,14 +6,14 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, ResourceExt as _};
+use nodekeeper_e2e::scenario::remediation::{
+    edit_policy, policies, remediation_condition, remediations, request_remediation,
+};
+use nodekeeper_e2e::scenario::steps::{node, node_is, patch_node, until};
+use nodekeeper_e2e::scenario::world::{IMAGE, WORKLOADS, World};
 use serde_json::{Value, json};
 
-use crate::remediation::{
-    edit_policy, is_cordoned, is_marked, is_replaced, is_there, remediation_condition, remediations,
-    request_remediation, start_controller,
-};
-use crate::steps::{node, node_is, patch_node, until};
-use crate::world::{IMAGE, WORKLOADS, World};
+use crate::remediation::{is_cordoned, is_marked, is_replaced, is_there, start_controller};
 
 fn pods(world: &impl World) -> Api<Pod> {
     Api::namespaced(world.client(), WORKLOADS)
@@ -123,7 +123,7 @@ pub async fn a_users_cordon_is_kept(world: impl World) -> Result<()> {
     remediation_condition(&world, "one", ("Succeeded", "False", "DrainTimedOut"), "").await?;
     // The controller removes its cordons when it reconciles the policy after the act.
     until(&world, "the act has ended", async || {
-        let policy = crate::remediation::policies(&world).get("default").await?;
+        let policy = policies(&world).get("default").await?;
         let acts = policy.data["status"]["reservations"].as_array().context("no acts")?;
         Ok(acts.iter().all(|act| act["ended"].is_string()).then_some(()))
     })

@@ -1,33 +1,31 @@
-//! A real control plane with one fake kubelet for all nodes. It reports each worker as its [`WorkerBehaviour`] says,
+//! A real control plane with one fake kubelet for all nodes. It reports each worker as its `WorkerBehaviour` says,
 //! and other pods as running.
 
+use nodekeeper_e2e::Cluster;
+use nodekeeper_e2e::control_plane::Options;
+use nodekeeper_e2e::fake_kubelet::{join, patch_node_status, ready_condition};
+use nodekeeper_e2e::pool::{Pool, Taken};
+use nodekeeper_e2e::scenario::fake_kubelet;
+use nodekeeper_e2e::scenario::worker::identity;
+use nodekeeper_e2e::scenario::world::{Machine, NAMESPACE, WORKLOADS, WorkerBehaviours, World};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use futures::StreamExt as _;
 use k8s_openapi::api::apps::v1::{DaemonSet, ReplicaSet};
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ResourceQuota, ServiceAccount};
+use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, WatchEvent, WatchParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, Client, Resource, ResourceExt as _};
-use nodekeeper_core::api::{NodeGate, NodeRemediation, RemediationPolicy, definitions as all_definitions};
-use nodekeeper_e2e::Cluster;
-use nodekeeper_e2e::control_plane::Options;
-use nodekeeper_e2e::fake_kubelet::{create, join, patch_node_status, ready_condition};
-use nodekeeper_e2e::pool::{Pool, Taken};
+use nodekeeper_core::api::{NodeGate, NodeRemediation, RemediationPolicy};
 use nodekeeper_operator::clock::Clock;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
-
-use crate::worker::{State, identity, say};
-use crate::world::{MISSING, Machine, NAMESPACE, WORKLOADS, WorkerBehaviour, WorkerBehaviours, World};
 
 /// Scenarios use them one after the other, because each controller acts on every node.
 static CLUSTERS: Pool<Cluster> = Pool::of(3);
@@ -35,8 +33,6 @@ static CLUSTERS: Pool<Cluster> = Pool::of(3);
 static BOOTS: AtomicU32 = AtomicU32::new(0);
 
 const PATIENCE: Duration = Duration::from_mins(2);
-/// The check timeout in the gates of the scenarios.
-const CHECK: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(50);
 
 pub struct FakeKubeletWorld {
@@ -60,8 +56,7 @@ impl FakeKubeletWorld {
         let (behaviours, off) = (WorkerBehaviours::default(), Off::default());
         let mut tasks = JoinSet::new();
         for namespace in [NAMESPACE, WORKLOADS] {
-            let pods = Api::namespaced(client.clone(), namespace);
-            tasks.spawn(kubelet(client.clone(), pods, behaviours.clone(), off.clone()));
+            tasks.spawn(kubelet(client.clone(), namespace, behaviours.clone(), off.clone()));
         }
         Ok(Self { cluster, client, behaviours, off, _kubelet: tasks })
     }
@@ -76,13 +71,7 @@ async fn begin() -> Result<Cluster> {
     options.controller_manager_flags.push(controllers.into());
     let cluster = Cluster::start(options).await?;
     let client = cluster.client()?;
-    create(&Api::<Namespace>::all(client.clone()), json!({"metadata": {"name": NAMESPACE}})).await?;
-    let account = json!({"metadata": {"name": "nodekeeper-worker"}});
-    create(&Api::<ServiceAccount>::namespaced(client.clone(), NAMESPACE), account).await?;
-    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
-    for definition in all_definitions() {
-        create(&definitions, serde_json::to_value(definition)?).await?;
-    }
+    fake_kubelet::install(&client).await?;
     served(&Api::<NodeGate>::all(client.clone())).await?;
     served(&Api::<NodeRemediation>::all(client.clone())).await?;
     served(&Api::<RemediationPolicy>::all(client)).await?;
@@ -138,62 +127,27 @@ where
     }
 }
 
-/// Reports bound pods and removes deleted ones on all nodes. Restarts its watch whenever it ends.
-async fn kubelet(client: Client, pods: Api<Pod>, behaviours: WorkerBehaviours, off: Off) {
-    let mut known = BTreeSet::new();
-    let mut reports = JoinSet::new();
-    loop {
-        let params = WatchParams::streaming_lists().fields("spec.nodeName!=").timeout(200);
-        if let Ok(events) = pods.watch(&params, "").await {
-            let mut events = events.boxed();
-            while let Some(Ok(event)) = events.next().await {
-                let (WatchEvent::Added(pod) | WatchEvent::Modified(pod)) = event else { continue };
-                let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
-                if off.lock().unwrap_or_else(PoisonError::into_inner).contains(&node) {
-                    continue;
-                }
-                let pods = pods.clone();
-                if pod.metadata.deletion_timestamp.is_some() {
-                    let gone = DeleteParams::default().grace_period(0);
-                    reports.spawn(async move { drop(pods.delete(&pod.name_any(), &gone).await) });
-                } else if known.insert(pod.uid()) {
-                    let (client, behaviour) = (client.clone(), behaviours.of(&node));
-                    reports.spawn(async move {
-                        if identity(&pod).is_ok() {
-                            report(&client, &pod, behaviour).await;
-                        } else {
-                            runs(&pods, &pod).await;
-                        }
-                    });
-                }
-                while reports.try_join_next().is_some() {}
+/// Reports workers as they behave, and other pods as running.
+async fn kubelet(client: Client, namespace: &'static str, behaviours: WorkerBehaviours, off: Off) {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let is_off = |node: &str| off.lock().unwrap_or_else(PoisonError::into_inner).contains(node);
+    fake_kubelet::run(pods.clone(), "", is_off, |pod, node| {
+        let (client, pods, behaviour) = (client.clone(), pods.clone(), behaviours.of(&node));
+        async move {
+            if identity(&pod).is_ok() {
+                fake_kubelet::report_worker(&client, &pod, behaviour).await;
+            } else {
+                runs(&pods, &pod).await;
             }
         }
-        sleep(LOOK).await;
-    }
+    })
+    .await;
 }
 
 async fn runs(pods: &Api<Pod>, pod: &Pod) {
     let ready = json!({"type": "Ready", "status": "True"});
     let status = Patch::Merge(json!({"status": {"phase": "Running", "conditions": [ready]}}));
     drop(pods.patch_status(&pod.name_any(), &PatchParams::default(), &status).await);
-}
-
-async fn report(client: &Client, pod: &Pod, behaviour: WorkerBehaviour) {
-    let number = identity(pod).map(|subject| subject.number).unwrap_or_default();
-    let image = pod.spec.as_ref().and_then(|spec| spec.containers.first()?.image.as_deref());
-    let state = match behaviour {
-        _ if image == Some(MISSING) => State::NoImage,
-        WorkerBehaviour::Hangs => State::Runs,
-        WorkerBehaviour::TimesOut => {
-            sleep(CHECK).await;
-            State::Failed
-        }
-        WorkerBehaviour::Fails { first } if number <= first => State::Failed,
-        WorkerBehaviour::Fails { .. } => State::Passed,
-    };
-    // The pod may have been deleted meanwhile.
-    drop(say(client, pod, state).await);
 }
 
 impl World for FakeKubeletWorld {

@@ -3,15 +3,14 @@
 use anyhow::{Context as _, Result, ensure};
 use kube::ResourceExt as _;
 use kube::api::DeleteParams;
-use serde_json::json;
-
-use crate::pod_observer::PodObserver;
-use crate::steps::{
+use nodekeeper_e2e::scenario::pod_observer::PodObserver;
+use nodekeeper_e2e::scenario::steps::{
     controller, edit_gate, gate, gates, is_gated, is_verified, no_workers_left, node, node_is, record, until,
     worker_on, workers_of,
 };
-use crate::worker::{State, identity, say};
-use crate::world::{BROKEN, WORKS, WorkerBehaviour, World, machine};
+use nodekeeper_e2e::scenario::worker::{State, identity, say};
+use nodekeeper_e2e::scenario::world::{BROKEN, WORKS, WorkerBehaviour, World, machine};
+use serde_json::json;
 
 /// A verdict about an older generation of the gate does not remove the taint. The next worker checks the new
 /// generation.

@@ -6,15 +6,14 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
-use serde_json::json;
-
-use crate::fault_proxy::RecordedRequest;
-use crate::pod_observer::PodObserver;
-use crate::steps::{
+use nodekeeper_e2e::scenario::fault_proxy::RecordedRequest;
+use nodekeeper_e2e::scenario::pod_observer::PodObserver;
+use nodekeeper_e2e::scenario::steps::{
     controller, edit_gate, event_on, gate, gate_condition, gates, is_gated, is_labelled, is_verified,
     no_workers_left, node, patch_node, record,
 };
-use crate::world::{BROKEN, IMAGE, WORKS, World, machine};
+use nodekeeper_e2e::scenario::world::{BROKEN, IMAGE, WORKS, World, machine};
+use serde_json::json;
 
 /// With a dry-run gate workers run and Events report the outcome, but no node is written until the gate is enforced.
 pub async fn a_dry_run_emits_events_and_writes_no_node(world: impl World) -> Result<()> {

@@ -4,23 +4,18 @@
 mod controller_crash;
 mod drain;
 mod fake_kubelet;
-mod fault_proxy;
 mod gate_changes;
 mod gate_selection;
 mod no_side_effects;
 mod outages;
-mod pod_observer;
 mod remediation;
 mod remediation_limits;
 mod reverification;
 mod scale;
 mod schema_rules;
 mod simulated;
-mod steps;
 mod verification;
-mod worker;
 mod worker_loss;
-mod world;
 
 /// Each scenario becomes one test in each world.
 macro_rules! scenarios {
@@ -28,7 +23,9 @@ macro_rules! scenarios {
         mod on_the_embedded_cluster {
             use anyhow::Result;
 
-            use crate::simulated::{Simulated, on_a_paused_clock};
+            use nodekeeper_e2e::scenario::on_a_paused_clock;
+
+            use crate::simulated::Simulated;
 
             $($(
                 #[test]
@@ -68,7 +65,9 @@ macro_rules! embedded {
         mod on_a_clock_of_its_own {
             use anyhow::Result;
 
-            use crate::simulated::{Simulated, on_a_paused_clock};
+            use nodekeeper_e2e::scenario::on_a_paused_clock;
+
+            use crate::simulated::Simulated;
 
             $($(
                 #[test]

@@ -3,15 +3,14 @@
 use anyhow::{Result, anyhow, ensure};
 use http::Method;
 use kube::ResourceExt as _;
-use nodekeeper_operator::config::load;
-use serde_json::json;
-
-use crate::fault_proxy::{FaultProxy, RecordedRequest};
-use crate::steps::{
+use nodekeeper_e2e::scenario::fault_proxy::{FaultProxy, RecordedRequest};
+use nodekeeper_e2e::scenario::steps::{
     controller, controller_with, delete_node, event_on, gate, is_gated, is_labelled, is_verified, node,
     node_is, worker_on,
 };
-use crate::world::{BROKEN, WorkerBehaviour, World, machine};
+use nodekeeper_e2e::scenario::world::{BROKEN, WorkerBehaviour, World, machine};
+use nodekeeper_operator::config::load;
+use serde_json::json;
 
 /// A kube-node-ready file that has failed nodes deleted.
 const CONFIG: &str =

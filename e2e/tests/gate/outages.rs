@@ -2,15 +2,13 @@
 
 use anyhow::{Result, ensure};
 use kube::api::ListParams;
+use nodekeeper_e2e::scenario::fault_proxy::RecordedRequest;
+use nodekeeper_e2e::scenario::remediation::{policy_condition, remediation_condition, remediations};
+use nodekeeper_e2e::scenario::steps::is_verified;
+use nodekeeper_e2e::scenario::world::{BROKEN, WORKS, World};
 use serde_json::json;
 
-use crate::fault_proxy::RecordedRequest;
-use crate::remediation::{
-    GOOD, is_there, join_failing, policy_condition, remediation_condition, remediations, start_controller,
-    zoned,
-};
-use crate::steps::is_verified;
-use crate::world::{BROKEN, WORKS, World};
+use crate::remediation::{GOOD, is_there, join_failing, start_controller, zoned};
 
 /// DNS fails everywhere. New nodes fail, the control group fails alike, and the policy would replace them. Nothing is
 /// deleted, the policy reports the outage, and all nodes are untainted when DNS works again.

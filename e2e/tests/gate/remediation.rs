@@ -3,95 +3,34 @@
 use anyhow::{Context as _, Result, ensure};
 use http::Method;
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{ListParams, Patch, PatchParams, PostParams};
-use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, ResourceExt as _};
-use nodekeeper_core::api::{NodeRemediation, RemediationPolicy};
+use nodekeeper_core::api::RemediationPolicy;
 use nodekeeper_core::node::CORDONED;
+use nodekeeper_e2e::scenario::fault_proxy::{FaultProxy, KillPoint, RecordedRequest, WriteHook};
+use nodekeeper_e2e::scenario::remediation::{
+    policies, policy, policy_condition, remediation_condition, request_remediation,
+};
+use nodekeeper_e2e::scenario::steps::{
+    Controller, controller, controller_with, delete_lease, delete_node, event_on_uid, gate, is_verified,
+    node, node_is, until,
+};
+use nodekeeper_e2e::scenario::world::{BROKEN, Machine, WORKS, World, machine};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::drain::run_on;
-use crate::fault_proxy::{FaultProxy, KillPoint, RecordedRequest, WriteHook};
-use crate::steps::{
-    Controller, controller, controller_with, delete_lease, delete_node, event_on_uid, gate, is_verified,
-    node, node_is, until,
-};
-use crate::world::{BROKEN, Machine, WORKS, World, machine};
 
 const ZONE: &str = "topology.kubernetes.io/zone";
 /// The control group.
 pub const GOOD: [&str; 3] = ["one", "two", "three"];
 
-pub fn remediations(world: &impl World) -> Api<DynamicObject> {
-    Api::all_with(world.client(), &ApiResource::erase::<NodeRemediation>(&()))
-}
-
-pub fn policies(world: &impl World) -> Api<DynamicObject> {
-    Api::all_with(world.client(), &ApiResource::erase::<RemediationPolicy>(&()))
-}
-
 /// Creates a policy that is enforced and allows every source to delete Node objects, unless `spec` says otherwise.
-async fn policy(world: &impl World, spec: Value) -> Result<()> {
+async fn enforced_policy(world: &impl World, spec: Value) -> Result<()> {
     let mut whole = json!({"enforcement": "Enforce", "deleteNodeObjectFor": [{"source": "Gate", "name": "*"}, {"source": "Person", "name": "*"}]});
     for (key, value) in spec.as_object().into_iter().flatten() {
         whole[key] = value.clone();
     }
-    let policy = json!({"apiVersion": "nodekeeper.dev/v1alpha1", "kind": "RemediationPolicy",
-        "metadata": {"name": "default"}, "spec": whole});
-    policies(world).create(&PostParams::default(), &serde_json::from_value(policy)?).await?;
-    Ok(())
-}
-
-/// Patches the policy like `kubectl patch`.
-pub async fn edit_policy(world: &impl World, spec: Value) -> Result<()> {
-    let patch = Patch::Merge(json!({"spec": spec}));
-    policies(world).patch("default", &PatchParams::default(), &patch).await?;
-    Ok(())
-}
-
-fn condition<'a>(object: &'a DynamicObject, type_: &str) -> Option<&'a Value> {
-    object.data["status"]["conditions"].as_array()?.iter().find(|one| one["type"] == type_)
-}
-
-/// Waits until one of these objects has a condition with this type, status and reason and with `words` in its
-/// message, and returns the message.
-async fn condition_of(
-    world: &impl World,
-    who: &str,
-    objects: &Api<DynamicObject>,
-    is: impl Fn(&DynamicObject) -> bool,
-    what: (&str, &str, &str),
-    words: &str,
-) -> Result<String> {
-    let last = std::cell::RefCell::new(Value::Null);
-    let look = async || {
-        let all = objects.list(&ListParams::default()).await?.items;
-        let Some(one) = all.into_iter().find(|one| is(one)) else { return Ok(None) };
-        let found = condition(&one, what.0).filter(|one| one["status"] == what.1 && one["reason"] == what.2);
-        let message = found.and_then(|one| one["message"].as_str()).filter(|message| message.contains(words));
-        let message = message.map(str::to_owned);
-        *last.borrow_mut() = one.data["status"].clone();
-        Ok(message)
-    };
-    let seen = until(world, &format!("{who} has the condition {what:?} {words:?}"), look).await;
-    seen.with_context(|| last.borrow().to_string())
-}
-
-/// Waits until the NodeRemediation of a node has this condition, and returns its message.
-pub async fn remediation_condition(
-    world: &impl World,
-    node: &str,
-    what: (&str, &str, &str),
-    words: &str,
-) -> Result<String> {
-    let is = |one: &DynamicObject| one.data["spec"]["node"]["name"] == node;
-    condition_of(world, &format!("the NodeRemediation of {node}"), &remediations(world), is, what, words)
-        .await
-}
-
-pub async fn policy_condition(world: &impl World, what: (&str, &str, &str), words: &str) -> Result<String> {
-    condition_of(world, "the policy", &policies(world), |_| true, what, words).await
+    policy(world, whole).await
 }
 
 pub fn zoned(name: &str) -> Machine {
@@ -102,7 +41,7 @@ pub fn zoned(name: &str) -> Machine {
 pub async fn start_with(world: &impl World, spec: Value, proxy: FaultProxy) -> Result<Controller> {
     let retry = json!({"maxRetries": 1, "recheckPeriodSeconds": 10});
     gate(world, "default", json!({"onFailure": "Replace", "retry": retry})).await?;
-    policy(world, spec).await?;
+    enforced_policy(world, spec).await?;
     let controller = controller_with(world, "a", proxy, |_| {});
     for name in GOOD {
         world.join(zoned(name)).await?;
@@ -125,19 +64,6 @@ pub async fn join_failing(world: &impl World, machine: Machine) -> Result<String
 
 pub async fn uid_of(world: &impl World, name: &str) -> Result<String> {
     node(world, name).await?.uid().context("a node without a uid")
-}
-
-/// Creates a NodeRemediation like a user, and returns the uid of the node.
-pub async fn request_remediation(world: &impl World, name: &str) -> Result<String> {
-    let node = node(world, name).await?;
-    let uid = node.uid().context("no uid")?;
-    let boot = node.status.and_then(|status| status.node_info).context("no boot")?.boot_id;
-    let spec = json!({"node": {"name": name, "uid": uid, "bootID": boot},
-        "causes": [{"source": "Person", "name": "ada", "message": "its disk is failing"}]});
-    let request = json!({"apiVersion": "nodekeeper.dev/v1alpha1", "kind": "NodeRemediation",
-        "metadata": {"name": uid}, "spec": spec});
-    remediations(world).create(&PostParams::default(), &serde_json::from_value(request)?).await?;
-    Ok(uid)
 }
 
 pub async fn is_there(world: &impl World, name: &str, uid: &str) -> Result<bool> {

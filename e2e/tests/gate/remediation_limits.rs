@@ -4,16 +4,18 @@ use anyhow::{Context as _, Result, ensure};
 use http::Method;
 use jiff::Timestamp;
 use kube::api::ListParams;
+use nodekeeper_e2e::scenario::fault_proxy::{FaultProxy, RecordedRequest};
+use nodekeeper_e2e::scenario::remediation::{
+    edit_policy, policies, remediation_condition, remediations, request_remediation,
+};
+use nodekeeper_e2e::scenario::steps::{node, patch_node, until};
+use nodekeeper_e2e::scenario::world::World;
 use serde_json::{Value, json};
 
 use crate::drain::run_on;
-use crate::fault_proxy::{FaultProxy, RecordedRequest};
 use crate::remediation::{
-    edit_policy, is_cordoned, is_marked, is_replaced, is_there, join_failing, policies,
-    remediation_condition, remediations, request_remediation, start_controller, zoned,
+    is_cordoned, is_marked, is_replaced, is_there, join_failing, start_controller, zoned,
 };
-use crate::steps::{node, patch_node, until};
-use crate::world::World;
 
 const OPT_OUT: &str = "nodekeeper.dev/do-not-disrupt";
 

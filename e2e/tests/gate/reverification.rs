@@ -3,15 +3,14 @@
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Node;
 use nodekeeper_core::report::Verdict;
-use serde_json::json;
-
-use crate::pod_observer::PodObserver;
-use crate::steps::{
+use nodekeeper_e2e::scenario::pod_observer::PodObserver;
+use nodekeeper_e2e::scenario::steps::{
     controller, event_on, gate, is_gated, is_labelled, is_verified, no_workers_left, node, node_is,
     patch_node, record, worker_on,
 };
-use crate::worker::{State, say};
-use crate::world::{BROKEN, LABEL, WORKS, WorkerBehaviour, World, machine};
+use nodekeeper_e2e::scenario::worker::{State, say};
+use nodekeeper_e2e::scenario::world::{BROKEN, LABEL, WORKS, WorkerBehaviour, World, machine};
+use serde_json::json;
 
 const VERIFY: &str = "nodekeeper.dev/verify";
 

@@ -1,5 +1,11 @@
 //! Many nodes at once, and other controllers that write to the same nodes.
 
+use nodekeeper_e2e::scenario::fault_proxy::{FaultProxy, WriteHook};
+use nodekeeper_e2e::scenario::pod_observer::PodObserver;
+use nodekeeper_e2e::scenario::steps::{
+    controller_with, gate, has_taint, is_gated, is_labelled, no_workers_left, node, node_is, record, until,
+};
+use nodekeeper_e2e::scenario::world::{Machine, WorkerBehaviour, World, machine, taint};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -12,13 +18,6 @@ use kube::{Api, Client, ResourceExt as _};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::sleep;
-
-use crate::fault_proxy::{FaultProxy, WriteHook};
-use crate::pod_observer::PodObserver;
-use crate::steps::{
-    controller_with, gate, has_taint, is_gated, is_labelled, no_workers_left, node, node_is, record, until,
-};
-use crate::world::{Machine, WorkerBehaviour, World, machine, taint};
 
 /// The gate's taints; the second evicts pods.
 const OURS: [&str; 2] = ["gate.example.com/one", "gate.example.com/two"];

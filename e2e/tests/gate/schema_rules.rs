@@ -5,9 +5,8 @@ use kube::Api;
 use kube::api::{DynamicObject, PostParams};
 use kube::core::ApiResource;
 use nodekeeper_core::api::NodeGate;
+use nodekeeper_e2e::scenario::world::World;
 use serde_json::{Value, json};
-
-use crate::world::World;
 
 fn exec(names: &[&str]) -> Value {
     let one = |name: &&str| json!({"name": name, "image": "i"});

@@ -1,5 +1,6 @@
 //! The embedded cluster on a paused clock, with the checks in process.
 
+use nodekeeper_e2e::scenario::world::{Machine, NAMESPACE, WorkerBehaviour, WorkerBehaviours, World};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,13 +18,6 @@ use nodekeeper_sim::network::{self, Outage};
 use nodekeeper_sim::value::{Value, json};
 use nodekeeper_sim::worker::{Workers, assignment};
 use nodekeeper_sim::{Cluster, Options};
-
-use crate::world::{Machine, NAMESPACE, WorkerBehaviour, WorkerBehaviours, World};
-
-pub fn on_a_paused_clock(scenario: impl Future<Output = Result<()>>) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
-    runtime.block_on(scenario)
-}
 
 pub struct Simulated {
     cluster: Cluster,

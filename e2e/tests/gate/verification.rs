@@ -3,15 +3,16 @@
 use anyhow::{Context as _, Result, ensure};
 use kube::ResourceExt as _;
 use nodekeeper_core::report::Verdict;
-use serde_json::json;
-
-use crate::pod_observer::{PodChange, PodObserver};
-use crate::steps::{
+use nodekeeper_e2e::scenario::pod_observer::{PodChange, PodObserver};
+use nodekeeper_e2e::scenario::steps::{
     controller, delete_lease, delete_node, event_on, gate, is_gated, is_labelled, is_verified,
     no_workers_left, node, node_is, patch_node, record, until, worker_on, workers_of,
 };
-use crate::worker::{State, say};
-use crate::world::{BROKEN, LABEL, Machine, TAINT, WORKS, WorkerBehaviour, World, machine, taint};
+use nodekeeper_e2e::scenario::worker::{State, say};
+use nodekeeper_e2e::scenario::world::{
+    BROKEN, LABEL, Machine, TAINT, WORKS, WorkerBehaviour, World, machine, taint,
+};
+use serde_json::json;
 
 /// The first worker passes: the taint is removed, the label set, an Event emitted, and the worker deleted. The end of
 /// the worker alone triggers this.

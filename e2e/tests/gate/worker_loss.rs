@@ -5,16 +5,15 @@ use k8s_openapi::api::core::v1::ResourceQuota;
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use nodekeeper_core::record::InconclusiveReason;
-use serde_json::json;
-
-use crate::fault_proxy::{FaultProxy, RecordedRequest};
-use crate::pod_observer::PodObserver;
-use crate::steps::{
+use nodekeeper_e2e::scenario::fault_proxy::{FaultProxy, RecordedRequest};
+use nodekeeper_e2e::scenario::pod_observer::PodObserver;
+use nodekeeper_e2e::scenario::steps::{
     controller, controller_with, delete_node, delete_pod, edit_gate, event_on, gate, gate_condition,
     is_gated, is_verified, no_workers_left, node, node_is, record, until, worker_on,
 };
-use crate::worker::{State, say};
-use crate::world::{IMAGE, MISSING, NAMESPACE, WORKS, WorkerBehaviour, World, machine};
+use nodekeeper_e2e::scenario::worker::{State, say};
+use nodekeeper_e2e::scenario::world::{IMAGE, MISSING, NAMESPACE, WORKS, WorkerBehaviour, World, machine};
+use serde_json::json;
 
 /// A worker is lost in this state; the next one passes, and counts as the first attempt.
 async fn a_worker_is_lost(world: &impl World, name: &str, state: State, word: &str) -> Result<()> {

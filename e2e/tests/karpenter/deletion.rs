@@ -4,13 +4,15 @@ use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt as _};
 use nodekeeper_e2e::karpenter::objects::{Under, claim_of, delete_claim, make_pods, make_pool, nodes_of};
+use nodekeeper_e2e::scenario::steps::{
+    controller, gate, is_verified, no_workers_left, node, until, worker_on,
+};
+use nodekeeper_e2e::scenario::world::{TAINT, WORKS, WorkerBehaviour, World};
 use serde_json::json;
 
 use crate::karpenter_world::KarpenterWorld;
 use crate::node_observer::{NodeObserver, NodePhase};
-use crate::steps::{controller, gate, is_verified, no_workers_left, node, until, worker_on};
 use crate::verification::{app_runs, initialized};
-use crate::world::{TAINT, WORKS, WorkerBehaviour, World};
 
 pub async fn first_node(world: &impl World, pool: &str) -> Result<Node> {
     let look = async || Ok(nodes_of(&world.client(), pool).await?.into_iter().next());

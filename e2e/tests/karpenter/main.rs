@@ -1,29 +1,13 @@
-//! Scenarios with a real Karpenter whose nodes are verified by the gate. They share the helpers of the gate
-//! scenarios.
+//! Scenarios with a real Karpenter whose nodes are verified by the gate. They share
+//! the helpers of the gate scenarios.
 
 mod deletion;
-#[path = "../gate/fault_proxy.rs"]
-#[expect(dead_code, reason = "the scenarios of the gate need more of it")]
-mod fault_proxy;
 mod karpenter_world;
 mod log;
 mod no_side_effects;
 mod node_observer;
-#[path = "../gate/pod_observer.rs"]
-#[expect(dead_code, reason = "the scenarios of the gate need more of it")]
-mod pod_observer;
-mod remediation_helpers;
 mod replacement;
-#[path = "../gate/steps.rs"]
-#[expect(dead_code, reason = "the scenarios of the gate need more of it")]
-mod steps;
 mod verification;
-#[path = "../gate/worker.rs"]
-#[expect(dead_code, reason = "the scenarios of the gate need more of it")]
-mod worker;
-#[path = "../gate/world.rs"]
-#[expect(dead_code, reason = "the scenarios of the gate need more of it")]
-mod world;
 
 macro_rules! scenarios {
     ($($module:ident { $($name:ident,)+ })+) => {

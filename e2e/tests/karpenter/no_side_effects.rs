@@ -7,15 +7,17 @@ use nodekeeper_e2e::karpenter::objects::{
     Under, claims_of, delete_claim, grant_claims, instance_of, is, is_disrupted, keep_pods, let_pods_go,
     make_pods, make_pods_that_tolerate, make_pool,
 };
+use nodekeeper_e2e::scenario::remediation::{
+    edit_policy, policy, remediation_condition, request_remediation,
+};
+use nodekeeper_e2e::scenario::steps::{controller, gate, is_verified, node, node_is, patch_node, until};
+use nodekeeper_e2e::scenario::world::{BROKEN, TAINT, World};
 use serde_json::json;
 
 use crate::karpenter_world::KarpenterWorld;
 use crate::node_observer::{NodeObserver, NodePhase};
-use crate::remediation_helpers::{edit_policy, policy, remediation_condition, request_remediation};
 use crate::replacement::{asking_gate, checked_twice_more, deletes, harm, join_failing, verified};
-use crate::steps::{controller, gate, is_verified, node, node_is, patch_node, until};
 use crate::verification::{app_runs, initialized, join};
-use crate::world::{BROKEN, TAINT, World};
 
 /// Nothing is deleted while the claim cannot be read. Once the right is granted, the replacement proceeds.
 pub async fn an_unreadable_claim_blocks_deletion(world: KarpenterWorld) -> Result<()> {
@@ -32,7 +34,7 @@ pub async fn an_unreadable_claim_blocks_deletion(world: KarpenterWorld) -> Resul
     make_pods(&client, "app", "unlucky", 1).await?;
     let (name, claim) = join_failing(&world, "unlucky").await?;
 
-    let said = remediation_condition(&world, &name, ("Approved", "False", "ProviderUnreadable")).await?;
+    let said = remediation_condition(&world, &name, ("Approved", "False", "ProviderUnreadable"), "").await?;
     for part in ["nodeclaims.karpenter.sh", "forbidden", "give the controller the right to get and list them"]
     {
         ensure!(said.contains(part), "{part} is missing in: {said}");
@@ -42,7 +44,7 @@ pub async fn an_unreadable_claim_blocks_deletion(world: KarpenterWorld) -> Resul
     ensure!(observer.when(&name, NodePhase::Cordoned)?.is_none(), "{:?}", observer.steps()?);
 
     grant_claims(&client, user).await?;
-    remediation_condition(&world, &name, ("Succeeded", "True", "Replaced")).await?;
+    remediation_condition(&world, &name, ("Succeeded", "True", "Replaced"), "").await?;
     ensure!(harm(&controller.proxy) == [deletes(&claim)], "{:?}", harm(&controller.proxy));
     Ok(())
 }
@@ -63,12 +65,12 @@ pub async fn a_node_drained_by_karpenter_is_not_touched(world: KarpenterWorld) -
     let (name, claim) = join_failing(&world, "unlucky").await?;
     ensure!(app_runs(&world, "app", 1).await? == [name.clone()], "the pod does not run on {name}");
     keep_pods(&client, "app").await?;
-    remediation_condition(&world, &name, ("Approved", "False", "Paused")).await?;
+    remediation_condition(&world, &name, ("Approved", "False", "Paused"), "").await?;
 
     delete_claim(&client, &claim).await?;
     node_is(&world, &name, "disrupted", is_disrupted).await?;
     edit_policy(&world, json!({"pause": null})).await?;
-    let said = remediation_condition(&world, &name, ("Approved", "False", "NodeTerminating")).await?;
+    let said = remediation_condition(&world, &name, ("Approved", "False", "NodeTerminating"), "").await?;
     ensure!(said.contains("wait for"), "{said}");
     // Another node is verified meanwhile, so the controller had time to act.
     make_pods(&client, "later", "good", 4).await?;
@@ -79,7 +81,7 @@ pub async fn a_node_drained_by_karpenter_is_not_touched(world: KarpenterWorld) -
     ensure!(observer.when(&name, NodePhase::Cordoned)?.is_none(), "{:?}", observer.steps()?);
 
     let_pods_go(&client, "app").await?;
-    remediation_condition(&world, &name, ("Succeeded", "False", "NodeGone")).await?;
+    remediation_condition(&world, &name, ("Succeeded", "False", "NodeGone"), "").await?;
     let look = async || {
         let nodes = app_runs(&world, "app", 1).await?;
         Ok(nodes.into_iter().find(|other| *other != name))
@@ -107,8 +109,8 @@ pub async fn no_claim_is_deleted_before_its_node_is_registered(world: KarpenterW
     let claim = until(&world, "the late node is launched", look).await?;
     let name = instance_of(&claim).context("launched, and no instance")?.to_owned();
     join(&world, &name, &claim).await?;
-    request_remediation(&world, &node(&world, &name).await?).await?;
-    remediation_condition(&world, &name, ("Approved", "False", "NotRegistered")).await?;
+    request_remediation(&world, &name).await?;
+    remediation_condition(&world, &name, ("Approved", "False", "NotRegistered"), "").await?;
     // Other nodes are verified meanwhile.
     verified(&world).await?;
     let late = node(&world, &name).await?;
@@ -116,7 +118,7 @@ pub async fn no_claim_is_deleted_before_its_node_is_registered(world: KarpenterW
     ensure!(harm(&controller.proxy).is_empty(), "{:?}", harm(&controller.proxy));
 
     patch_node(&world, &name, json!({"spec": {"providerID": format!("kwok://{name}")}})).await?;
-    remediation_condition(&world, &name, ("Succeeded", "True", "Replaced")).await?;
+    remediation_condition(&world, &name, ("Succeeded", "True", "Replaced"), "").await?;
     ensure!(harm(&controller.proxy) == [deletes(&claim.name_any())], "{:?}", harm(&controller.proxy));
     let (registered, disrupted) =
         (observer.when(&name, NodePhase::Registered)?, observer.when(&name, NodePhase::Disrupted)?);

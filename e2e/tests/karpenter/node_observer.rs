@@ -1,5 +1,8 @@
 //! Records the phases of all nodes from a watch without gaps.
 
+use nodekeeper_e2e::karpenter::objects::{is, is_disrupted};
+use nodekeeper_e2e::scenario::steps::is_gated;
+use nodekeeper_e2e::scenario::world::World;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,12 +13,8 @@ use k8s_openapi::api::core::v1::Node;
 use kube::api::{WatchEvent, WatchParams};
 use kube::{Api, Client, ResourceExt as _};
 use nodekeeper_core::node::CORDONED;
-use nodekeeper_e2e::karpenter::objects::{is, is_disrupted};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
-
-use crate::steps::is_gated;
-use crate::world::World;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodePhase {

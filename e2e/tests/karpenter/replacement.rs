@@ -8,17 +8,17 @@ use kube::api::ListParams;
 use nodekeeper_e2e::karpenter::objects::{
     Under, ZONE, claim_of, image, make_pods, make_pods_that_tolerate, make_pool, nodes_of, scale_pods,
 };
+use nodekeeper_e2e::scenario::fault_proxy::FaultProxy;
+use nodekeeper_e2e::scenario::remediation::{policy, policy_condition, remediation_condition, remediations};
+use nodekeeper_e2e::scenario::steps::{controller, gate, is_verified, node_is, record, until};
+use nodekeeper_e2e::scenario::world::{BROKEN, TAINT, WORKS, World};
 use serde_json::json;
 
 use crate::deletion::first_node;
-use crate::fault_proxy::FaultProxy;
 use crate::karpenter_world::KarpenterWorld;
 use crate::log;
 use crate::node_observer::{NodeObserver, NodePhase};
-use crate::remediation_helpers::{policy, policy_condition, remediation_condition, remediations};
-use crate::steps::{controller, gate, is_verified, node_is, record, until};
 use crate::verification::{app_runs, initialized};
-use crate::world::{BROKEN, TAINT, WORKS, World};
 
 /// A gate that requests a replacement after the second attempt.
 pub async fn asking_gate(world: &impl World) -> Result<()> {
@@ -68,7 +68,7 @@ pub fn deletes(claim: &str) -> String {
 /// Waits until a gated node was checked twice more, so that the controller had time to act.
 pub async fn checked_twice_more(world: &impl World, name: &str) -> Result<()> {
     let number = |node: &Node| record(node).map_or(0, |record| record.workers);
-    let before = number(&crate::steps::node(world, name).await?);
+    let before = number(&nodekeeper_e2e::scenario::steps::node(world, name).await?);
     node_is(world, name, "checked twice more", |node| number(node) >= before + 2).await.map(drop)
 }
 
@@ -87,7 +87,7 @@ pub async fn a_node_that_never_passes_has_its_claim_deleted(world: KarpenterWorl
     let (name, claim) = join_failing(&world, "unlucky").await?;
     ensure!(app_runs(&world, "app", 1).await? == [name.clone()], "the pod does not run on {name}");
 
-    remediation_condition(&world, &name, ("Succeeded", "True", "Replaced")).await?;
+    remediation_condition(&world, &name, ("Succeeded", "True", "Replaced"), "").await?;
     let done = harm(&controller.proxy);
     let is_drained = |first: &str| first.starts_with("POST /api/v1/namespaces/default/pods/app-");
     ensure!(done.len() == 2 && is_drained(&done[0]) && done[1] == deletes(&claim), "{done:?}");
@@ -154,13 +154,13 @@ pub async fn a_broken_pool_is_not_replaced_forever(world: KarpenterWorld) -> Res
     let mut expected = Vec::new();
     for _ in 0..2 {
         let (name, claim) = newcomer(&world, "pool", &known).await?;
-        remediation_condition(&world, &name, ("Succeeded", "True", "Replaced")).await?;
+        remediation_condition(&world, &name, ("Succeeded", "True", "Replaced"), "").await?;
         known.push(name);
         expected.push(deletes(&claim));
     }
     let (name, _) = newcomer(&world, "pool", &known).await?;
-    let said = remediation_condition(&world, &name, ("Approved", "False", "FuseBlown")).await?;
-    let type_ = crate::steps::node(&world, &name).await?.labels()["node.kubernetes.io/instance-type"].clone();
+    let said = remediation_condition(&world, &name, ("Approved", "False", "FuseBlown"), "").await?;
+    let type_ = nodekeeper_e2e::scenario::steps::node(&world, &name).await?.labels()["node.kubernetes.io/instance-type"].clone();
     for part in [
         "group pool",
         "dns",
@@ -171,13 +171,13 @@ pub async fn a_broken_pool_is_not_replaced_forever(world: KarpenterWorld) -> Res
     ] {
         ensure!(said.contains(part), "{part} is missing in: {said}");
     }
-    let said = policy_condition(&world, ("FuseBlown", "True", "ReplacementsFailAlike")).await?;
+    let said = policy_condition(&world, ("FuseBlown", "True", "ReplacementsFailAlike"), "").await?;
     ensure!(said.contains("pool"), "{said}");
     checked_twice_more(&world, &name).await?;
     ensure!(harm(&controller.proxy) == expected, "{:?}, not {expected:?}", harm(&controller.proxy));
 
     world.behaviours().set("pool", WORKS);
     is_verified(&world, &name).await?;
-    remediation_condition(&world, &name, ("Succeeded", "False", "NodeRecovered")).await?;
+    remediation_condition(&world, &name, ("Succeeded", "False", "NodeRecovered"), "").await?;
     Ok(())
 }

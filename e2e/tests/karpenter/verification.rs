@@ -10,16 +10,16 @@ use nodekeeper_e2e::karpenter::objects::{
     Under, claim_of, claims_of, condition, instance_of, is, make_pods, make_pool, node_claims, node_pools,
     nodes_of,
 };
+use nodekeeper_e2e::scenario::pod_observer::PodObserver;
+use nodekeeper_e2e::scenario::steps::{
+    controller, gate, gate_condition, is_gated, is_verified, no_workers_left, node, node_is, patch_node,
+    until,
+};
+use nodekeeper_e2e::scenario::world::{TAINT, World, taint};
 use serde_json::{Value, json};
 
 use crate::karpenter_world::KarpenterWorld;
 use crate::node_observer::NodeObserver;
-use crate::pod_observer::PodObserver;
-use crate::steps::{
-    controller, gate, gate_condition, is_gated, is_verified, no_workers_left, node, node_is, patch_node,
-    until,
-};
-use crate::world::{TAINT, World, taint};
 
 /// Waits until all pods of an app run, and returns the names of their nodes.
 pub async fn app_runs(world: &impl World, app: &str, count: usize) -> Result<Vec<String>> {

@@ -5,9 +5,9 @@
 mod pods;
 mod teardown;
 
-use std::{path::Path, time::Duration};
+use std::path::Path;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, api::ListParams};
 use nodekeeper_e2e::{
@@ -16,11 +16,9 @@ use nodekeeper_e2e::{
     image::Image,
     nodes::{NodeOptions, TOOL_IMAGE},
     or_skip,
+    scenario::eventually,
 };
-use tokio::{
-    sync::{Mutex, MutexGuard, OnceCell},
-    time::{Instant, sleep},
-};
+use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
 use self::pods::Runner;
 
@@ -165,16 +163,4 @@ fn boot_id(node: &Node) -> String {
 fn is_ready(node: &Node) -> bool {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
     conditions.into_iter().flatten().any(|one| one.type_ == "Ready" && one.status == "True")
-}
-
-/// Polls until `ask` returns true, for up to a minute.
-async fn eventually(what: &str, mut ask: impl AsyncFnMut() -> anyhow::Result<bool>) -> anyhow::Result<()> {
-    let deadline = Instant::now() + Duration::from_mins(1);
-    while !ask().await.with_context(|| format!("waiting for {what}"))? {
-        if Instant::now() > deadline {
-            bail!("waited a minute for {what}");
-        }
-        sleep(Duration::from_millis(100)).await;
-    }
-    Ok(())
 }

@@ -19,11 +19,12 @@ mod world;
 
 use anyhow::{Result, anyhow};
 use nodekeeper_e2e::or_skip;
+use nodekeeper_e2e::scenario::on_a_paused_clock;
 use tokio::sync::Mutex;
 
 use fake_kubelet::FakeKubeletWorld;
 use real::Real;
-use simulated::{Simulated, on_a_paused_clock};
+use simulated::Simulated;
 use world::{Dns, World as _};
 
 /// Tests on the real clock run one at a time: their checks time out when a build or another cluster uses the cores.

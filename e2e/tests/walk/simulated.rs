@@ -19,11 +19,6 @@ use tokio::task::JoinHandle;
 
 use crate::world::{Dns, NAMESPACE, TAINT, World};
 
-pub fn on_a_paused_clock(scenario: impl Future<Output = Result<()>>) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
-    runtime.block_on(scenario)
-}
-
 pub struct Simulated {
     cluster: Cluster,
     _actors: Actors,

@@ -13,8 +13,8 @@ use nodekeeper_core::worker::{NODE_UID, SELECTOR};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use crate::steps::is_live;
-use crate::world::{NAMESPACE, World};
+use super::steps::is_live;
+use super::world::{NAMESPACE, World};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodChange {

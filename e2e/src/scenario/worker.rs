@@ -9,7 +9,7 @@ use nodekeeper_core::report::{CheckResult, MESSAGE_LIMIT, Outcome, Report, reaso
 use nodekeeper_core::worker::CONTAINER;
 use serde_json::{Value, json};
 
-use crate::world::NAMESPACE;
+use super::world::NAMESPACE;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {

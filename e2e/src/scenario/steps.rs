@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use crate::fault_proxy::FaultProxy;
-use crate::world::{IMAGE, LABEL, NAMESPACE, TAINT, World};
+use super::fault_proxy::FaultProxy;
+use super::world::{IMAGE, LABEL, NAMESPACE, TAINT, World};
 
 /// The number of polls within the patience of a world.
 const POLLS: u32 = 600;
@@ -112,19 +112,32 @@ pub async fn edit_gate(world: &impl World, name: &str, spec: Value) -> Result<()
 
 /// Waits until a gate has a condition with this type, status and reason, and returns its message.
 pub async fn gate_condition(world: &impl World, name: &str, what: (&str, &str, &str)) -> Result<String> {
+    let is = |one: &DynamicObject| one.name_any() == name;
+    has_condition(world, &format!("gate {name}"), &gates(world), is, what, "").await
+}
+
+/// Waits until one of these objects has a condition with this type, status and reason and with `words` in its message, and
+/// returns the message.
+pub async fn has_condition(
+    world: &impl World,
+    who: &str,
+    objects: &Api<DynamicObject>,
+    is: impl Fn(&DynamicObject) -> bool,
+    what: (&str, &str, &str),
+    words: &str,
+) -> Result<String> {
     let last = std::cell::RefCell::new(Value::Null);
+    let so = |one: &&Value| one["type"] == what.0 && one["status"] == what.1 && one["reason"] == what.2;
     let look = async || {
-        let status = gates(world).get(name).await?.data["status"].take();
-        let so = |one: &&Value| {
-            (one["type"].as_str(), one["status"].as_str(), one["reason"].as_str())
-                == (Some(what.0), Some(what.1), Some(what.2))
-        };
+        let all = objects.list(&ListParams::default()).await?.items;
+        let Some(mut one) = all.into_iter().find(|one| is(one)) else { return Ok(None) };
+        let status = one.data["status"].take();
         let found = status["conditions"].as_array().into_iter().flatten().find(so);
         let message = found.map(|one| one["message"].as_str().unwrap_or_default().to_owned());
         *last.borrow_mut() = status;
-        Ok(message)
+        Ok(message.filter(|message| message.contains(words)))
     };
-    let seen = until(world, &format!("gate {name} has the condition {what:?}"), look).await;
+    let seen = until(world, &format!("{who} has the condition {what:?} {words:?}"), look).await;
     seen.with_context(|| last.borrow().to_string())
 }
 

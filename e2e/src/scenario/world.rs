@@ -18,6 +18,7 @@ pub const IMAGE: &str = "nodekeeper.local/worker:1";
 pub const MISSING: &str = "nodekeeper.local/missing:1";
 
 /// A cluster with DNS and a namespace for workers, without nodes, gates and controllers.
+#[expect(async_fn_in_trait, reason = "only tests use it, and no caller needs the futures to be Send")]
 pub trait World {
     /// A client with all rights.
     fn client(&self) -> Client;
