@@ -1,7 +1,6 @@
 //! The command line of `nodekeeper`.
 
-#[cfg(feature = "sim")]
-use std::net::SocketAddr;
+#[cfg(feature = "demo")]
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
@@ -86,8 +85,8 @@ pub enum Command {
     ///   nodekeeper demo --keep                 prints kubectl commands to try
     ///   nodekeeper demo --keep --listen 127.0.0.1:6443 --kubeconfig demo.kubeconfig
     #[command(verbatim_doc_comment)]
-    #[cfg(feature = "sim")]
-    Demo(Demo),
+    #[cfg(feature = "demo")]
+    Demo(nodekeeper_demo::Demo),
 }
 
 /// Flags of `nodekeeper controller`.
@@ -219,22 +218,4 @@ pub enum Page {
     Cli,
     /// `docs/metrics.md`
     Metrics,
-}
-
-/// Flags of `nodekeeper demo`.
-#[cfg(feature = "sim")]
-#[derive(Debug, clap::Args)]
-pub struct Demo {
-    /// Keep the cluster running until Ctrl-C, and print kubectl commands to try
-    #[arg(long)]
-    pub keep: bool,
-    /// Address that the API server of the demo listens on; port 0 chooses a free port
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
-    pub listen: SocketAddr,
-    /// File to write the kubeconfig to [default: a temporary file, removed at the end]
-    #[arg(long, value_name = "FILE")]
-    pub kubeconfig: Option<PathBuf>,
-    /// Path of the worker binary [default: nodekeeper-worker in the folder of this binary]
-    #[arg(long, value_name = "FILE")]
-    pub worker: Option<PathBuf>,
 }

@@ -14,8 +14,8 @@ fn main() -> ExitCode {
         Command::Config(Config::Check(check)) => return commands::config::run(&check),
         Command::Crds { kind } => commands::crds::run(kind),
         Command::Reference { page } => commands::reference::run(page),
-        #[cfg(feature = "sim")]
-        Command::Demo(demo) => commands::demo::run(&demo),
+        #[cfg(feature = "demo")]
+        Command::Demo(demo) => nodekeeper_demo::run(&demo),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -10,7 +10,8 @@ const DIRECTION: &[(&str, &[&str])] = &[
     ("crates/checks", &["crates/core"]),
     ("crates/operator", &["crates/core", "crates/checks"]),
     ("crates/sim", &["crates/core", "crates/checks"]),
-    ("crates/nodekeeper", &["crates/core", "crates/checks", "crates/operator", "crates/sim"]),
+    ("crates/demo", &["crates/core", "crates/operator", "crates/sim"]),
+    ("crates/nodekeeper", &["crates/core", "crates/operator", "crates/demo"]),
 ];
 
 /// These members may depend on any crate; no crate may depend on them.

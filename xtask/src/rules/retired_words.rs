@@ -49,7 +49,7 @@ const CORE: &[&str] = &["crates/core/"];
 const OPERATOR: &[&str] = &["crates/operator/"];
 const CORE_AND_OPERATOR: &[&str] = &["crates/core/", "crates/operator/"];
 const CHECKS: &[&str] = &["crates/checks/"];
-const DEMO: &[&str] = &["crates/nodekeeper/src/commands/demo"];
+const DEMO: &[&str] = &["crates/demo/"];
 /// Where gates are written as YAML. A chart has `image.pullPolicy` by convention.
 const GATES: &[&str] = &["charts/nodekeeper/files/crds/", "examples/gate", "examples/remediation"];
 const WRITER: &[&str] = &["crates/operator/src/apply"];

@@ -209,7 +209,7 @@ fn dependencies() -> Vec<Fixture> {
     const PACKAGE: &str = "[package]\nname = \"x\"\nversion.workspace = true\nedition.workspace = true\nrust-version.workspace = true\nlicense.workspace = true\npublish.workspace = true\n";
     let table = |text: &str, violation| Fixture { violation, ..holds("one-dependency-table", MEMBER, text) };
     vec![
-        depends("crates/nodekeeper/Cargo.toml", "dependencies", None),
+        depends("crates/demo/Cargo.toml", "dependencies", None),
         depends("crates/operator/Cargo.toml", "dev-dependencies", None),
         depends("e2e/Cargo.toml", "dependencies", None),
         depends("crates/operator/Cargo.toml", "dependencies", Some("crates/operator/Cargo.toml:3")),

@@ -3,6 +3,4 @@
 pub mod config;
 pub mod controller;
 pub mod crds;
-#[cfg(feature = "sim")]
-pub mod demo;
 pub mod reference;

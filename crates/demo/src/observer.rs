@@ -17,8 +17,8 @@ use nodekeeper_sim::store::Change;
 use nodekeeper_sim::value::Value;
 use serde::de::DeserializeOwned;
 
-use super::machines::{Machine, Scenario};
-use super::writes::Writes;
+use crate::machines::{Machine, Scenario};
+use crate::writes::Writes;
 
 /// The state of a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -23,8 +23,8 @@ use serde_json::json;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::machines::ATTEMPTS;
-use crate::args::Demo;
+use crate::Demo;
+use crate::machines::ATTEMPTS;
 
 /// The namespace of the workers.
 pub const NAMESPACE: &str = "nodekeeper-system";

@@ -20,11 +20,28 @@ mod verify;
 mod writes;
 
 use anyhow::{Context as _, Result, bail};
-use std::path::Path;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::args::Demo;
 use runner::Runner;
+
+/// Flags of `nodekeeper demo`.
+#[derive(Debug, clap::Args)]
+pub struct Demo {
+    /// Keep the cluster running until Ctrl-C, and print kubectl commands to try
+    #[arg(long)]
+    pub keep: bool,
+    /// Address that the API server of the demo listens on; port 0 chooses a free port
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
+    pub listen: SocketAddr,
+    /// File to write the kubeconfig to [default: a temporary file, removed at the end]
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Path of the worker binary [default: nodekeeper-worker in the folder of this binary]
+    #[arg(long, value_name = "FILE")]
+    pub worker: Option<PathBuf>,
+}
 
 /// Runs the demo to its end, or until a signal.
 pub fn run(demo: &Demo) -> Result<()> {

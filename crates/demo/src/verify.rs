@@ -9,10 +9,10 @@ use nodekeeper_core::report::Verdict;
 use nodekeeper_core::worker::WorkerView;
 use nodekeeper_sim::object::namespace;
 
-use super::cluster::{DemoCluster, NAMESPACE};
-use super::line::{Line, Style};
-use super::machines::{ATTEMPTS, LABEL, Machine, Scenario, TAINT};
-use super::observer::{History, Observer, shortened};
+use crate::cluster::{DemoCluster, NAMESPACE};
+use crate::line::{Line, Style};
+use crate::machines::{ATTEMPTS, LABEL, Machine, Scenario, TAINT};
+use crate::observer::{History, Observer, shortened};
 
 /// Returns what is wrong; empty if the demo ended as expected.
 pub fn problems(demo: &DemoCluster, machines: &[Machine], observer: &Observer) -> Vec<String> {

@@ -11,10 +11,10 @@ use nodekeeper_sim::store::Change;
 use nodekeeper_sim::value::{Value, json};
 use tokio::time::Instant;
 
-use super::cluster::CONTROLLER;
-use super::line::{Line, Style};
-use super::machines::{Machine, Scenario};
-use super::runner::Runner;
+use crate::cluster::CONTROLLER;
+use crate::line::{Line, Style};
+use crate::machines::{Machine, Scenario};
+use crate::runner::Runner;
 
 /// Wide enough for `SharedDependencyDown`.
 const REASON: usize = 22;

@@ -6,7 +6,7 @@ use nodekeeper_sim::object::{is_deleting, text};
 use nodekeeper_sim::store::Change;
 use nodekeeper_sim::value::Value;
 
-use super::cluster::CONTROLLER;
+use crate::cluster::CONTROLLER;
 
 /// Writes that the API server accepted, except those to the Lease.
 #[derive(Clone, Debug, Default)]

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _};
 
-use super::line::Line;
+use crate::line::Line;
 
 /// Columns and rows if the size is unknown.
 const DEFAULT_SIZE: (usize, usize) = (100, 30);

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use nodekeeper_core::gate::State;
 
-use super::line::{Line, Style};
-use super::machines::Scenario;
-use super::observer::Row;
+use crate::line::{Line, Style};
+use crate::machines::Scenario;
+use crate::observer::Row;
 
 /// Column widths: the longest state, and a name such as `ip-10-0-3-217`.
 const STATE: usize = 12;

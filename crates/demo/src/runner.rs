@@ -13,15 +13,15 @@ use nodekeeper_sim::cluster::{ChangeWatch, Local};
 use nodekeeper_sim::loopback::{Api, Dns};
 use tokio::time::{Instant, timeout_at};
 
-use super::cluster::DemoCluster;
-use super::frame::{Frame, change_line, timestamp};
-use super::line::{Line, Style};
-use super::machines::{ATTEMPTS, Machine, Scenario, TAINT, machines};
-use super::observer::{Observer, Row};
-use super::remediation_act::RemediationObserver;
-use super::screen::Screen;
-use super::verify;
-use crate::args::Demo;
+use crate::Demo;
+use crate::cluster::DemoCluster;
+use crate::frame::{Frame, change_line, timestamp};
+use crate::line::{Line, Style};
+use crate::machines::{ATTEMPTS, Machine, Scenario, TAINT, machines};
+use crate::observer::{Observer, Row};
+use crate::remediation_act::RemediationObserver;
+use crate::screen::Screen;
+use crate::verify;
 
 const JOIN_EVERY: Duration = Duration::from_millis(800);
 /// How often the table is drawn and the next step is checked.
