@@ -16,6 +16,9 @@ export NODEKEEPER_DATE := $(or $(NODEKEEPER_DATE),$(shell git show -s --format=%
 BUILT = $$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/debug
 CACHE := $(or $(NODEKEEPER_CACHE),$(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME)/nodekeeper,$(HOME)/.cache/nodekeeper))
 DENY = $(or $(shell command -v cargo-deny 2>/dev/null || :),$(wildcard .tools/bin/cargo-deny))
+# All dependencies, the order of our crates, and the tree of core: as `DENY` in xtask/src/run.rs.
+deny_checks = $(1) check bans licenses sources && $(1) --exclude-dev --config crates/deny.toml check bans && \
+	$(1) --exclude-dev --config crates/core/deny.toml --manifest-path crates/core/Cargo.toml check bans
 
 # rustup's cargo expects its toolchains below HOME. With another HOME (a CI job, `env -i`), find them next to cargo.
 ifneq ($(shell cargo --version >/dev/null 2>&1 && echo works),works)
@@ -43,7 +46,7 @@ lint: rust ## format, clippy, repository rules, cargo-deny if it is installed; 3
 	cargo fmt --all --check || failed=1; \
 	cargo clippy -q --workspace --all-targets -- -D warnings || failed=1; \
 	cargo run -q -p xtask -- lint || failed=1; \
-	if [ -n "$(DENY)" ]; then "$(DENY)" --log-level error check bans licenses sources || failed=1; \
+	if [ -n "$(DENY)" ]; then { $(call deny_checks,"$(DENY)" --log-level error); } || failed=1; \
 	else echo "SKIPPED: cargo-deny is not installed; 'make deny' installs and runs it (1 min)"; fi; \
 	exit $$failed
 
@@ -98,7 +101,7 @@ images: rust ## builds the static binaries for images and prints their sizes; 4 
 deny: rust ## licences, bans, sources and known advisories of all dependencies; 1 min to install cargo-deny, then seconds
 	@echo "deny: cargo-deny on every dependency (usually 1 min to install it, then seconds)"
 	@[ -n "$(DENY)" ] || CARGO_PROFILE_DEV_DEBUG=0 cargo install --debug --quiet --locked --root .tools cargo-deny
-	@PATH="$$PATH:.tools/bin"; cargo-deny check bans licenses sources && \
+	@PATH="$$PATH:.tools/bin"; $(call deny_checks,cargo-deny) && \
 	if cargo-deny fetch db >/dev/null 2>&1; then cargo-deny check advisories; \
 	else echo "SKIPPED: advisories, because their database (github.com/rustsec/advisory-db) cannot be reached from here"; fi
 

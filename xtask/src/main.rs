@@ -3,7 +3,6 @@
 
 mod code;
 mod generate;
-mod manifest;
 mod repo;
 mod rules;
 mod run;

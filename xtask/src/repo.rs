@@ -1,4 +1,4 @@
-//! Reads what the rules check: the files, the dependency tree of `core`, and the output of the generators.
+//! Reads what the rules check: the files, and the output of the generators.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -16,8 +16,6 @@ pub struct File {
 pub struct Repo {
     /// Every text file that is not ignored.
     pub files: Vec<File>,
-    /// Output of `cargo tree` for `core`, one crate per line; `None` if the workspace has no `core`.
-    pub core_tree: Option<Result<String, String>>,
     pub generated: Vec<Output>,
 }
 
@@ -72,10 +70,7 @@ pub fn load(root: &Path) -> Result<Repo, String> {
     let mut files = Vec::new();
     walk(root, "", &ignored, &mut files)?;
     files.sort_by(|a, b| a.path.cmp(&b.path));
-    let mut repo = Repo { files, ..Repo::default() };
-    repo.core_tree = repo.file("crates/core/Cargo.toml").is_some().then(|| core_tree(root));
-    repo.generated = generate::outputs(root);
-    Ok(repo)
+    Ok(Repo { files, generated: generate::outputs(root) })
 }
 
 fn walk(root: &Path, folder: &str, ignored: &str, files: &mut Vec<File>) -> Result<(), String> {
@@ -107,19 +102,6 @@ fn is_ignored(path: &str, name: &str, ignored: &str) -> bool {
             _ => name == line,
         }
     })
-}
-
-fn core_tree(root: &Path) -> Result<String, String> {
-    let tree = command("cargo")
-        .args(["tree", "-p", "nodekeeper-core", "-e", "normal,build", "--prefix", "none", "--format", "{p}"])
-        .current_dir(root)
-        .output()
-        .map_err(|e| format!("cargo tree did not start: {e}"))?;
-    if tree.status.success() {
-        Ok(String::from_utf8_lossy(&tree.stdout).into_owned())
-    } else {
-        Err(String::from_utf8_lossy(&tree.stderr).into_owned())
-    }
 }
 
 #[cfg(test)]

@@ -1,14 +1,12 @@
 //! The table of repository rules: what each requires, why, and the function that checks it.
 
 mod cycles;
-mod dependencies;
 mod descriptions;
-mod determinism;
 mod file_size;
-mod purity;
+mod manifests;
 mod retired_words;
+mod selects;
 mod stray;
-mod writer;
 
 use std::fmt::Write as _;
 
@@ -45,63 +43,33 @@ pub struct Rule {
 /// Every rule. A new rule needs an entry here and, in `tests/rules.rs`, a fixture that passes and one that fails.
 pub const RULES: &[Rule] = &[
     Rule {
-        name: "core-no-io",
-        requires: "The dependency tree of `crates/core` has no async runtime, no HTTP, no TLS, no DNS and no Kubernetes client.",
-        why: "Decisions stay pure because there is nothing in reach to be impure with.",
-        check: purity::core_no_io,
-    },
-    Rule {
-        name: "core-pure",
-        requires: "`crates/core/src` reads no clock, environment, file, socket or process, starts no thread and draws no random number.",
-        why: "`decide(observed, now)` gives the same answer in the controller, in a dry run and in the simulator.",
-        check: purity::core_pure,
-    },
-    Rule {
         name: "core-no-cycles",
         requires: "The modules of `crates/core/src` do not use each other in a cycle.",
         why: "A module can be read and tested with only those below it.",
         check: cycles::core_no_cycles,
     },
     Rule {
-        name: "edges",
-        requires: "In the other crates, only files whose header says `//! Edge: why` read a clock, the environment or randomness. tokio's `Instant` follows a paused clock and is allowed.",
-        why: "Time and randomness are passed in, so that a simulated run repeats byte for byte.",
-        check: purity::edges,
-    },
-    Rule {
-        name: "one-writer",
-        requires: "In `crates/operator/src` only `apply/` and `runtime/leader.rs` create, patch, replace, delete or evict.",
-        why: "Every write needs a guard against lost leadership and changed objects; one place is easy to review.",
-        check: writer::one_writer,
-    },
-    Rule {
-        name: "dependency-direction",
-        requires: "core ← operator ← demo ← nodekeeper, and core ← checks ← sim ← demo; operator and sim do not depend on each other. Tests may use every crate.",
-        why: "The operator gets a client and cannot tell a simulated API server from a real one.",
-        check: dependencies::direction,
-    },
-    Rule {
-        name: "one-dependency-table",
-        requires: "Members write `x.workspace = true`, never a version, path or git address of their own.",
-        why: "One place to upgrade, and no second version by accident.",
-        check: dependencies::one_table,
-    },
-    Rule {
         name: "inherited",
-        requires: "Each member takes version, edition, rust-version, licence, publish and lints from the workspace.",
-        why: "A new crate cannot forget the lints.",
-        check: dependencies::inherited,
+        requires: "Each member takes version, edition, rust-version, licence, publish, lints and every dependency from the workspace.",
+        why: "A new crate cannot forget the lints, there is one place to upgrade, and no second version by accident. Cargo has no lint for it.",
+        check: manifests::inherited,
     },
     Rule {
-        name: "deterministic",
-        requires: "In core, sim and operator: no `HashMap` or `HashSet`, no `select!` without `biased;`, no `tokio::sync::watch`, no `spawn_blocking`, unless a comment says `// deterministic: why` (or `//! deterministic: why` for a file).",
-        why: "Their order depends on a random number or on another thread, so a seed would not replay.",
-        check: determinism::deterministic,
+        name: "checked-by-tools",
+        requires: "Each crate is in the order of `crates/deny.toml`, and the lints that are for it are on in its root.",
+        why: "cargo-deny and clippy say nothing about a crate that nobody told them about.",
+        check: manifests::checked,
+    },
+    Rule {
+        name: "biased-select",
+        requires: "In checks, core, operator and sim, `select!` begins with `biased;`.",
+        why: "It starts at a random branch otherwise, so a seed would not replay. Clippy does not see into a macro.",
+        check: selects::biased_select,
     },
     Rule {
         name: "no-stray",
-        requires: "No `todo!`, `unimplemented!`, `dbg!`, no `#[ignore]` without a reason, no TODO, FIXME or XXX in source files.",
-        why: "Open work is an issue, not a comment.",
+        requires: "No TODO, FIXME or XXX in the comments of source files.",
+        why: "Open work is an issue, not a comment. Clippy has no lint for it; `todo!`, `dbg!` and `#[ignore]` without a reason are its.",
         check: stray::no_stray,
     },
     Rule {
@@ -147,15 +115,63 @@ pub fn check_all(repo: &Repo) -> Vec<(&'static Rule, Vec<Violation>)> {
     RULES.iter().map(|rule| (rule, (rule.check)(repo))).collect()
 }
 
+/// What other tools check: the rule, the reason, and where it is configured.
+const BY_TOOLS: &[(&str, &str, &str)] = &[
+    (
+        "`crates/core` has nothing in its dependency tree that does I/O.",
+        "Decisions stay pure because there is nothing in reach to be impure with.",
+        "cargo-deny, `crates/core/deny.toml`",
+    ),
+    (
+        "`crates/core` reads no clock, environment, file, socket or process, starts no thread, prints nothing and draws no random number.",
+        "`decide(observed, now)` gives the same answer in the controller, in a dry run and in the simulator.",
+        "clippy, `crates/core/clippy.toml`",
+    ),
+    (
+        "In the other crates, only modules that `#![expect(clippy::disallowed_methods, reason = \"…\")]` read a clock, the environment or randomness. tokio's `Instant` follows a paused clock and is allowed.",
+        "Time and randomness are passed in, so that a simulated run repeats byte for byte.",
+        "clippy, `clippy.toml`",
+    ),
+    (
+        "In `crates/operator` only `apply/` and `runtime/leader.rs` write to the API server.",
+        "Every write needs a guard against lost leadership and changed objects; one place is easy to review.",
+        "clippy, `clippy.toml`",
+    ),
+    (
+        "No `HashMap` or `HashSet` in core, sim and operator; no `tokio::sync::watch` and no `spawn_blocking`.",
+        "Their order depends on a random number or on another thread, so a seed would not replay.",
+        "clippy, `clippy.toml`",
+    ),
+    (
+        "core ← checks ← sim ← demo ← nodekeeper, and core ← operator ← demo; operator and sim do not depend on each other. Tests may use every crate.",
+        "The operator gets a client and cannot tell a simulated API server from a real one.",
+        "cargo-deny, `crates/deny.toml`",
+    ),
+    (
+        "No `unsafe`, `unwrap`, `panic!`, `todo!`, `dbg!`; no `#[ignore]`, `#[allow]` or `#[expect]` without a reason; functions have at most 60 lines.",
+        "What is left behind is found by the compiler.",
+        "rustc and clippy, `Cargo.toml` and `clippy.toml`",
+    ),
+    (
+        "Licences, sources, banned crates, one version of each crate.",
+        "What is shipped is known.",
+        "cargo-deny, `deny.toml`",
+    ),
+];
+
 /// docs/rules.md.
 pub fn page() -> String {
     let mut page = "# Repository rules\n\n\
-        Written by `make generate` from the table in `xtask/src/rules.rs`; do not edit. `make lint` checks every rule and\n\
-        prints each violation as `file:line: rule: what is wrong and what to do`.\n\n\
+        Written by `make generate` from the table in `xtask/src/rules.rs`; do not edit. `make lint` checks every rule.\n\
+        Those of the first table print each violation as `file:line: rule: what is wrong and what to do`.\n\n\
         | rule | requirement | reason |\n|---|---|---|\n"
         .to_owned();
     for rule in RULES {
         let _ = writeln!(page, "| `{}` | {} | {} |", rule.name, rule.requires, rule.why);
+    }
+    page.push_str("\n## Checked by other tools\n\n| requirement | reason | by |\n|---|---|---|\n");
+    for (requires, why, by) in BY_TOOLS {
+        let _ = writeln!(page, "| {requires} | {why} | {by} |");
     }
     page
 }

@@ -19,6 +19,13 @@ const LINGER: Duration = Duration::from_secs(2);
 /// The exit code of a program that cannot run because the machine lacks a dependency.
 const UNAVAILABLE: i32 = 3;
 
+/// What cargo-deny checks: all dependencies, the order of our crates, and the tree of `core`. As in the Makefile.
+pub const DENY: [&str; 3] = [
+    "check bans licenses sources",
+    "--exclude-dev --config crates/deny.toml check bans",
+    "--exclude-dev --config crates/core/deny.toml --manifest-path crates/core/Cargo.toml check bans",
+];
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Ran,
@@ -222,9 +229,16 @@ impl Runner<'_> {
                 return (Counts::SKIPPED, State::Unavailable);
             }
         }
-        let mut check = repo::command(installed.unwrap_or(own));
-        check.args(["check", "bans", "licenses", "sources"]);
-        self.run(check)
+        let program = installed.unwrap_or(own);
+        let (mut counts, mut state) = (Counts::default(), State::Ran);
+        for arguments in DENY {
+            let mut check = repo::command(&program);
+            check.args(arguments.split(' '));
+            let (own_counts, own_state) = self.run(check);
+            counts += own_counts;
+            state = if state == State::Ran { own_state } else { state };
+        }
+        (counts, state)
     }
 
     fn run(&mut self, mut command: Command) -> (Counts, State) {

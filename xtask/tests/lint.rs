@@ -22,7 +22,10 @@ fn member(name: &str, rest: &str) -> String {
     )
 }
 
-/// A workspace with its own `core` and a crate called tokio; removed on drop.
+/// The lints that must be on in core.
+const LINTS: &str = "#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::print_stdout, clippy::print_stderr))]\n";
+
+/// A workspace of two crates; removed on drop.
 struct Workspace(PathBuf);
 
 impl Workspace {
@@ -34,11 +37,12 @@ impl Workspace {
             "Cargo.toml",
             "[workspace]\nresolver = \"3\"\nmembers = [\"crates/core\", \"e2e\"]\n\n[workspace.package]\nversion = \"0.1.0\"\n\
              edition = \"2024\"\nrust-version = \"1.95\"\nlicense = \"Apache-2.0\"\npublish = false\n\n\
-             [workspace.dependencies]\ntokio = { path = \"e2e\" }\n\n[workspace.lints.rust]\n",
+             [workspace.lints.rust]\n",
         );
         write(&root, "crates/core/Cargo.toml", &member("nodekeeper-core", ""));
-        write(&root, "crates/core/src/lib.rs", "//! Pure.\n");
-        write(&root, "e2e/Cargo.toml", &member("tokio", ""));
+        write(&root, "crates/core/src/lib.rs", LINTS);
+        write(&root, "crates/deny.toml", "{ crate = \"nodekeeper-e2e\", wrappers = [] }\n");
+        write(&root, "e2e/Cargo.toml", &member("nodekeeper-e2e", ""));
         write(&root, "e2e/src/lib.rs", "");
         Self(root)
     }
@@ -63,20 +67,16 @@ fn violations_are_printed_and_the_exit_code_is_nonzero() {
     let (held, output) = lint(root);
     assert!(held, "the workspace is valid at first: {output}");
 
-    write(
-        root,
-        "crates/core/Cargo.toml",
-        &member("nodekeeper-core", "[dependencies]\ntokio.workspace = true\n"),
-    );
-    write(root, "crates/core/src/lib.rs", "//! Not pure.\npub fn f() { std::thread::yield_now() }\n");
-    write(root, "crates/core/tests/forgotten.rs", "// TODO: later\n");
+    let dependency = "[dependencies]\ntokio = \"1\"\n";
+    write(root, "e2e/Cargo.toml", &member("nodekeeper-e2e", dependency));
+    write(root, "crates/core/src/lib.rs", "//! Without its lints.\n");
+    write(root, "crates/core/tests/forgotten.rs", concat!("// TO", "DO: later\n"));
     let (held, output) = lint(root);
     assert!(!held, "{output}");
     for line in [
-        "crates/core/Cargo.toml:1: core-no-io: core depends on tokio;",
-        "crates/core/Cargo.toml:13: dependency-direction: crates/core may depend on no crate of this workspace",
-        "crates/core/src/lib.rs:2: core-pure: `thread::` in core",
-        "crates/core/tests/forgotten.rs:1: no-stray: TODO left behind",
+        "e2e/Cargo.toml:13: inherited: this dependency has a version or place of its own",
+        "crates/core/src/lib.rs:1: checked-by-tools: clippy::disallowed_methods is not on",
+        concat!("crates/core/tests/forgotten.rs:1: no-stray: TO", "DO left behind"),
         "crates/core/tests/forgotten.rs:1: every-test-runs: ",
     ] {
         assert!(output.contains(line), "{line} is missing in\n{output}");

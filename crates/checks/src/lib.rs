@@ -5,6 +5,8 @@
 //! - [`net`] defines that trait; `real` implements it with sockets.
 //! - Each check is one file.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod api;
 mod assignment;
 mod clock;

@@ -1,4 +1,4 @@
-//! Edge: `nodekeeper-worker` verifies the network of the node that it runs on, writes a report and ends.
+//! `nodekeeper-worker` verifies the network of the node that it runs on, writes a report and ends.
 
 mod args;
 mod console;

@@ -4,6 +4,11 @@
 //! pod's result, [`record`] is the state kept on the node, [`fleet`] counts all nodes, [`remediate`] decides whether a
 //! node may be replaced, and [`lease`] which replica leads.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::print_stdout, clippy::print_stderr)
+)]
+
 #[cfg(feature = "api")]
 pub mod api;
 #[cfg(feature = "api")]

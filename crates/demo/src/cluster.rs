@@ -1,4 +1,4 @@
-//! Edge: the cluster of the demo: the embedded API server on a port, kubelets that run real workers, the real controller.
+//! The cluster of the demo: the embedded API server on a port, kubelets that run real workers, the real controller.
 
 use std::fs;
 use std::io::Write as _;

@@ -1,4 +1,4 @@
-//! Edge: `nodekeeper demo` sets up signals, a temporary folder and the real clock, and runs the demo.
+//! `nodekeeper demo` sets up signals, a temporary folder and the real clock, and runs the demo.
 //!
 //! ```text
 //!  machines ──► runner ──► cluster (API server, kubelets, real workers, real controller)
@@ -7,6 +7,8 @@
 //!                 ├──► verify (first act: did every machine end as expected?)
 //!                 └──► remediation_act (second act: one machine is replaced; an outage replaces none)
 //! ```
+
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod cluster;
 mod frame;

@@ -1,4 +1,6 @@
-//! Edge: the terminal, or plain output.
+//! The terminal, or plain output.
+
+#![expect(clippy::disallowed_methods, reason = "the terminal is described by the environment")]
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _};

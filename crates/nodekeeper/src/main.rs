@@ -1,5 +1,7 @@
 //! The `nodekeeper` binary: the controller, the demo and command-line tools.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod args;
 mod commands;
 

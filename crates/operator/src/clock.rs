@@ -1,4 +1,6 @@
-//! Edge: the only source of time in the controller.
+//! The only source of time in the controller.
+
+#![expect(clippy::disallowed_methods, reason = "the only source of time in the controller")]
 
 use std::fmt;
 use std::sync::Arc;

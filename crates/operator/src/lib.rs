@@ -6,6 +6,8 @@
 //!                                          └────────── responses ─────────┘     leader: may this replica write?
 //! ```
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
 mod apply;
 mod client;
 pub mod clock;

@@ -1,7 +1,9 @@
-//! Edge: logging to standard error.
+//! Logging to standard error.
 //!
 //! JSON lines have the keys of zap and of kube-node-ready: `level`, `timestamp`, `msg`, then the fields. The JSON
 //! formatter of `tracing-subscriber` has other keys, and upper-case levels.
+
+#![expect(clippy::disallowed_methods, reason = "log lines carry the real time")]
 
 use std::fmt::{self, Write as _};
 

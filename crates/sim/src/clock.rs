@@ -1,4 +1,6 @@
-//! Edge: the clock of the cluster.
+//! The clock of the cluster.
+
+#![expect(clippy::disallowed_methods, reason = "the clock of the cluster")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};

@@ -12,6 +12,8 @@
 //!
 //! Where it differs from a real API server, it is wrong: `make conformance` compares them.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
 pub mod actors;
 pub mod api;
 pub mod bind;

@@ -1,4 +1,4 @@
-//! Edge: runs workers as real processes, each in the loopback network of its node.
+//! Runs workers as real processes, each in the loopback network of its node.
 
 use std::collections::BTreeMap;
 use std::io;

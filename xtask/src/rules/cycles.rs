@@ -16,13 +16,13 @@ pub fn core_no_cycles(repo: &Repo) -> Vec<Violation> {
     for file in repo.production_below(ROOT.trim_end_matches('/')) {
         let Some(path) = file.path.strip_prefix(ROOT) else { continue };
         let module = path.split(['/', '.']).next().unwrap_or_default();
-        let production = code::production(&file.text);
-        for at in code::positions(&production, "crate") {
-            let Some(used) = production[at..].strip_prefix("crate::") else { continue };
-            let used: String = used.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
-            if used != module && module != "lib" {
-                let line = code::line_of(&production, at);
-                uses.entry(module).or_default().entry(used).or_insert((&file.path, line));
+        for (number, line) in code::production(&file.text) {
+            for at in code::positions(line, "crate::") {
+                let used = line[at + "crate::".len()..].chars();
+                let used: String = used.take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+                if used != module && module != "lib" {
+                    uses.entry(module).or_default().entry(used).or_insert((&file.path, number));
+                }
             }
         }
     }

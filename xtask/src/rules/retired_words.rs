@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use super::Violation;
-use crate::code::{self, Hide};
+use crate::code;
 use crate::repo::{self, File, Repo};
 
 /// Where a retired pattern is refused.
 enum Scope {
-    /// In Rust code of these folders, outside comments and strings. In all folders, names with an upper-case letter or an
+    /// In Rust code of these folders, outside comments. In all folders, names with an upper-case letter or an
     /// underscore are also refused in backticks, in comments and Markdown.
     Code(&'static [&'static str]),
     /// In the text of every file below these folders, or of all files: strings, comments, docs, the chart and CRDs.
@@ -269,19 +269,24 @@ fn is_lock(path: &str) -> bool {
 
 fn check(file: &File) -> Vec<Violation> {
     let is_rust = repo::is_rust(&file.path);
-    let visible = if is_rust { code::mask(&file.text, Hide::StringsAndComments) } else { String::new() };
+    let lines_with = |word: &str, shown: fn(&str) -> &str| -> Vec<usize> {
+        let lines = file.text.lines().enumerate();
+        lines.filter(|(_, line)| code::has_word(shown(line), word)).map(|(index, _)| index + 1).collect()
+    };
     let mut found = Vec::new();
     for retired in RETIRED {
         for pattern in retired.patterns.split(", ") {
             let lines = match retired.scope {
                 Scope::Path if file.path.contains(pattern) => vec![1],
-                Scope::Text(folders) if is_below(file, folders) => code::lines_with(&file.text, pattern),
+                Scope::Text(folders) if is_below(file, folders) => lines_with(pattern, |line| line),
                 Scope::Path | Scope::Text(_) => Vec::new(),
                 Scope::Code(folders) => {
-                    let shown = if is_below(file, folders) { visible.as_str() } else { "" };
-                    let mut lines = code::lines_with(shown, pattern);
+                    let mut lines = Vec::new();
+                    if is_rust && is_below(file, folders) {
+                        lines = lines_with(pattern, code::without_comment);
+                    }
                     if folders.is_empty() && (is_rust || is_markdown(&file.path)) {
-                        lines.extend(quoted(&file.text, pattern));
+                        lines.extend(quoted(pattern).iter().flat_map(|name| lines_with(name, |line| line)));
                     }
                     lines
                 }
@@ -307,13 +312,10 @@ fn is_markdown(path: &str) -> bool {
     Path::new(path).extension().is_some_and(|ending| ending == "md")
 }
 
-/// The lines that contain the name of a definition such as `struct Census` in backticks. Plain lower-case words are skipped.
-fn quoted(text: &str, pattern: &str) -> Vec<usize> {
+/// The name of a definition such as `struct Census` in backticks, except for plain lower-case words.
+fn quoted(pattern: &str) -> Option<String> {
     let name = pattern.rsplit(' ').next().unwrap_or(pattern);
-    if !name.contains('_') && !name.contains(char::is_uppercase) {
-        return Vec::new();
-    }
-    code::lines_with(text, &format!("`{name}`"))
+    (name.contains('_') || name.contains(char::is_uppercase)).then(|| format!("`{name}`"))
 }
 
 #[cfg(test)]

@@ -1,4 +1,6 @@
-//! Edge: the network of the pod: sockets, resolver, clock and token.
+//! The network of the pod: sockets, resolver, clock and token.
+
+#![expect(clippy::disallowed_methods, reason = "the clock of the machine")]
 
 mod access;
 mod api;

@@ -1,4 +1,6 @@
-//! Edge: `nodekeeper controller` sets up signals, clock, logging and HTTP, and runs the controller.
+//! `nodekeeper controller` sets up signals, clock, logging and HTTP, and runs the controller.
+
+#![expect(clippy::disallowed_methods, reason = "this is where the environment is read")]
 
 use std::sync::Arc;
 

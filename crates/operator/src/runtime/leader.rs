@@ -1,5 +1,7 @@
 //! Leader election on a Lease. The decisions are made in `core::lease`; here the Lease is read, watched and written.
 
+#![expect(clippy::disallowed_methods, reason = "the Lease is written to become the writer")]
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 

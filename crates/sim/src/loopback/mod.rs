@@ -1,4 +1,4 @@
-//! Edge: real sockets. Each node has its own DNS server and its own proxies to the API server and to pods, so that
+//! Real sockets. Each node has its own DNS server and its own proxies to the API server and to pods, so that
 //! they can fail for one node alone.
 
 mod api;

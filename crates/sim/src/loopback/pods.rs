@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use tokio::net::{TcpListener, TcpSocket};
-use tokio::sync::watch; // deterministic: it has one receiver, and sockets are real here
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
@@ -25,7 +25,8 @@ pub(super) fn serve(tasks: &mut JoinSet<()>) -> Result<(SocketAddr, Switch), Err
     let port = bind(any_port()).map_err(listen)?;
     let address = port.local_addr().map_err(listen)?;
     let open = bind(address).and_then(|socket| socket.listen(BACKLOG)).map_err(listen)?;
-    let (switch, changed) = watch::channel(Pods::default()); // deterministic: it has one receiver
+    #[expect(clippy::disallowed_methods, reason = "it has one receiver, and sockets are real here")]
+    let (switch, changed) = watch::channel(Pods::default());
     tasks.spawn(watch(port, address, open, changed));
     Ok((address, Switch(switch)))
 }

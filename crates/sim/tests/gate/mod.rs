@@ -1,7 +1,6 @@
 //! The real controller, a gate and its workers under the harness.
 
-// Each test file uses only a part of it.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test file uses only a part of it")]
 
 pub mod bench;
 pub mod invariants;

@@ -1,8 +1,7 @@
 //! Seeds with remediation: machines are broken, pods have a disruption budget, stand-ins replace deleted machines,
 //! and users pause, change and delete the policy.
 
-// Each test file uses only a part of it.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test file uses only a part of it")]
 
 mod history;
 pub mod invariants;
