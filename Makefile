@@ -64,14 +64,12 @@ soak: rust ## many simulated runs, resumable: SEEDS=100000, FROM=s; one line a m
 
 conformance: rust ## the API conformance cases on the embedded and on a real cluster: KUBE=1.34.4 for another version; 10 min cold, 1 min after that
 	@echo "conformance: builds Kubernetes if it is missing, then runs the API conformance cases on both clusters (usually 10 min cold, 1 min after that)"
-	@cargo build -q --workspace --bin kubernetes
-	@"$(BUILT)/kubernetes"
+	@cargo run -q -p xtask -- prepare kubernetes
 	@cargo test -q --workspace --test conformance
 
 e2e: rust ## the tests of the real control plane; 10 min cold, 1 min after that
 	@echo "e2e: builds Kubernetes if it is missing, then tests the real control plane (usually 10 min cold, 1 min after that)"
-	@cargo build -q --workspace --bin kubernetes
-	@"$(BUILT)/kubernetes"
+	@cargo run -q -p xtask -- prepare kubernetes
 	@cargo test --workspace --test control_plane
 
 bench: rust ## benchmarks with their budgets, into bench/RESULTS.md: ONLY=rss for one; 8 min to build, then 7 min

@@ -17,6 +17,8 @@ usage: cargo run -q -p xtask -- COMMAND
 
   lint [ROOT]   check the repository rules (of the workspace in ROOT)
   test          run every test tier and print a summary
+  prepare SET   build and install what a tier needs (kubernetes, karpenter, nodes) and print where it is; exit code 3 if this
+                machine lacks a dependency
   generate      write the generated files
   rules         print docs/rules.md
 ";
@@ -29,6 +31,19 @@ fn main() -> ExitCode {
         ["lint"] => lint(&here),
         ["lint", root] => lint(Path::new(root)),
         ["test"] => run::all(&here),
+        ["prepare", set] => match nodekeeper_prepare::prepare(set) {
+            Ok(paths) => {
+                for path in paths {
+                    println!("{}", path.display());
+                }
+                Ok(true)
+            }
+            Err(error) if error.is_unavailable() => {
+                eprintln!("{error}");
+                return ExitCode::from(run::UNAVAILABLE);
+            }
+            Err(error) => Err(error.to_string()),
+        },
         ["generate"] => generate::write_all(&here).map(|()| true),
         ["rules"] => {
             print!("{}", rules::page());

@@ -1,23 +1,26 @@
-//! Runs the test tiers, shows and logs their output, and counts results.
+//! Runs the lanes of test tiers, shows and logs their output, and counts results.
 //!
 //! Children stay in the process group of xtask, so that Ctrl-C reaches them too.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::summary::{self, Counts, Reader, Row};
-use crate::tiers::{BUILD, Step, TIERS, Tier, Which};
+use crate::tiers::{BUILD, Lane, Step, TIERS, Tier, Which};
 use crate::{repo, rules};
 
 /// How long output is read from a pipe that a grandchild keeps open after the child has exited.
 const LINGER: Duration = Duration::from_secs(2);
 
 /// The exit code of a program that cannot run because the machine lacks a dependency.
-const UNAVAILABLE: i32 = 3;
+pub const UNAVAILABLE: u8 = 3;
 
 /// What cargo-deny checks: all dependencies, the order of our crates, and the tree of `core`. As in the Makefile.
 pub const DENY: [&str; 3] = [
@@ -33,66 +36,88 @@ enum State {
     Unavailable,
 }
 
-struct Runner<'a> {
-    root: &'a Path,
-    logs: &'a Path,
-    log: File,
-    /// The name of a background tier: it prefixes each output line, and the tier runs at low priority.
-    background: Option<&'a str>,
+/// The tiers that have ended. Tiers of other lanes wait for them.
+#[derive(Default)]
+struct Board {
+    ended: Mutex<Vec<(&'static str, State)>>,
+    changed: Condvar,
 }
 
-impl<'a> Runner<'a> {
-    fn new(root: &'a Path, logs: &'a Path, tier: &'a Tier) -> Result<Self, String> {
-        let background = tier.background.then_some(tier.name);
-        Ok(Self { root, logs, log: create_log(logs, tier)?, background })
+impl Board {
+    fn set(&self, name: &'static str, state: State) {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner).push((name, state));
+        self.changed.notify_all();
+    }
+
+    fn get(&self, name: &str) -> Option<State> {
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        ended.iter().find(|(ended, _)| *ended == name).map(|(_, state)| *state)
+    }
+
+    /// Waits for each needed tier, and returns the first that did not succeed.
+    fn wait(&self, tier: &Tier) -> Option<(&'static str, State)> {
+        for need in tier.needs {
+            if self.get(need).is_none() {
+                println!("\n... {} waits for {need}", tier.name);
+            }
+            let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+            loop {
+                match ended.iter().find(|(name, _)| name == need) {
+                    Some((_, State::Ran)) => break,
+                    Some(failed) => return Some(*failed),
+                    None => ended = self.changed.wait(ended).unwrap_or_else(PoisonError::into_inner),
+                }
+            }
+        }
+        None
     }
 }
 
-fn create_log(logs: &Path, tier: &Tier) -> Result<File, String> {
-    let path = logs.join(format!("{}.log", tier.name.replace(' ', "-")));
-    File::create(&path).map_err(|e| format!("cannot write {}: {e}", path.display()))
+struct Runner<'a> {
+    root: &'a Path,
+    log: File,
+    tier: &'static Tier,
 }
 
 /// Runs all tiers. Returns false if a test failed.
 pub fn all(root: &Path) -> Result<bool, String> {
     let logs = target_folder().join("test-logs");
     std::fs::create_dir_all(&logs).map_err(|e| format!("cannot make {}: {e}", logs.display()))?;
-    let mut runner = Runner::new(root, &logs, &BUILD)?;
-    let mut rows = Vec::new();
-    if runner.tier(&BUILD, &mut rows)? == State::Ran {
-        std::thread::scope(|scope| {
-            let spawn = |tier| {
-                let logs = &logs;
-                scope.spawn(move || {
-                    let mut rows = Vec::new();
-                    Runner::new(root, logs, tier)?.tier(tier, &mut rows).map(|_| rows)
-                })
-            };
-            let background: Vec<_> = TIERS.iter().filter(|tier| tier.background).map(spawn).collect();
-            run_in_order(&mut runner, &mut rows)?;
-            for tier in background {
-                rows.extend(tier.join().map_err(|_| "a tier panicked".to_owned())??);
-            }
-            Ok::<(), String>(())
-        })?;
-    }
+    let mut rows = run_lanes(TIERS, root, &logs);
+    rows.sort_by_key(|row| TIERS.iter().position(|tier| tier.name == row.name));
     Ok(report(&mut rows, &logs))
 }
 
-/// Runs all tiers that are not background tiers.
-fn run_in_order(runner: &mut Runner<'_>, rows: &mut Vec<Row>) -> Result<(), String> {
-    let mut states: Vec<(&str, State)> = Vec::new();
-    for tier in TIERS.iter().filter(|tier| !tier.background) {
-        let need = tier
-            .needs
-            .and_then(|need| states.iter().find(|(name, state)| *name == need && *state != State::Ran));
-        let state = match need {
-            Some((need, state)) => not_run(tier, need, *state, rows),
-            None => runner.tier(tier, rows)?,
+fn run_lanes(tiers: &'static [Tier], root: &Path, logs: &Path) -> Vec<Row> {
+    let board = &Board::default();
+    std::thread::scope(|scope| {
+        let lanes = Lane::ALL.map(|lane| scope.spawn(move || run_lane(tiers, lane, root, logs, board)));
+        lanes.into_iter().flat_map(|lane| lane.join().expect("a lane catches panics")).collect()
+    })
+}
+
+/// Runs the tiers of a lane. Every tier ends up on the board, whatever happens: another lane may wait for it.
+fn run_lane(tiers: &'static [Tier], lane: Lane, root: &Path, logs: &Path, board: &Board) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for tier in tiers.iter().filter(|tier| tier.lane == lane) {
+        let need = board.wait(tier);
+        if board.get(BUILD).is_some_and(|state| state != State::Ran) {
+            break;
+        }
+        let start = Instant::now();
+        let run = || Runner::new(root, logs, tier)?.run_tier();
+        let ran = match need {
+            Some((need, state)) => Ok(not_run(tier, need, state)),
+            None => catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| Err("it panicked".to_owned())),
         };
-        states.push((tier.name, state));
+        let (counts, state) = ran.unwrap_or_else(|error| {
+            announce(&format!("FAILED: {}: {error}", tier.name));
+            (Counts::FAILED, State::Failed)
+        });
+        rows.push(Row { name: tier.name, counts, took: start.elapsed() });
+        board.set(tier.name, state);
     }
-    Ok(())
+    rows
 }
 
 fn report(rows: &mut [Row], logs: &Path) -> bool {
@@ -106,16 +131,14 @@ fn report(rows: &mut [Row], logs: &Path) -> bool {
     summary::total(rows).failed == 0
 }
 
-fn not_run(tier: &Tier, need: &str, state: State, rows: &mut Vec<Row>) -> State {
+fn not_run(tier: &Tier, need: &str, state: State) -> (Counts, State) {
     let unavailable = state == State::Unavailable;
     let verb = if unavailable { "SKIPPED" } else { "FAILED" };
     announce(&format!(
         "{verb}: {}, because it needs {need} (its output says how to install what is missing)",
         tier.name
     ));
-    let counts = if unavailable { Counts::SKIPPED } else { Counts::FAILED };
-    rows.push(Row { name: tier.name, counts, took: Duration::ZERO });
-    state
+    (if unavailable { Counts::SKIPPED } else { Counts::FAILED }, state)
 }
 
 fn announce(text: &str) {
@@ -128,12 +151,17 @@ fn target_folder() -> PathBuf {
     own.and_then(|exe| Some(exe.parent()?.parent()?.to_path_buf())).unwrap_or_else(|| PathBuf::from("target"))
 }
 
-impl Runner<'_> {
-    fn tier(&mut self, tier: &Tier, rows: &mut Vec<Row>) -> Result<State, String> {
-        let note = if tier.background { ", in the background" } else { "" };
+impl<'a> Runner<'a> {
+    fn new(root: &'a Path, logs: &Path, tier: &'static Tier) -> Result<Self, String> {
+        let path = logs.join(format!("{}.log", tier.name.replace(' ', "-")));
+        let log = File::create(&path).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+        Ok(Self { root, log, tier })
+    }
+
+    fn run_tier(&mut self) -> Result<(Counts, State), String> {
+        let tier = self.tier;
+        let note = if tier.lane == Lane::Tests { "" } else { ", in the background" };
         println!("\n=== {}: {} (usually {}{note})", tier.name, tier.what, tier.usually);
-        self.log = create_log(self.logs, tier)?;
-        let start = Instant::now();
         let mut counts = Counts::default();
         let mut unavailable = false;
         for step in tier.steps {
@@ -151,19 +179,25 @@ impl Runner<'_> {
                 tier.name
             ));
         }
-        rows.push(Row { name: tier.name, counts, took: start.elapsed() });
-        Ok(match (counts.failed, unavailable) {
+        let state = match (counts.failed, unavailable) {
             (0, false) => State::Ran,
             (0, true) => State::Unavailable,
             _ => State::Failed,
-        })
+        };
+        Ok((counts, state))
     }
 
     fn step(&mut self, step: &Step) -> Result<(Counts, State), String> {
         match step {
             Step::Rules => self.rules().map(|counts| (counts, State::Ran)),
-            Step::Cargo(arguments) => Ok(self.run(cargo(arguments))),
-            Step::Binary(name) => Ok(self.run(repo::command(target_folder().join("debug").join(name)))),
+            Step::Cargo(arguments) => Ok(self.run(self.cargo(arguments))),
+            Step::Binary(name) => Ok(self.run(self.command(target_folder().join("debug").join(name)))),
+            Step::Prepare(set) => {
+                // Not `current_exe`: the build may replace this program meanwhile.
+                let mut command = self.command(format!("/proc/{}/exe", std::process::id()));
+                command.args(["prepare", set]);
+                Ok(self.run(command))
+            }
             Step::Deny => Ok(self.deny()),
             Step::Tests(member, which) => {
                 let names = match which {
@@ -175,7 +209,7 @@ impl Runner<'_> {
                     self.print(&format!("no test files in {member}/tests"));
                     return Ok((Counts::default(), State::Failed));
                 }
-                let mut command = self.cargo_test();
+                let mut command = self.cargo(&["test", "--workspace", "--no-fail-fast"]);
                 for name in &names {
                     command.args(["--test", name]);
                 }
@@ -188,13 +222,16 @@ impl Runner<'_> {
         }
     }
 
-    fn cargo_test(&self) -> Command {
-        let test = ["test", "--workspace", "--no-fail-fast"];
-        if self.background.is_none() {
-            return cargo(&test);
-        }
+    /// A program with the priority of the lane.
+    fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = repo::command("nice");
-        command.args(["-n", "19", "cargo"]).args(test);
+        command.args(["-n", &self.tier.lane.niceness().to_string()]).arg(program);
+        command
+    }
+
+    fn cargo(&self, arguments: &[&str]) -> Command {
+        let mut command = self.command("cargo");
+        command.args(arguments);
         command
     }
 
@@ -220,7 +257,8 @@ impl Runner<'_> {
         let installed = [PathBuf::from("cargo-deny"), own.clone()].into_iter().find(|program| works(program));
         if installed.is_none() {
             // Without optimisation it takes half as long to build, and a second to run.
-            let mut install = cargo(&["install", "--debug", "--quiet", "--locked", "cargo-deny", "--root"]);
+            let mut install =
+                self.cargo(&["install", "--debug", "--quiet", "--locked", "cargo-deny", "--root"]);
             install.arg(&tools).env("CARGO_PROFILE_DEV_DEBUG", "0");
             if self.run(install).0.failed > 0 {
                 self.print(
@@ -232,7 +270,7 @@ impl Runner<'_> {
         let program = installed.unwrap_or(own);
         let (mut counts, mut state) = (Counts::default(), State::Ran);
         for arguments in DENY {
-            let mut check = repo::command(&program);
+            let mut check = self.command(&program);
             check.args(arguments.split(' '));
             let (own_counts, own_state) = self.run(check);
             counts += own_counts;
@@ -261,7 +299,7 @@ impl Runner<'_> {
                 self.write_log(line);
             }
         });
-        if code == Some(UNAVAILABLE) {
+        if code == Some(UNAVAILABLE.into()) {
             return (Counts::SKIPPED, State::Unavailable);
         }
         let counts = reader.finish(code == Some(0));
@@ -269,9 +307,9 @@ impl Runner<'_> {
     }
 
     fn print(&mut self, line: &str) {
-        match self.background {
-            Some(name) => println!("{name} | {line}"),
-            None => println!("{line}"),
+        match self.tier.lane {
+            Lane::Tests => println!("{line}"),
+            Lane::Prepare | Lane::Seeds => println!("{} | {line}", self.tier.name),
         }
         self.write_log(line);
     }
@@ -282,14 +320,9 @@ impl Runner<'_> {
     }
 }
 
-fn cargo(arguments: &[&str]) -> Command {
-    let mut command = repo::command("cargo");
-    command.args(arguments);
-    command
-}
-
 fn shown(command: &Command) -> String {
-    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    // Without `nice -n x`.
+    let words = command.get_args().skip(2);
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 

@@ -100,7 +100,6 @@ struct Held {
 impl Held {
     fn start(settings: &Settings) -> anyhow::Result<Self> {
         let mut owner = Command::new(env!("CARGO_BIN_EXE_kubernetes"))
-            .arg("--hold")
             .env("NODEKEEPER_CACHE", &settings.cache)
             .envs(settings.prebuilt.iter().map(|folder| ("KUBEBUILDER_ASSETS", folder)))
             .stdout(Stdio::piped())

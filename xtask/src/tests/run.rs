@@ -32,12 +32,52 @@ fn test_targets_are_files_and_folders_with_a_main_file() {
     assert!(test_names(&own.join("nowhere")).is_empty());
 }
 
+const PASSES: &[Step] = &[Step::Cargo(&["--version"])];
+const FAILS: &[Step] = &[Step::Cargo(&["no-such-command"])];
+
+const fn tier(
+    name: &'static str,
+    lane: Lane,
+    needs: &'static [&'static str],
+    steps: &'static [Step],
+) -> Tier {
+    Tier { name, what: "", usually: "", needs, lane, steps }
+}
+
+fn results(tiers: &'static [Tier]) -> Vec<(&'static str, Counts)> {
+    let logs = tempfile::tempdir().unwrap();
+    run_lanes(tiers, logs.path(), logs.path()).iter().map(|row| (row.name, row.counts)).collect()
+}
+
 #[test]
-fn a_tier_is_skipped_or_failed_like_the_tier_it_needs() {
+fn a_tier_waits_for_other_lanes_and_fails_with_what_it_needs() {
+    static TIERS: [Tier; 5] = [
+        tier(BUILD, Lane::Tests, &[], PASSES),
+        tier("prepared", Lane::Prepare, &[BUILD], PASSES),
+        tier("broken", Lane::Prepare, &[], FAILS),
+        tier("first", Lane::Tests, &["broken"], PASSES),
+        tier("second", Lane::Tests, &["prepared"], PASSES),
+    ];
+    let (passed, failed) = (Counts::PASSED, Counts::FAILED);
+    let rows =
+        [(BUILD, passed), ("first", failed), ("second", passed), ("prepared", passed), ("broken", failed)];
+    assert_eq!(results(&TIERS), rows);
+}
+
+#[test]
+fn nothing_is_started_after_a_failed_build() {
+    static TIERS: [Tier; 4] = [
+        tier(BUILD, Lane::Tests, &[], FAILS),
+        tier("prepared", Lane::Prepare, &[BUILD], PASSES),
+        tier("test", Lane::Tests, &[], PASSES),
+        tier("seeds", Lane::Seeds, &[BUILD], PASSES),
+    ];
+    assert_eq!(results(&TIERS), [(BUILD, Counts::FAILED)]);
+}
+
+#[test]
+fn a_tier_is_skipped_if_the_machine_lacks_what_it_needs() {
     let tier = &TIERS[TIERS.len() - 1];
-    let mut rows = Vec::new();
-    not_run(tier, "kubernetes", State::Unavailable, &mut rows);
-    not_run(tier, "kubernetes", State::Failed, &mut rows);
-    assert_eq!(rows[0].counts, Counts::SKIPPED);
-    assert_eq!(rows[1].counts, Counts::FAILED);
+    assert_eq!(not_run(tier, "kubernetes", State::Unavailable).0, Counts::SKIPPED);
+    assert_eq!(not_run(tier, "kubernetes", State::Failed).0, Counts::FAILED);
 }

@@ -14,7 +14,7 @@ use super::AssetsError;
 use crate::{progress::progress, text};
 
 /// The Go modules: one folder per Kubernetes version, and one per other program.
-const MODULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/kubernetes");
+const MODULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../kubernetes");
 const ETCD_PACKAGE: &str = "go.etcd.io/etcd/server/v3";
 const HELM_PACKAGE: &str = "helm.sh/helm/v4/cmd/helm";
 

@@ -1,7 +1,8 @@
 //! Helpers for the output of other programs.
 
 /// The last `lines` lines, which usually contain the reason of a failure.
-pub(crate) fn tail(text: &str, lines: usize) -> &str {
+#[must_use]
+pub fn tail(text: &str, lines: usize) -> &str {
     let text = text.trim_end();
     match text.rmatch_indices('\n').nth(lines.saturating_sub(1)) {
         Some((newline, _)) => &text[newline + 1..],

@@ -114,7 +114,8 @@ fn is_on_overlay(folder: &Path) -> bool {
 }
 
 /// A command that finds the programs that [`ensure_nodes_can_run`] has found.
-pub(crate) fn command(program: &str) -> Command {
+#[must_use]
+pub fn command(program: &str) -> Command {
     let mut command = Command::new(program);
     command.env("PATH", with_roots_folders(env::var_os("PATH").unwrap_or_default()));
     command
@@ -127,7 +128,8 @@ fn with_roots_folders(path: OsString) -> OsString {
     env::join_paths(folders.iter().cloned().chain(missing)).unwrap_or(path)
 }
 
-pub(crate) fn cni_folder() -> Option<&'static Path> {
+#[must_use]
+pub fn cni_folder() -> Option<&'static Path> {
     CNI_FOLDERS.map(Path::new).into_iter().find(|folder| folder.join("ptp").is_file())
 }
 
