@@ -23,6 +23,7 @@ pub struct Image {
     files: Vec<(PathBuf, String)>,
     entrypoint: String,
     arguments: Vec<String>,
+    environment: Vec<String>,
     user: u32,
 }
 
@@ -38,6 +39,7 @@ impl Image {
             files: vec![(binary.to_owned(), entrypoint.to_owned())],
             entrypoint: entrypoint.to_owned(),
             arguments: Vec::new(),
+            environment: vec!["PATH=/usr/local/bin:/usr/bin:/bin".to_owned()],
             user: 0,
         }
     }
@@ -52,6 +54,13 @@ impl Image {
     #[must_use]
     pub fn with_arguments(mut self, arguments: &[&str]) -> Self {
         self.arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        self
+    }
+
+    /// Sets a variable of the environment.
+    #[must_use]
+    pub fn with_variable(mut self, (name, value): (&str, &str)) -> Self {
+        self.environment.push(format!("{name}={value}"));
         self
     }
 
@@ -99,7 +108,7 @@ impl Image {
             "config": {
                 "Entrypoint": [self.entrypoint],
                 "Cmd": self.arguments,
-                "Env": ["PATH=/usr/local/bin:/usr/bin:/bin"],
+                "Env": self.environment,
                 "User": format!("{0}:{0}", self.user),
                 "WorkingDir": "/",
             },

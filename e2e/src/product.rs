@@ -13,6 +13,11 @@ use crate::{image::Image, progress::progress};
 pub const CONTROLLER_IMAGE: &str = "nodekeeper.local/nodekeeper:test";
 pub const WORKER_IMAGE: &str = "nodekeeper.local/nodekeeper-worker:test";
 
+/// The environment of the controller's image. By default glibc keeps what was freed after a large list, because it raises
+/// these thresholds with the size of what is freed.
+pub const CONTROLLER_VARIABLE: (&str, &str) =
+    ("GLIBC_TUNABLES", "glibc.malloc.trim_threshold=131072:glibc.malloc.mmap_threshold=131072");
+
 #[derive(Clone, Debug)]
 pub struct Product {
     /// Built without the embedded cluster.
@@ -56,7 +61,9 @@ impl Product {
     pub fn images(&self) -> [Image; 2] {
         let user = 65532;
         [
-            Image::new(CONTROLLER_IMAGE, &self.controller, "/nodekeeper").as_user(user),
+            Image::new(CONTROLLER_IMAGE, &self.controller, "/nodekeeper")
+                .as_user(user)
+                .with_variable(CONTROLLER_VARIABLE),
             Image::new(WORKER_IMAGE, &self.worker, "/nodekeeper-worker").as_user(user),
         ]
     }
@@ -117,6 +124,14 @@ fn host() -> anyhow::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_chart_sets_the_variable_of_the_image() {
+        // The image may be built by others.
+        let template = include_str!("../../charts/nodekeeper/templates/controller/deployment.yaml");
+        let (name, value) = CONTROLLER_VARIABLE;
+        assert!(template.contains(&format!("- name: {name}\n              value: {value}\n")), "{template}");
+    }
 
     #[test]
     fn a_build_does_not_depend_on_the_calling_crate() {
