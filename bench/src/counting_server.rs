@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep_until};
 use tokio_rustls::TlsAcceptor;
 
-use crate::fleet::{Fleet, HEARTBEAT};
+use crate::fleet::{Change, Fleet, HEARTBEAT};
 
 const CA_FILE: &str = "ca.crt";
 
@@ -69,8 +69,8 @@ struct ServerState {
     requests: Mutex<Vec<RecordedRequest>>,
     /// Bytes of response bodies by client.
     sent: Mutex<BTreeMap<String, Arc<AtomicU64>>>,
-    /// Whether every node was sent to a client.
-    listed: Arc<AtomicBool>,
+    /// How often every node was sent to a client.
+    lists: Arc<AtomicU64>,
 }
 
 impl CountingServer {
@@ -86,7 +86,7 @@ impl CountingServer {
             fleet,
             requests: Mutex::default(),
             sent: Mutex::default(),
-            listed: Arc::default(),
+            lists: Arc::default(),
         });
         let serving = tokio::spawn(accept(inside.clone(), listener, acceptor));
         Ok(Self { address, folder: folder.to_owned(), inside, serving })
@@ -110,8 +110,9 @@ impl CountingServer {
         self.inside.fleet.as_deref()
     }
 
-    pub fn has_listed_nodes(&self) -> bool {
-        self.inside.listed.load(Ordering::Relaxed)
+    /// How often every node was sent to a client.
+    pub fn lists(&self) -> u64 {
+        self.inside.lists.load(Ordering::Relaxed)
     }
 
     pub fn requests(&self) -> Vec<RecordedRequest> {
@@ -177,7 +178,7 @@ impl ServerState {
         let body = body.collect().await.context("the request is incomplete")?.to_bytes();
         let request = Request::from_parts(parts, body);
         let sent = self.record(&request);
-        let of_fleet = self.fleet.as_ref().and_then(|fleet| nodes(fleet, &self.listed, &request));
+        let of_fleet = self.fleet.as_ref().and_then(|fleet| nodes(fleet, &self.lists, &request));
         let response = of_fleet.unwrap_or_else(|| {
             let answer = server::answer(&self.cluster, "bench", &request, None);
             server::respond(&self.cluster, answer)
@@ -245,7 +246,7 @@ fn query<'a, B>(request: &'a Request<B>, key: &str) -> Option<&'a str> {
 /// The response of the fleet; `None` if the request is not for it.
 fn nodes(
     fleet: &Arc<Fleet>,
-    listed: &Arc<AtomicBool>,
+    lists: &Arc<AtomicU64>,
     request: &Request<Bytes>,
 ) -> Option<Response<server::Body>> {
     let rest = request.uri().path().strip_prefix("/api/v1/nodes")?;
@@ -257,12 +258,12 @@ fn nodes(
         return Some(json_response(Full::new(fleet.node(index, fleet.version()).into()).boxed_unsync()));
     }
     if query(request, "watch").is_none() {
-        return Some(json_response(Full::new(page(fleet, listed, request).into()).boxed_unsync()));
+        return Some(json_response(Full::new(page(fleet, lists, request).into()).boxed_unsync()));
     }
     let seconds = query(request, "timeoutSeconds").and_then(|text| text.parse().ok()).unwrap_or(300);
     let lines = heartbeats(fleet.clone(), Instant::now() + Duration::from_secs(seconds));
     let lines = match query(request, "sendInitialEvents") {
-        Some(_) => all(fleet.clone(), listed.clone()).chain(lines).boxed(),
+        Some(_) => all(fleet.clone(), lists.clone()).chain(lines).boxed(),
         None => lines.boxed(),
     };
     let frames = lines.map(|line| Ok::<_, Infallible>(Frame::data(Bytes::from(line))));
@@ -275,12 +276,12 @@ fn json_response(body: server::Body) -> Response<server::Body> {
     response
 }
 
-fn page<B>(fleet: &Fleet, listed: &AtomicBool, request: &Request<B>) -> String {
+fn page<B>(fleet: &Fleet, lists: &AtomicU64, request: &Request<B>) -> String {
     let number = |key| query(request, key).and_then(|text| text.parse::<usize>().ok());
     let from = number("continue").unwrap_or(0);
     let end = number("limit").map_or(fleet.nodes, |limit| fleet.nodes.min(from + limit));
     let token = if end < fleet.nodes { end.to_string() } else { String::new() };
-    listed.fetch_or(token.is_empty(), Ordering::Relaxed);
+    lists.fetch_add(token.is_empty().into(), Ordering::Relaxed);
     let items: Vec<String> = (from..end).map(|index| fleet.node(index, fleet.version())).collect();
     let version = fleet.version();
     format!(
@@ -294,13 +295,13 @@ fn event(kind: &str, object: &str) -> String {
 }
 
 /// All nodes, followed by the bookmark.
-fn all(fleet: Arc<Fleet>, listed: Arc<AtomicBool>) -> impl Stream<Item = String> {
+fn all(fleet: Arc<Fleet>, lists: Arc<AtomicU64>) -> impl Stream<Item = String> {
     stream::iter(0..=fleet.nodes).map(move |index| {
         let version = fleet.version();
         if index < fleet.nodes {
             return event("ADDED", &fleet.node(index, version));
         }
-        listed.store(true, Ordering::Relaxed);
+        lists.fetch_add(1, Ordering::Relaxed);
         let annotations = r#"{"k8s.io/initial-events-end":"true"}"#;
         event("BOOKMARK", &format!(
             r#"{{"kind":"Node","apiVersion":"v1","metadata":{{"resourceVersion":"{version}","annotations":{annotations},"creationTimestamp":null}}}}"#
@@ -308,32 +309,66 @@ fn all(fleet: Arc<Fleet>, listed: Arc<AtomicBool>) -> impl Stream<Item = String>
     })
 }
 
-/// Each node once in five minutes, evenly spread, and nodes that become Ready at once.
-fn heartbeats(fleet: Arc<Fleet>, end: Instant) -> impl Stream<Item = String> {
-    let pace = HEARTBEAT / u32::try_from(fleet.nodes.max(1)).unwrap_or(u32::MAX);
-    let changes = fleet.changes();
-    stream::unfold(
-        (fleet, changes, 0, Instant::now() + pace),
-        move |(fleet, mut changes, index, at)| async move {
-            if at >= end || fleet.nodes == 0 {
-                sleep_until(end).await;
-                return None;
-            }
-            let (changed, index, at) = tokio::select! {
-                biased;
-                changed = next_change(&mut changes) => (changed, index, at),
-                () = sleep_until(at) => (index, (index + 1) % fleet.nodes, at + pace),
-            };
-            let line = event("MODIFIED", &fleet.node(changed, fleet.next_version()));
-            Some((line, (fleet, changes, index, at)))
-        },
-    )
+/// What a watch of the fleet sends next.
+struct Heartbeats {
+    fleet: Arc<Fleet>,
+    changes: broadcast::Receiver<Change>,
+    pace: Duration,
+    /// The node whose heartbeat is next, and when.
+    next: (usize, Instant),
+    /// The next node of a [`Change::Round`].
+    round: Option<usize>,
+    end: Instant,
 }
 
-async fn next_change(changes: &mut broadcast::Receiver<usize>) -> usize {
+/// Each node once in five minutes, evenly spread, and changes at once.
+fn heartbeats(fleet: Arc<Fleet>, end: Instant) -> impl Stream<Item = String> {
+    let pace = HEARTBEAT / u32::try_from(fleet.nodes.max(1)).unwrap_or(u32::MAX);
+    let (changes, next) = (fleet.changes(), (0, Instant::now() + pace));
+    let all = Heartbeats { fleet, changes, pace, next, round: None, end };
+    stream::unfold(all, |mut all| async move { all.line().await.map(|line| (line, all)) })
+}
+
+impl Heartbeats {
+    async fn line(&mut self) -> Option<String> {
+        let node = loop {
+            if let Some(index) = self.round {
+                if index < self.fleet.nodes {
+                    self.round = Some(index + 1);
+                    break index;
+                }
+                self.fleet.round_ended();
+                (self.round, self.next.1) = (None, Instant::now() + self.pace);
+            }
+            let (index, at) = self.next;
+            let is_over = at >= self.end || self.fleet.nodes == 0;
+            tokio::select! {
+                biased;
+                change = next_change(&mut self.changes) => match change {
+                    Change::Node(index) => break index,
+                    Change::Round => self.round = Some(0),
+                    Change::Expired => {
+                        self.end = Instant::now();
+                        return Some(event("ERROR", EXPIRED));
+                    }
+                },
+                () = sleep_until(at.min(self.end)), if !is_over => {
+                    self.next = ((index + 1) % self.fleet.nodes, at + self.pace);
+                    break index;
+                }
+                () = sleep_until(self.end), if is_over => return None,
+            }
+        };
+        Some(event("MODIFIED", &self.fleet.node(node, self.fleet.next_version())))
+    }
+}
+
+const EXPIRED: &str = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"too old resource version","reason":"Expired","code":410}"#;
+
+async fn next_change(changes: &mut broadcast::Receiver<Change>) -> Change {
     loop {
         match changes.recv().await {
-            Ok(index) => return index,
+            Ok(change) => return change,
             Err(broadcast::error::RecvError::Lagged(_)) => {}
             Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
         }
@@ -366,7 +401,7 @@ mod tests {
             let uri = format!("/api/v1/nodes?limit=10&continue={token}");
             let request = Request::builder().uri(uri).body(()).expect("it is well formed");
             let list: serde_json::Value =
-                serde_json::from_str(&page(&fleet, &AtomicBool::default(), &request)).expect("it is JSON");
+                serde_json::from_str(&page(&fleet, &AtomicU64::default(), &request)).expect("it is JSON");
             found += list["items"].as_array().expect("it is a list").len();
             token = list["metadata"]["continue"].as_str().unwrap_or_default().to_owned();
             if token.is_empty() {

@@ -1,7 +1,7 @@
 //! Nodes without a machine on a real API server, and a fake kubelet that reports the results of their workers.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context as _, Result};
 use futures::StreamExt as _;
@@ -14,6 +14,7 @@ use nodekeeper_core::report::{CheckResult, MESSAGE_LIMIT, Outcome, Report};
 use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::process::NAMESPACE;
 use crate::watch::watch;
@@ -54,23 +55,34 @@ fn taints(node: &Node) -> impl Iterator<Item = &str> {
 }
 
 /// A fake kubelet for all nodes that ends every worker at once, with one write per pod.
-pub struct Kubelets(JoinSet<()>);
+pub struct Kubelets {
+    task: JoinSet<()>,
+    reports: Reports,
+}
+
+/// By node: when the API server had accepted the report of its worker.
+type Reports = Arc<Mutex<BTreeMap<String, Instant>>>;
 
 impl Kubelets {
     pub fn start(client: &Client) -> Self {
-        let mut task = JoinSet::new();
-        task.spawn(serve(Api::namespaced(client.clone(), NAMESPACE)));
-        Self(task)
+        let (mut task, reports) = (JoinSet::new(), Reports::default());
+        task.spawn(serve(Api::namespaced(client.clone(), NAMESPACE), reports.clone()));
+        Self { task, reports }
+    }
+
+    /// When the report of each node's worker was accepted, since the last call.
+    pub fn take_reports(&self) -> BTreeMap<String, Instant> {
+        std::mem::take(&mut *self.reports.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Fails if the task has ended: then nothing was measured.
     pub fn check(&mut self) -> Result<()> {
-        anyhow::ensure!(self.0.try_join_next().is_none(), "the fake kubelet ended");
+        anyhow::ensure!(self.task.try_join_next().is_none(), "the fake kubelet ended");
         Ok(())
     }
 }
 
-async fn serve(pods: Api<Pod>) {
+async fn serve(pods: Api<Pod>, reports: Reports) {
     let mut known = BTreeSet::new();
     let mut ends = JoinSet::new();
     let turns = Arc::new(Semaphore::new(IN_FLIGHT));
@@ -80,12 +92,14 @@ async fn serve(pods: Api<Pod>) {
         if !known.insert(pod.uid()) {
             continue;
         }
-        let (pods, turns) = (pods.clone(), turns.clone());
+        let (pods, turns, reports) = (pods.clone(), turns.clone(), reports.clone());
         ends.spawn(async move {
             let _turn = turns.acquire_owned().await;
             if let Err(error) = pass(&pods, &pod).await {
                 eprintln!("bench: {}: {error:#}", pod.name_any());
             }
+            let node = pod.spec.and_then(|spec| spec.node_name).unwrap_or_default();
+            reports.lock().unwrap_or_else(PoisonError::into_inner).insert(node, Instant::now());
         });
     }
 }

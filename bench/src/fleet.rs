@@ -5,6 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use jiff::Timestamp;
+use nodekeeper_core::record::{self, Record, VerificationScope, WorkerResult};
+use nodekeeper_core::report::Verdict;
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
@@ -12,6 +15,17 @@ use tokio::sync::broadcast;
 pub const HEARTBEAT: Duration = Duration::from_mins(5);
 /// One of this many nodes is new: tainted and not Ready.
 const NEW: usize = 100;
+
+/// What a watch of the fleet shows besides heartbeats at their usual rate.
+#[derive(Clone, Copy, Debug)]
+pub enum Change {
+    /// A node changed.
+    Node(usize),
+    /// Each node writes its status once, as fast as the watch is read.
+    Round,
+    /// The resourceVersion of the watch is too old: 410 Gone.
+    Expired,
+}
 
 /// The number of nodes, and their resource versions.
 #[derive(Debug)]
@@ -23,7 +37,9 @@ pub struct Fleet {
     version: AtomicU64,
     /// New nodes that have become Ready.
     ready: Mutex<BTreeSet<usize>>,
-    changes: broadcast::Sender<usize>,
+    changes: broadcast::Sender<Change>,
+    /// Rounds of heartbeats that a watch has sent.
+    rounds: AtomicU64,
 }
 
 impl Fleet {
@@ -42,6 +58,7 @@ impl Fleet {
             version: AtomicU64::new(first),
             ready: Mutex::default(),
             changes: broadcast::channel(16).0,
+            rounds: AtomicU64::new(0),
         }
     }
 
@@ -49,13 +66,27 @@ impl Fleet {
     pub fn make_ready(&self, number: usize) -> String {
         let index = number * NEW + NEW - 1;
         self.ready.lock().unwrap_or_else(PoisonError::into_inner).insert(index);
-        // Without a watch there is no receiver.
-        let _ = self.changes.send(index);
+        self.show(Change::Node(index));
         Self::name(index)
     }
 
-    pub fn changes(&self) -> broadcast::Receiver<usize> {
+    /// Shows a change in the watches that are open.
+    pub fn show(&self, change: Change) {
+        // Without a watch there is no receiver.
+        let _ = self.changes.send(change);
+    }
+
+    pub fn changes(&self) -> broadcast::Receiver<Change> {
         self.changes.subscribe()
+    }
+
+    /// How many of [`Change::Round`] were sent to the end.
+    pub fn rounds(&self) -> u64 {
+        self.rounds.load(Ordering::Relaxed)
+    }
+
+    pub fn round_ended(&self) {
+        self.rounds.fetch_add(1, Ordering::Relaxed);
     }
 
     pub fn version(&self) -> u64 {
@@ -89,6 +120,7 @@ impl Fleet {
             .replace("@boot", &format!("{index:08x}-9a51-4a8e-8f0e-3a5d6b1c7e42"))
             .replace("@machine", &format!("ec2{index:029x}"))
             .replace("@instance", &format!("i-0{index:016x}"))
+            .replace("@digit", &(index % 10).to_string())
             .replace("@claim", &format!("general-{index:05x}"))
             .replace("@zone", &format!("eu-central-1{}", ["a", "b", "c"][index % 3]))
             .replace("@type", ["m7i.2xlarge", "c7g.4xlarge", "r6a.xlarge", "m6g.large"][index % 4])
@@ -129,12 +161,24 @@ fn template(gate_uid: &str, new: bool) -> Value {
             json!([{"key": "node-ready/unverified", "value": "true", "effect": "NoSchedule"}]);
     } else {
         node["metadata"]["labels"]["node-ready/verified"] = json!("true");
-        // In the format of the first release, which every later one reads.
-        let record = json!({"uid": "@uid", "number": 1,
-            "round": {"bootId": "@boot", "gateUid": gate_uid, "gateGeneration": 1},
-            "workers": 1, "attempts": 1, "silent": 0, "verdict": "Passed", "why": "4 checks passed in 23 ms",
-            "at": "2026-11-01T08:01:00Z"});
-        node["metadata"]["annotations"]["nodekeeper.dev/record"] = json!(record.to_string());
+        let result = WorkerResult {
+            uid: "@uid".into(),
+            scope: VerificationScope {
+                boot_id: "@boot".into(),
+                gate_uid: gate_uid.into(),
+                gate_generation: 1,
+            },
+            number: 1,
+            verdict: Verdict::Passed,
+            why: "5 checks passed in 2@digit ms",
+            failed: Vec::new(),
+            cause: None,
+            elapsed_seconds: 3,
+            restart: false,
+            at: Timestamp::from_second(1_793_520_060).unwrap_or_default(),
+        };
+        let record = Record::default().after(result).opened("node-ready/verified");
+        node["metadata"]["annotations"][record::ANNOTATION] = json!(record.to_annotation());
     }
     node
 }

@@ -7,12 +7,15 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use nodekeeper_e2e::product::CONTROLLER_VARIABLE;
 use rustix::param::clock_ticks_per_second;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::{Instant, sleep};
 
 /// The namespace of the workers and of the lease.
 pub const NAMESPACE: &str = "nodekeeper-system";
+/// The image of the workers.
+pub const WORKER_IMAGE: &str = "nodekeeper.local/nodekeeper-worker:bench";
 /// Waits until the other end of its stdin is closed, and then kills the process.
 const WATCHDOG: &str = "trap '' INT TERM HUP; cat >/dev/null; kill -9 \"$1\"";
 
@@ -45,18 +48,28 @@ impl Drop for Ended {
 impl Controller {
     /// Starts a controller with this identity. Its log is in the folder.
     pub fn start(binary: &Path, kubeconfig: &Path, folder: &Path, name: &str) -> Result<Self> {
+        Self::start_with(binary, kubeconfig, folder, name, &[])
+    }
+
+    /// Starts a controller with more flags.
+    pub fn start_with(
+        binary: &Path,
+        kubeconfig: &Path,
+        folder: &Path,
+        name: &str,
+        flags: &[&str],
+    ) -> Result<Self> {
         let log = folder.join(format!("{name}.log"));
         let process = Command::new(binary)
             .args(["controller", "--namespace", NAMESPACE, "--identity", name])
-            .args(["--worker-image", "nodekeeper.local/nodekeeper-worker:bench"])
+            .args(["--worker-image", WORKER_IMAGE])
             // Two controllers run on one machine.
             .args(["--metrics-bind-address", "127.0.0.1:0", "--health-probe-bind-address", "127.0.0.1:0"])
+            .args(flags)
             .env_clear()
             .env("KUBECONFIG", kubeconfig)
-            .envs(
-                std::env::vars_os()
-                    .filter(|(name, _)| name == "MALLOC_ARENA_MAX" || name == "GLIBC_TUNABLES"),
-            )
+            .envs([CONTROLLER_VARIABLE])
+            .envs(std::env::vars_os().filter(|(name, _)| name == "GLIBC_TUNABLES"))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(File::create(&log)?)

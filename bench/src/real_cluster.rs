@@ -11,6 +11,7 @@ use kube::{Api, Client, CustomResourceExt as _};
 use nodekeeper_core::api::{NodeGate, NodeGateSpec};
 use nodekeeper_e2e::Cluster;
 use nodekeeper_e2e::control_plane::Options;
+use nodekeeper_e2e::nodes::{self, NodeOptions};
 use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -30,7 +31,15 @@ pub struct RealCluster {
 
 impl RealCluster {
     pub async fn start() -> Result<Self> {
+        Self::start_with(None).await
+    }
+
+    /// Starts a control plane, and real nodes if there are options for them.
+    pub async fn start_with(nodes: Option<NodeOptions>) -> Result<Self> {
         let mut options = Options::from_env()?;
+        if let Some(nodes) = nodes {
+            options = options.with_nodes(nodes);
+        }
         // The leases of these nodes are not renewed.
         options.controller_manager_flags.push("--node-monitor-grace-period=1h".into());
         let cluster = Cluster::start(options).await?;
@@ -49,6 +58,11 @@ impl RealCluster {
         Api::<CustomResourceDefinition>::all(self.client.clone()).create(&params, &NodeGate::crd()).await?;
         self.until("the CRD is served", async || Ok(self.gates().list(&ListParams::default()).await.is_ok()))
             .await
+    }
+
+    /// The machines of real nodes.
+    pub fn machines(&self) -> &[nodes::Node] {
+        self.cluster.nodes()
     }
 
     fn gates(&self) -> Api<NodeGate> {

@@ -30,6 +30,7 @@ const BENCHES: &[(&str, &str, Run)] = &[
     ("thousand", "1,000 nodes at once, compared with the baseline", |p| {
         benches::thousand::run(p).boxed_local()
     }),
+    ("real-nodes", "Ready to untainted on three real nodes", |p| benches::real_nodes::run(p).boxed_local()),
     ("failover", "from one controller to the next", |p| benches::failover::run(p).boxed_local()),
 ];
 
@@ -63,7 +64,7 @@ pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Selec
                     "  --controller FILE  measure this controller: an older release, or a script that runs a profiler\n"
                 );
                 for (name, what, _) in BENCHES {
-                    println!("  {name:<10} {what}");
+                    println!("  {name:<11} {what}");
                 }
                 return Ok(None);
             }

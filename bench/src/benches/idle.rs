@@ -6,7 +6,7 @@ use anyhow::Result;
 use nodekeeper_e2e::product::Product;
 use tokio::time::{Instant, sleep};
 
-use super::with_fleet;
+use super::{Setup, with_fleet};
 use crate::counting_server::Counts;
 use crate::table::{Table, short};
 
@@ -15,7 +15,7 @@ const WINDOW: Duration = Duration::from_secs(30);
 
 pub async fn run(product: Product) -> Result<Table> {
     let folder = tempfile::tempdir()?;
-    let (controller, server) = with_fleet(&product.controller, NODES, folder.path()).await?;
+    let (controller, server) = with_fleet(&product, NODES, folder.path(), Setup::Gate).await?;
     let (asked, used, start) = (server.counts(), controller.cpu()?, Instant::now());
     sleep(WINDOW).await;
     let seconds = start.elapsed().as_secs_f64();
@@ -24,7 +24,7 @@ pub async fn run(product: Product) -> Result<Table> {
     let mut table = Table::new("Idle, 10,000 nodes");
     let requests = f64::from(u32::try_from(more.values().sum::<u64>())?);
     table.budget("API requests", requests / seconds, 1.0, "/s");
-    table.figure("CPU", format!("{} % of one core", short(used / seconds * 100.0)));
+    table.budget("CPU", used / seconds * 100.0, 0.5, "% of one core");
     table.figure("requests", list(&more));
     table.note(format!(
         "{} s, counted by the server. Each node writes its status once in five minutes: {} watch events a second.",

@@ -4,6 +4,7 @@ mod baseline;
 pub mod failover;
 pub mod idle;
 pub mod latency;
+pub mod real_nodes;
 pub mod requests;
 pub mod rss;
 pub mod thousand;
@@ -14,7 +15,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use kube::CustomResourceExt as _;
-use nodekeeper_core::api::NodeGate;
+use nodekeeper_core::api::{NodeGate, NodeRemediation, RemediationPolicy};
+use nodekeeper_e2e::product::Product;
 use nodekeeper_sim::{Cluster, Options};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
@@ -23,36 +25,66 @@ use crate::counting_server::CountingServer;
 use crate::fleet::Fleet;
 use crate::process::{Controller, NAMESPACE};
 
+/// The timeout of all expectations.
+const PATIENCE: Duration = Duration::from_mins(3);
+
+/// What a controller does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Setup {
+    /// One gate with default settings.
+    Gate,
+    /// The gate also replaces nodes, remediation is enforced, and metrics have series for each node.
+    Everything,
+}
+
 /// An embedded cluster with a gate, and the gate's uid, without running components.
-fn embedded() -> Result<(Cluster, String)> {
+fn embedded(setup: Setup) -> Result<(Cluster, String)> {
     let cluster = Cluster::new(Options::real(1));
     nodekeeper_sim::network::install(&cluster)?;
     let admin = cluster.local("setup");
-    let definition = serde_json::to_value(NodeGate::crd())?;
-    admin.create("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", definition)?;
+    for definition in [NodeGate::crd(), NodeRemediation::crd(), RemediationPolicy::crd()] {
+        let definition = serde_json::to_value(definition)?;
+        admin.create("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", definition)?;
+    }
     admin.create("v1", "Namespace", "", json!({"metadata": {"name": NAMESPACE}}))?;
     let account = json!({"metadata": {"name": "nodekeeper-worker"}});
     admin.create("v1", "ServiceAccount", NAMESPACE, account)?;
-    let (version, kind) = ("nodekeeper.dev/v1alpha1", "NodeGate");
-    let gate = json!({"apiVersion": version, "kind": kind, "metadata": {"name": "default"}, "spec": {}});
-    let made = admin.create(version, kind, "", gate)?;
+    let version = "nodekeeper.dev/v1alpha1";
+    let object = |kind: &str, spec| {
+        let object =
+            json!({"apiVersion": version, "kind": kind, "metadata": {"name": "default"}, "spec": spec});
+        admin.create(version, kind, "", object)
+    };
+    let made = match setup {
+        Setup::Gate => object("NodeGate", json!({}))?,
+        Setup::Everything => {
+            object("RemediationPolicy", json!({"enforcement": "Enforce"}))?;
+            object("NodeGate", json!({"onFailure": "Replace", "onStuck": "Replace"}))?
+        }
+    };
     let uid = made["metadata"]["uid"].as_str().context("a gate has a uid")?.to_owned();
     Ok((cluster, uid))
 }
 
 /// An API server with a fleet of nodes.
-async fn fleet_server(nodes: usize, folder: &Path) -> Result<CountingServer> {
-    let (cluster, gate) = embedded()?;
+async fn fleet_server(nodes: usize, folder: &Path, setup: Setup) -> Result<CountingServer> {
+    let (cluster, gate) = embedded(setup)?;
     CountingServer::start(&cluster, Some(Fleet::new(nodes, &gate)), folder).await
 }
 
 /// A controller that has cached a fleet and is idle, and its API server.
-async fn with_fleet(binary: &Path, nodes: usize, folder: &Path) -> Result<(Controller, CountingServer)> {
-    const PATIENCE: Duration = Duration::from_mins(3);
-    let server = fleet_server(nodes, folder).await?;
-    let controller = Controller::start(binary, &server.kubeconfig("controller")?, folder, "controller")?;
+async fn with_fleet(
+    product: &Product,
+    nodes: usize,
+    folder: &Path,
+    setup: Setup,
+) -> Result<(Controller, CountingServer)> {
+    let server = fleet_server(nodes, folder, setup).await?;
+    let flags: &[&str] = if setup == Setup::Everything { &["--metrics-compat-names"] } else { &[] };
+    let kubeconfig = server.kubeconfig("controller")?;
+    let controller = Controller::start_with(&product.controller, &kubeconfig, folder, "controller", flags)?;
     let end = Instant::now() + PATIENCE;
-    while !server.has_listed_nodes() {
+    while server.lists() == 0 {
         controller.memory()?;
         anyhow::ensure!(Instant::now() < end, "the nodes were never listed: {}", controller.log_tail());
         sleep(Duration::from_millis(50)).await;

@@ -11,7 +11,7 @@ use nodekeeper_sim::worker::Workers;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
-use super::embedded;
+use super::{Setup, embedded};
 use crate::counting_server::CountingServer;
 use crate::fake_kubelet::TAINT;
 use crate::process::Controller;
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_mins(3);
 
 pub async fn run(product: Product) -> Result<Table> {
     let folder = tempfile::tempdir()?;
-    let (cluster, _) = embedded()?;
+    let (cluster, _) = embedded(Setup::Gate)?;
     let _actors = actors::start(&cluster, Timing::default());
     let kubelets = Kubelets::start(&cluster, 1, Arc::new(Workers));
     let server = CountingServer::start(&cluster, None, folder.path()).await?;
