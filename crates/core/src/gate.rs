@@ -260,23 +260,28 @@ fn remove_workers<'a>(workers: impl IntoIterator<Item = &'a WorkerView>) -> Vec<
 /// What a verdict about this node must be about to count now.
 fn scope(node: &NodeView, gate: &GateView) -> VerificationScope {
     VerificationScope {
-        boot_id: node.boot_id.to_string(),
-        gate_uid: gate.uid.clone(),
+        boot_id: node.boot_id.clone(),
+        gate_uid: (&gate.uid).into(),
         gate_generation: gate.generation,
     }
 }
 
 fn scope_of(identity: &WorkerIdentity) -> VerificationScope {
     VerificationScope {
-        boot_id: identity.boot_id.clone(),
-        gate_uid: identity.gate_uid.clone(),
+        boot_id: (&identity.boot_id).into(),
+        gate_uid: (&identity.gate_uid).into(),
         gate_generation: identity.gate_generation,
     }
 }
 
 fn identity(node: &NodeView, gate: &GateView, number: u32) -> WorkerIdentity {
-    let VerificationScope { boot_id, gate_uid, gate_generation } = scope(node, gate);
-    WorkerIdentity { node_uid: node.uid.to_string(), boot_id, gate_uid, gate_generation, number }
+    WorkerIdentity {
+        node_uid: node.uid.to_string(),
+        boot_id: node.boot_id.to_string(),
+        gate_uid: gate.uid.clone(),
+        gate_generation: gate.generation,
+        number,
+    }
 }
 
 #[cfg(test)]

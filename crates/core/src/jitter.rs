@@ -6,7 +6,7 @@ use crate::record::Record;
 
 /// Lengthens the duration by up to a fifth, depending on the record's uid and number.
 pub(crate) fn jitter(duration: SignedDuration, record: &Record) -> SignedDuration {
-    let share = i32::try_from(stable_hash(&record.uid, record.number) % 200).unwrap_or_default();
+    let share = i32::try_from(stable_hash(&record.uid.to_string(), record.number) % 200).unwrap_or_default();
     duration + duration / 1000 * share
 }
 

@@ -22,6 +22,8 @@ pub mod fleet;
 #[cfg(feature = "api")]
 pub mod gate;
 #[cfg(feature = "api")]
+pub mod id;
+#[cfg(feature = "api")]
 mod jitter;
 #[cfg(feature = "api")]
 pub mod labels;

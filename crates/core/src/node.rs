@@ -1,7 +1,8 @@
 //! A trimmed view of a Node.
 
+mod partial;
+
 use std::borrow::Cow;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,10 +10,12 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 
 use crate::api::GateTaint;
-use crate::labels::Labels;
-use crate::reasons::NETWORK_VERIFIED;
-use crate::record::{self, Record, VerificationScope};
+use crate::id::Id;
+use crate::labels::{Labels, NodeTexts};
+use crate::record::{Record, VerificationScope};
 use crate::report::Verdict;
+
+pub use partial::PartialNode;
 
 /// Taints that an autoscaler puts on a node that it is removing.
 const TERMINATING: [&str; 3] =
@@ -35,8 +38,8 @@ pub struct Taint {
 pub struct NodeView {
     /// Not unique over time: another machine may get the same name.
     pub name: Arc<str>,
-    pub uid: Box<str>,
-    pub boot_id: Box<str>,
+    pub uid: Id,
+    pub boot_id: Id,
     /// For guarded writes. A number on every supported API server; 0 where it is none.
     pub resource_version: u64,
     pub created: Timestamp,
@@ -95,68 +98,62 @@ impl NodeView {
         self.record_text = text.filter(is_kept).map(Into::into);
     }
 
+    /// The view of a node with all its labels.
     #[must_use]
     pub fn new(node: &Node) -> Self {
-        let (metadata, spec, status) = (&node.metadata, node.spec.as_ref(), node.status.as_ref());
-        let taints: Vec<Taint> = spec
-            .and_then(|spec| spec.taints.as_ref())
-            .into_iter()
-            .flatten()
-            .map(|taint| Taint { key: taint.key.as_str().into(), effect: taint.effect.as_str().into() })
-            .collect();
-        let terminating = metadata.deletion_timestamp.is_some()
-            || taints.iter().any(|taint| TERMINATING.contains(&&*taint.key));
-        let conditions = || status.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
-        let annotations = metadata.annotations.as_ref();
-        let annotation = |key: &str| annotations?.get(key).map(|value| value.as_str().into());
+        let part = PartialNode::from(node);
+        Self {
+            labels: part.labels.iter().collect(),
+            conditions: part.conditions.iter().collect(),
+            ..Self::of(&part)
+        }
+    }
+
+    /// The view of a node with the labels that are wanted, and with texts that it shares with other nodes.
+    #[must_use]
+    pub fn trimmed(node: &PartialNode, texts: &mut NodeTexts) -> Self {
+        let mut view = Self {
+            // The last of equal keys counts.
+            labels: texts.labels(node.labels.iter().rev()),
+            conditions: texts.labels(node.conditions.iter()),
+            ..Self::of(node)
+        };
+        if let Some(record) = &mut view.record {
+            for text in [&mut record.why, &mut record.label, &mut record.taint] {
+                *text = texts.text(text).into();
+            }
+        }
+        view
+    }
+
+    /// Everything but labels and conditions.
+    fn of(node: &PartialNode) -> Self {
+        let PartialNode { metadata, annotations, taints, .. } = node;
+        let needed = annotations.as_ref();
+        let is_terminating = |taint: &Taint| TERMINATING.contains(&&*taint.key);
         let mut view = Self {
             name: metadata.name.as_deref().unwrap_or_default().into(),
             uid: metadata.uid.as_deref().unwrap_or_default().into(),
-            boot_id: status
-                .and_then(|status| status.node_info.as_ref())
-                .map(|info| info.boot_id.as_str().into())
-                .unwrap_or_default(),
+            boot_id: node.boot_id.as_str().into(),
             resource_version: metadata
                 .resource_version
                 .as_deref()
                 .and_then(|text| text.parse().ok())
                 .unwrap_or_default(),
-            created: metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
-            terminating,
-            ready: conditions().any(|condition| condition.type_ == "Ready" && condition.status == "True"),
-            unschedulable: spec.and_then(|spec| spec.unschedulable).unwrap_or(false),
-            taints,
-            labels: metadata
-                .labels
-                .iter()
-                .flatten()
-                .map(|(key, value)| (key.as_str(), value.as_str()))
-                .collect(),
-            conditions: conditions()
-                .map(|condition| (condition.type_.as_str(), condition.status.as_str()))
-                .collect(),
-            has_labels: metadata.labels.as_ref().is_some_and(|labels| !labels.is_empty()),
+            created: node.created(),
+            terminating: metadata.deletion_timestamp.is_some() || taints.iter().any(is_terminating),
+            ready: node.conditions.iter().any(|condition| condition == ("Ready", "True")),
+            unschedulable: node.unschedulable,
+            taints: taints.clone(),
+            has_labels: !node.labels.is_empty(),
             has_annotations: annotations.is_some(),
-            record: None,
-            record_text: None,
-            record_seen_at: Duration::ZERO,
-            failing_since: Duration::ZERO,
-            marked: annotations.is_some_and(|all| all.contains_key(CORDONED)),
-            verify: annotation(VERIFY),
-            network_verified: conditions()
-                .find(|condition| condition.type_ == NETWORK_VERIFIED)
-                .map(|own| Box::new((own.status.clone(), own.reason.clone().unwrap_or_default()))),
+            marked: needed.is_some_and(|needed| needed.cordoned),
+            verify: needed.and_then(|needed| needed.verify.as_deref()).map(Into::into),
+            network_verified: node.network_verified.clone().map(Box::new),
+            ..Self::default()
         };
-        view.set_record_annotation(
-            annotations.and_then(|all| all.get(record::ANNOTATION)).map(String::as_str),
-        );
+        view.set_record_annotation(needed.and_then(|needed| needed.record.as_deref()));
         view
-    }
-
-    /// Keeps only the labels with these keys.
-    #[must_use]
-    pub fn with_labels(self, wanted: &BTreeSet<Arc<str>>) -> Self {
-        Self { labels: self.labels.only(wanted), conditions: self.conditions.only(wanted), ..self }
     }
 
     #[must_use]

@@ -4,8 +4,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::api::FailedCheck;
+use crate::id::Id;
 use crate::report::Verdict;
-use crate::text::clean;
+use crate::text::{SharedText, clean};
 
 pub const ANNOTATION: &str = "nodekeeper.dev/record";
 
@@ -20,7 +21,7 @@ pub(crate) const MAX_WORKER_NUMBER: u32 = 1 << 30;
 #[serde(rename_all = "camelCase", default)]
 pub struct Record {
     /// The Node's uid. A record that was copied from another node is not valid.
-    pub uid: String,
+    pub uid: Id,
     /// The highest number of a worker whose result is recorded.
     pub number: u32,
     /// What the verdict is about. The counts restart with another scope.
@@ -35,7 +36,7 @@ pub struct Record {
     pub inconclusive_streak: u32,
     pub verdict: Option<Verdict>,
     /// The explanation of the verdict.
-    pub why: String,
+    pub why: SharedText,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failed: Vec<FailedCheck>,
     /// When the verdict was recorded.
@@ -53,11 +54,11 @@ pub struct Record {
     #[serde(rename = "regated", skip_serializing_if = "std::ops::Not::not")]
     pub retainted: bool,
     /// Key of the verified label that the gate set. Removing the label requests another worker.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub label: String,
+    #[serde(skip_serializing_if = "SharedText::is_empty")]
+    pub label: SharedText,
     /// Key of the gate's taint on the node. It identifies the taint after the gate is deleted.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub taint: String,
+    #[serde(skip_serializing_if = "SharedText::is_empty")]
+    pub taint: SharedText,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
@@ -118,7 +119,7 @@ impl InconclusiveReason {
 #[derive(Clone, Debug)]
 pub struct WorkerResult<'a> {
     /// The Node's uid.
-    pub uid: &'a str,
+    pub uid: Id,
     pub scope: VerificationScope,
     pub number: u32,
     pub verdict: Verdict,
@@ -136,18 +137,21 @@ pub struct WorkerResult<'a> {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct VerificationScope {
-    pub boot_id: String,
-    pub gate_uid: String,
+    pub boot_id: Id,
+    pub gate_uid: Id,
     pub gate_generation: i64,
 }
 
 impl Record {
     /// Parses the annotation of the node with this uid. None if it is no valid record of this node.
     #[must_use]
-    pub fn read(annotation: Option<&str>, uid: &str) -> Option<Self> {
+    pub fn read<U: ?Sized>(annotation: Option<&str>, uid: &U) -> Option<Self>
+    where
+        Id: PartialEq<U>,
+    {
         let record: Self = serde_json::from_str(annotation?).ok()?;
         // A kubelet may annotate its own node, so the number is checked.
-        (record.uid == uid && record.number < MAX_WORKER_NUMBER).then_some(record)
+        (record.uid == *uid && record.number < MAX_WORKER_NUMBER).then_some(record)
     }
 
     #[must_use]
@@ -163,14 +167,14 @@ impl Record {
         let before = if self.continues(&scope) && !restart { self.clone() } else { Self::default() };
         let is_conclusive = verdict != Verdict::Inconclusive;
         Self {
-            uid: uid.to_owned(),
+            uid,
             number,
             scope,
             workers: before.workers.saturating_add(1),
             attempts: before.attempts.saturating_add(is_conclusive.into()),
             inconclusive_streak: if is_conclusive { 0 } else { before.inconclusive_streak.saturating_add(1) },
             verdict: Some(verdict),
-            why: clean(why, WHY_LIMIT),
+            why: clean(why, WHY_LIMIT).into(),
             failed,
             at: Some(at),
             cause,
@@ -188,8 +192,8 @@ impl Record {
         Self {
             open: true,
             retainted: false,
-            label: label.to_owned(),
-            taint: String::new(),
+            label: label.into(),
+            taint: SharedText::default(),
             elapsed_seconds: 0,
             ..self
         }

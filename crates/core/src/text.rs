@@ -1,4 +1,10 @@
-//! Cleans text of untrusted origin before it is written to API objects or a terminal.
+//! Texts: cleaned where they are of untrusted origin, and shared where many objects have the same.
+
+#[cfg(feature = "api")]
+mod shared;
+
+#[cfg(feature = "api")]
+pub use shared::SharedText;
 
 /// The text on one line of at most `bytes` bytes, without control characters.
 #[must_use]

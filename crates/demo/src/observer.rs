@@ -127,7 +127,7 @@ impl Observer {
         let record = record_of(node);
         let (row, is_stable) = self.evaluate(node, at);
         let history = self.histories.entry(name.to_owned()).or_default();
-        if !node.boot_id.is_empty() && history.boots.last().map(String::as_str) != Some(&*node.boot_id) {
+        if !node.boot_id.is_empty() && history.boots.last().is_none_or(|last| *last != node.boot_id) {
             history.boots.push(node.boot_id.to_string());
             history.ready = None;
         }
@@ -156,7 +156,7 @@ impl Observer {
     /// shown.
     fn evaluate(&self, node: &NodeView, now: Timestamp) -> (Row, bool) {
         let workers: Vec<WorkerView> =
-            self.workers.values().filter(|worker| *worker.identity.node_uid == *node.uid).cloned().collect();
+            self.workers.values().filter(|worker| worker.identity.node_uid == node.uid).cloned().collect();
         let observed = observe(
             NodeInputs {
                 node,
@@ -172,7 +172,7 @@ impl Observer {
         );
         let (decision, gate) = (decide(&observed), observed.ownership.gate());
         let record = record_of(node);
-        let same_boot = *record.scope.boot_id == *node.boot_id;
+        let same_boot = record.scope.boot_id == node.boot_id;
         let newest = workers.iter().map(|worker| worker.identity.number).max().unwrap_or_default();
         let before = match record.verdict {
             Some(Verdict::Failed | Verdict::Inconclusive) => Some(&record),
@@ -253,7 +253,7 @@ impl Observer {
     pub fn count_finished(&self) -> usize {
         let is_finished = |node: &&NodeView| {
             self.histories.get(&*node.name).is_some_and(|history| history.verified.is_some())
-                && !self.workers.values().any(|worker| *worker.identity.node_uid == *node.uid)
+                && !self.workers.values().any(|worker| worker.identity.node_uid == node.uid)
         };
         self.nodes.values().filter(is_finished).count()
     }

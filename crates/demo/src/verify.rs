@@ -31,7 +31,7 @@ pub fn problems(demo: &DemoCluster, machines: &[Machine], observer: &Observer) -
             continue;
         };
         let node = NodeView::new(&node);
-        let left = workers.iter().filter(|worker| *worker.identity.node_uid == *node.uid).count();
+        let left = workers.iter().filter(|worker| worker.identity.node_uid == node.uid).count();
         let wrong = if Scenario::UNREPAIRED.contains(&machine.scenario) {
             check_tainted(machine.scenario, &node)
         } else {
@@ -62,7 +62,7 @@ fn check_verified(node: &NodeView, workers_left: usize) -> Option<String> {
         Some(format!("it has no taint, but not the label {LABEL}=true either"))
     } else if verdict != Some(Verdict::Passed) {
         Some(format!("it has no taint, but its record does not say Passed: {why}"))
-    } else if *scope.boot_id != *node.boot_id {
+    } else if scope.boot_id != node.boot_id {
         Some("its taint was removed by a verdict about another boot".into())
     } else if workers_left > 0 {
         Some(format!("it is verified, but {workers_left} of its worker pods still exist"))
@@ -88,7 +88,7 @@ fn check_tainted(scenario: Scenario, node: &NodeView) -> Option<String> {
 
 fn check_rebooted(node: &NodeView, history: &History) -> Option<String> {
     match history.boots.as_slice() {
-        [first, .., last] if first != last && **last == *node.boot_id => None,
+        [first, .., last] if first != last && node.boot_id == **last => None,
         boots => Some(format!("it should have booted twice; its boot IDs are {boots:?}")),
     }
 }

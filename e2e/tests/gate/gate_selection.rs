@@ -112,7 +112,7 @@ pub async fn the_gate_with_higher_priority_applies(world: impl World) -> Result<
     world.join(machine("wanted-1")).await?;
     let record = is_verified(&world, "wanted-1").await?;
     let uid = async |gate: &str| Ok::<_, anyhow::Error>(gates(&world).get(gate).await?.uid());
-    ensure!(Some(&record.scope.gate_uid) == uid("winner").await?.as_ref(), "{record:?}");
+    ensure!(uid("winner").await?.is_some_and(|uid| record.scope.gate_uid == uid), "{record:?}");
     let why = gate_condition(&world, "loser", ("Shadowed", "True", "LowerPrecedence")).await?;
     ensure!(why.contains("gate winner") && why.contains("spec.priority"), "{why}");
     gate_condition(&world, "winner", ("Shadowed", "False", "NoOverlap")).await?;
@@ -120,7 +120,7 @@ pub async fn the_gate_with_higher_priority_applies(world: impl World) -> Result<
     gate_condition(&world, "loser", ("Shadowed", "False", "NoOverlap")).await?;
     world.join(machine("wanted-2")).await?;
     let record = is_verified(&world, "wanted-2").await?;
-    ensure!(Some(&record.scope.gate_uid) == uid("loser").await?.as_ref(), "{record:?}");
+    ensure!(uid("loser").await?.is_some_and(|uid| record.scope.gate_uid == uid), "{record:?}");
     no_workers_left(&world).await
 }
 

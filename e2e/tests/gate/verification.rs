@@ -188,7 +188,7 @@ pub async fn a_new_node_with_the_same_name_is_verified_again(world: impl World) 
     drop(say(&world.client(), &old, State::Passed).await);
     world.behaviours().set("phoenix", WORKS);
     let record = is_verified(&world, "phoenix").await?;
-    ensure!(record.number > 1 && Some(&record.uid) == failed.uid().as_ref(), "{record:?}");
+    ensure!(record.number > 1 && failed.uid().is_some_and(|uid| record.uid == uid), "{record:?}");
     until(&world, "the worker of the old node is gone", async || {
         Ok(workers_of(&world, "phoenix").await?.iter().all(|pod| pod.uid() != old.uid()).then_some(()))
     })

@@ -255,7 +255,7 @@ fn in_place(world: &Real, node: &str, act: impl FnOnce(&Seen) -> Result<()>) -> 
     })?;
 
     let record = seen.record().context("no record")?;
-    let worker = name(&record.uid, record.number);
+    let worker = name(&record.uid.to_string(), record.number);
     let is = |line: &str, event: &str| line.starts_with(event) && line.contains(&worker);
     let said =
         pods.sees("the deletion of the worker", |said| said.lines().any(|line| is(line, "DELETED")))?;

@@ -98,12 +98,7 @@ pub fn wanted_labels<'a>(gates: impl IntoIterator<Item = &'a GateView>) -> BTree
         let conditions = gate.spec.wait_for.conditions.iter().map(|condition| condition.type_.as_str());
         gate.spec.node_selector.keys().chain([gate.spec.verified_label.key.as_str()]).chain(conditions)
     });
-    // `true` is no key: it is the most common value, and is shared as the keys are.
-    keys.chain(super::prerequisites::KARPENTER_LABELS)
-        .chain(TOPOLOGY_LABELS)
-        .chain(["true"])
-        .map(Arc::from)
-        .collect()
+    keys.chain(super::prerequisites::KARPENTER_LABELS).chain(TOPOLOGY_LABELS).map(Arc::from).collect()
 }
 
 #[must_use]
@@ -140,6 +135,6 @@ pub fn ownership<'a>(gates: impl IntoIterator<Item = &'a GateView>, node: &'a No
     // The gate that verified the node, if it still selects it.
     let verifier = first(&|gate| gate.selects(node) && gate.uid == record.scope.gate_uid);
     // Otherwise a successor that sets the same label.
-    let successor = |gate: &GateView| gate.selects(node) && gate.spec.verified_label.key == record.label;
+    let successor = |gate: &GateView| gate.selects(node) && *gate.spec.verified_label.key == *record.label;
     verifier.or_else(|| first(&successor)).map_or(Ownership::Released, Ownership::Verified)
 }

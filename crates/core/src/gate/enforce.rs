@@ -165,7 +165,7 @@ impl ManagedNode<'_> {
         let elapsed = self.age(worker) + Duration::try_from(self.backoff()).unwrap_or_default();
         let elapsed_seconds = u32::try_from(elapsed.as_secs()).unwrap_or(u32::MAX);
         let record = self.record.after(WorkerResult {
-            uid: &self.observed.node.uid,
+            uid: self.observed.node.uid.clone(),
             scope: scope(self.observed.node, self.gate),
             number: worker.identity.number,
             verdict,
@@ -178,7 +178,7 @@ impl ManagedNode<'_> {
         });
         // A user or another controller may have tainted a verified node.
         let taint = if self.gated { self.taint() } else { String::new() };
-        Record { open: record.open && !self.gated, taint, ..record }
+        Record { open: record.open && !self.gated, taint: taint.into(), ..record }
     }
 
     /// The key of the gate's first taint.

@@ -43,7 +43,7 @@ impl ManagedNode<'_> {
             let record = Record {
                 verdict: Some(Verdict::Inconclusive),
                 cause: Some(InconclusiveReason::SharedDependency),
-                why: why.clone(),
+                why: why.as_str().into(),
                 ..self.record.clone()
             };
             let event = EventSpec::new(true, reasons::NODE_VERIFICATION_INCONCLUSIVE, "Compare", &*why);

@@ -97,7 +97,8 @@ impl ManagedNode<'_> {
     /// need.
     fn postpone_periodic(&self, why: &str) -> Decision {
         let now = u32::try_from(self.observed.elapsed.as_secs()).unwrap_or_default();
-        let share = stable_hash(&self.record.uid, now) % u64::from(self.observed.fleet.open.max(1)) + 1;
+        let share =
+            stable_hash(&self.record.uid.to_string(), now) % u64::from(self.observed.fleet.open.max(1)) + 1;
         let wait = SignedDuration::from_secs(i64::try_from(share).unwrap_or(i64::MAX));
         Decision::new(State::Verified, format!("{why}; waits for other periodic workers"))
             .with(remove_workers(self.observed.workers))
@@ -124,7 +125,7 @@ impl ManagedNode<'_> {
         let (attempts, allowed, last) = (self.record.attempts, self.attempts_allowed(), &self.record.why);
         let number = self.record.number;
         match self.record.verdict {
-            _ if self.is_suspended() => (State::Inconclusive, last.clone()),
+            _ if self.is_suspended() => (State::Inconclusive, last.to_string()),
             _ if attempts >= allowed => (State::Failed, format!("all {allowed} attempts failed: {last}")),
             Some(Verdict::Failed) => {
                 (State::Unverified, format!("attempt {attempts} of {allowed} failed: {last}"))

@@ -2,6 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::api::{GateTaint, NodeGateSpec, NodeGateStatus};
+use crate::id::Id;
 use crate::labels::Labels;
 use crate::node::Taint;
 use crate::record::{InconclusiveReason, WorkerResult};
@@ -86,7 +87,7 @@ fn record(number: u32, verdict: Verdict, at: Timestamp) -> Record {
 fn result(number: u32, scope: VerificationScope, verdict: Verdict, at: Timestamp) -> WorkerResult<'static> {
     let why = "dns: Timeout";
     WorkerResult {
-        uid: "uid-1",
+        uid: "uid-1".into(),
         scope,
         number,
         verdict,
@@ -186,7 +187,7 @@ fn no_worker_starts_on_an_unready_or_cordoned_node() {
     for change in [
         (|node: &mut NodeView| node.ready = false) as fn(&mut NodeView),
         |node| node.unschedulable = true,
-        |node| node.boot_id = Box::default(),
+        |node| node.boot_id = Id::default(),
     ] {
         let mut node = node();
         change(&mut node);

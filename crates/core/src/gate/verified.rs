@@ -66,7 +66,7 @@ impl ManagedNode<'_> {
     fn retaint(&self, record: Record, note: String) -> Decision {
         let event = EventSpec::new(true, reasons::NODE_GATED, "AddTaint", &*note);
         Decision::new(State::Unverified, note).with([
-            Effect::Retaint(Record { taint: self.taint(), ..record.retaint() }),
+            Effect::Retaint(Record { taint: self.taint().into(), ..record.retaint() }),
             Effect::EmitEvent(event),
         ])
     }
@@ -97,7 +97,7 @@ impl ManagedNode<'_> {
     pub(super) fn retaint_after_reboot(&self, number: u32) -> Decision {
         let why = "the node was rebooted";
         let result = WorkerResult {
-            uid: &self.observed.node.uid,
+            uid: self.observed.node.uid.clone(),
             scope: scope(self.observed.node, self.gate),
             number,
             verdict: Verdict::Inconclusive,
@@ -118,7 +118,7 @@ impl ManagedNode<'_> {
         let label = &self.gate.spec.verified_label.key;
         if self.observed.node.verify.is_some() {
             Some(RecheckReason::Requested)
-        } else if self.record.label == *label && self.observed.node.labels.get(label).is_none() {
+        } else if *self.record.label == **label && self.observed.node.labels.get(label).is_none() {
             Some(RecheckReason::LabelRemoved)
         } else if self.was_rebooted() && self.gate.spec.on_reboot != OnReboot::Ignore {
             Some(RecheckReason::Rebooted)
@@ -132,7 +132,7 @@ impl ManagedNode<'_> {
     }
 
     fn was_rebooted(&self) -> bool {
-        !self.observed.node.boot_id.is_empty() && *self.record.scope.boot_id != *self.observed.node.boot_id
+        !self.observed.node.boot_id.is_empty() && self.record.scope.boot_id != self.observed.node.boot_id
     }
 
     /// The time until the next periodic worker. The period is at least one second for each verified node, so that at

@@ -6,6 +6,7 @@ use super::{BlockReason, Blocked, format_time};
 use crate::api::{CauseSource, FailedCheck, RemediationCause, SharedOutage};
 use crate::checks::WorkerIdentity;
 use crate::gate::GateView;
+use crate::id::Id;
 use crate::jitter::stable_hash;
 use crate::node::NodeView;
 use crate::outage::{matches_outage, to_failed_check};
@@ -171,6 +172,7 @@ pub fn eligible_nodes<'a>(
     in_zone: &str,
     number: u32,
 ) -> Vec<&'a NodeView> {
+    let gate_uid = Id::from(&gate.uid);
     let is_eligible = |node: &&NodeView| {
         zone(node) == in_zone
             && node.ready
@@ -180,10 +182,10 @@ pub fn eligible_nodes<'a>(
             && node
                 .record
                 .as_ref()
-                .is_some_and(|record| record.is_open() && record.scope.gate_uid == gate.uid)
+                .is_some_and(|record| record.is_open() && record.scope.gate_uid == gate_uid)
     };
     let mut eligible: Vec<&NodeView> = nodes.into_iter().filter(is_eligible).collect();
-    eligible.sort_by_cached_key(|node| stable_hash(&node.uid, number));
+    eligible.sort_by_cached_key(|node| stable_hash(&node.uid.to_string(), number));
     eligible
 }
 

@@ -113,7 +113,7 @@ fn blocked_by_control_group(remediation: &Remediation, cluster: &ClusterView<'_>
     let gate = cluster.gate(remediation.gate_cause()?.0)?;
     // A node that passed, or another node of its name, is found out by reading it.
     let is_same =
-        *node.uid == *remediation.spec.node.uid && !node.terminating && node.failing_scope().is_some();
+        node.uid == remediation.spec.node.uid && !node.terminating && node.failing_scope().is_some();
     let compared = cluster.compared_with(Some(node), gate, zone(node));
     control_group_block(policy, remediation, zone(node), &compared).filter(|_| is_same)
 }
@@ -137,7 +137,7 @@ pub fn decide(
     let target = live.target.as_ref();
     let gate = remediation.gate_cause().and_then(|(gate, _)| cluster.gate(gate));
     let compared = gate.zip(target).map(|(gate, target)| {
-        let node = cluster.node(&target.identity.name).filter(|node| *node.uid == *target.identity.uid);
+        let node = cluster.node(&target.identity.name).filter(|node| node.uid == target.identity.uid);
         cluster.compared_with(node, gate, &target.zone)
     });
     let approval = evaluate(&EvaluationInput {

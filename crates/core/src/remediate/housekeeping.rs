@@ -8,6 +8,7 @@ use super::{BlockReason, GroupStats, PolicyInput, Remediation, Target, prune, re
 use crate::api::{ActEnforcement, RemediationPolicySpec, RemediationPolicyStatus};
 use crate::checks::WorkerIdentity;
 use crate::gate::GateView;
+use crate::id::Id;
 use crate::node::NodeView;
 use crate::topology::zone;
 use crate::worker::WorkerView;
@@ -39,7 +40,7 @@ pub struct PolicyDecision {
 #[must_use]
 pub fn cordons_to_remove<'a>(cluster: &ClusterView<'a>) -> Vec<&'a NodeView> {
     let is_reserved = |node: &NodeView| {
-        let remediation = cluster.remediations.iter().find(|one| *one.name == *node.uid);
+        let remediation = cluster.remediations.iter().find(|one| node.uid == one.name);
         remediation.is_some_and(|one| cluster.policy.is_some_and(|policy| policy.reservation(one).is_some()))
     };
     let marked = cluster.nodes.iter().copied().filter(|node| node.marked && !node.terminating);
@@ -81,7 +82,10 @@ pub fn decide_policy(
         policy,
         requests: &cluster.remediations,
         group_stats: stats,
-        is_there: &|uid| cluster.nodes.iter().any(|node| *node.uid == *uid),
+        is_there: &|uid| {
+            let uid = Id::from(uid);
+            cluster.nodes.iter().any(|node| node.uid == uid)
+        },
         compared: &compared,
         now: cluster.now,
     });

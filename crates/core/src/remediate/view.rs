@@ -9,6 +9,7 @@ use super::control::{ControlGroupResult, eligible_nodes};
 use super::{BlockReason, GroupStats, Policy, Remediation, evidence_ttl};
 use crate::api::{CauseSource, CauseVerdict, RemediationPolicySpec};
 use crate::gate::GateView;
+use crate::id::Id;
 use crate::node::NodeView;
 use crate::reasons::remediation::APPROVED;
 use crate::report::Verdict;
@@ -121,9 +122,10 @@ pub fn reported_elsewhere<'a>(
     within: SignedDuration,
     now: Timestamp,
 ) -> bool {
-    nodes.into_iter().filter(|node| *node.uid != *uid).any(|node| {
+    let (uid, gate_uid) = (Id::from(uid), Id::from(&gate.uid));
+    nodes.into_iter().filter(|node| node.uid != uid).any(|node| {
         node.record.as_ref().is_some_and(|record| {
-            record.scope.gate_uid == gate.uid
+            record.scope.gate_uid == gate_uid
                 && record.scope.gate_generation == gate.generation
                 && matches!(record.verdict, Some(Verdict::Passed | Verdict::Failed))
                 && record.at.is_some_and(|at| now.duration_since(at) < within)

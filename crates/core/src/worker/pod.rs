@@ -282,16 +282,17 @@ fn metadata(
     identity: &WorkerIdentity,
     role: Role,
 ) -> Result<Value, serde_json::Error> {
+    let uid = node.uid.to_string();
     let labels: BTreeMap<&str, &str> = BTreeMap::from([
         ("app.kubernetes.io/name", "nodekeeper"),
         ("app.kubernetes.io/component", role.component()),
         ("app.kubernetes.io/managed-by", "nodekeeper"),
-        (NODE_UID, &*node.uid),
+        (NODE_UID, &uid),
         // A sidecar would delay the checks, and the pod would never end.
         ("sidecar.istio.io/inject", "false"),
     ]);
     Ok(json!({
-        "name": role.name(&node.uid, identity.number),
+        "name": role.name(&uid, identity.number),
         "namespace": template.namespace,
         "labels": labels,
         "annotations": {
@@ -300,7 +301,7 @@ fn metadata(
             "linkerd.io/inject": "disabled",
         },
         // The garbage collector deletes the pod with the Node.
-        "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": &*node.name, "uid": node.uid}],
+        "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": &*node.name, "uid": uid}],
     }))
 }
 

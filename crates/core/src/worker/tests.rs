@@ -15,7 +15,7 @@ fn node() -> NodeView {
 
 fn subject() -> WorkerIdentity {
     WorkerIdentity {
-        node_uid: node().uid.into(),
+        node_uid: node().uid.to_string(),
         boot_id: "boot".into(),
         gate_uid: "gate".into(),
         gate_generation: 2,
@@ -89,7 +89,7 @@ fn the_pod_tolerates_the_taints_and_has_no_privileges() {
     assert_eq!(container["securityContext"]["capabilities"]["drop"], json!(["ALL"]));
     assert_eq!(pod["spec"]["securityContext"]["runAsNonRoot"], json!(true));
     assert_eq!(pod["spec"]["restartPolicy"], json!("Never"));
-    assert_eq!(pod["metadata"]["ownerReferences"][0]["uid"], json!(*node().uid));
+    assert_eq!(pod["metadata"]["ownerReferences"][0]["uid"], json!(node().uid));
 }
 
 #[test]

@@ -106,7 +106,10 @@ impl Writer {
 
 /// The patch applies only to this node since this boot.
 fn node_preconditions(node: &NodeView) -> Vec<Value> {
-    vec![test_uid(&node.uid), json!({"op": "test", "path": "/status/nodeInfo/bootID", "value": node.boot_id})]
+    vec![
+        test_uid(&node.uid.to_string()),
+        json!({"op": "test", "path": "/status/nodeInfo/bootID", "value": node.boot_id}),
+    ]
 }
 
 /// The patch applies only to the node as it was read.

@@ -36,7 +36,7 @@ impl Writer {
         let nodes: Api<Node> = self.all();
         let target = Target::new(&call(READ_TIMEOUT, nodes.get(&node.name)).await?);
         let (labels, identity) = (labels(&target, cause), target.identity);
-        if identity.uid != *node.uid || identity.boot_id != *node.boot_id {
+        if identity.uid != node.uid || identity.boot_id != node.boot_id {
             return Err(WriteError::Conflict("the node was replaced or rebooted".into()));
         }
         let name = identity.uid.clone();

@@ -9,7 +9,9 @@ use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client, Resource, ResourceExt as _};
 use nodekeeper_core::api::{NodeGate, NodeRemediation, RemediationPolicy};
 use nodekeeper_core::gate::{GateView, wanted_labels};
-use nodekeeper_core::node::NodeView;
+use nodekeeper_core::id::Id;
+use nodekeeper_core::labels::NodeTexts;
+use nodekeeper_core::node::{NodeView, PartialNode};
 use nodekeeper_core::remediate::{ClusterView, Policy, Remediation};
 use nodekeeper_core::worker::{self, CONTROLS, SELECTOR, WorkerView};
 use serde::de::DeserializeOwned;
@@ -38,6 +40,8 @@ impl Cached for NodeView {
     }
 
     fn on_update(&mut self, before: &Self, now: Duration) {
+        // The key of the cache is this text too.
+        self.name = before.name.clone();
         let is_same = self.record == before.record;
         self.record_seen_at = if is_same { before.record_seen_at } else { now };
         let goes_on = || self.failing_scope().is_some_and(|scope| before.failing_scope() == Some(scope));
@@ -123,8 +127,8 @@ pub struct Caches {
     pub remediations: Cache<Remediation>,
     pub policies: Cache<Policy>,
     pub daemon_pods: DaemonPods,
-    /// The labels that are kept of nodes.
-    labels: Arc<Mutex<BTreeSet<Arc<str>>>>,
+    /// The labels that are kept of nodes, and what nodes have in common.
+    texts: Arc<Mutex<NodeTexts>>,
     /// Names of worker pods that the watch does not show, because the label by which it selects was removed.
     unwatched: Mutex<BTreeSet<String>>,
 }
@@ -161,30 +165,30 @@ impl Caches {
             optional,
             Arc::new(|object: &DynamicObject| parse(object).and_then(|read| Policy::new(&read))),
         );
-        let labels: Arc<Mutex<BTreeSet<Arc<str>>>> = Arc::default();
-        let kept = labels.clone();
+        let texts: Arc<Mutex<NodeTexts>> = Arc::default();
+        let shared = texts.clone();
         let nodes = manager.watch_when(
             kinds::NODES,
-            Api::<Node>::all(client.clone()),
+            Api::<PartialNode>::all(client.clone()),
             Selector::default(),
-            Arc::new(move |node: &Node| Some(NodeView::new(node).with_labels(&lock(&kept)))),
-            Some(Box::new(label_condition(gates.clone(), labels.clone()))),
+            Arc::new(move |node: &PartialNode| Some(NodeView::trimmed(node, &mut lock(&shared)))),
+            Some(Box::new(label_condition(gates.clone(), texts.clone()))),
         );
         let daemon_pods = DaemonPods::new(manager.signal());
         let (clock, seed) = (manager.clock().clone(), manager.next_seed());
         manager.add_source(DaemonPodSource::new(client.clone(), daemon_pods.clone(), clock, seed));
         let unwatched = Mutex::default();
-        Self { nodes, workers, gates, controls, remediations, policies, daemon_pods, labels, unwatched }
+        Self { nodes, workers, gates, controls, remediations, policies, daemon_pods, texts, unwatched }
     }
 
     /// What is kept of a node.
     pub fn view_node(&self, node: &Node) -> NodeView {
-        NodeView::new(node).with_labels(&lock(&self.labels))
+        NodeView::trimmed(&node.into(), &mut lock(&self.texts))
     }
 
     /// The workers of a node uid.
-    pub fn workers_of(&self, node_uid: &str) -> Vec<WorkerView> {
-        self.workers.lock().with_prefix(&worker::name_prefix(node_uid)).cloned().collect()
+    pub fn workers_of(&self, node_uid: &Id) -> Vec<WorkerView> {
+        self.workers.lock().with_prefix(&worker::name_prefix(&node_uid.to_string())).cloned().collect()
     }
 
     pub fn policy(&self) -> Option<Policy> {
@@ -198,8 +202,8 @@ impl Caches {
     }
 
     /// The names of a node's worker pods that the watch does not show.
-    pub fn unwatched_workers_of(&self, node_uid: &str) -> Vec<String> {
-        let prefix = worker::name_prefix(node_uid);
+    pub fn unwatched_workers_of(&self, node_uid: &Id) -> Vec<String> {
+        let prefix = worker::name_prefix(&node_uid.to_string());
         let unwatched = lock(&self.unwatched);
         unwatched.range(prefix.clone()..).take_while(|name| name.starts_with(&prefix)).cloned().collect()
     }
@@ -233,21 +237,18 @@ impl Caches {
 }
 
 /// Nodes are listed when the gates are known, which say which labels to keep; and again when a gate needs more labels.
-fn label_condition(
-    gates: Cache<GateView>,
-    labels: Arc<Mutex<BTreeSet<Arc<str>>>>,
-) -> impl FnMut(bool) -> Start + Send {
+fn label_condition(gates: Cache<GateView>, texts: Arc<Mutex<NodeTexts>>) -> impl FnMut(bool) -> Start + Send {
     move |is_running| {
         let gates = gates.lock();
         if !gates.is_synced() {
             return if is_running { Start::Keep } else { Start::Wait };
         }
         let wanted = wanted_labels(Store::iter(&gates));
-        let mut labels = lock(&labels);
-        if is_running && wanted.is_subset(&labels) {
+        let mut texts = lock(&texts);
+        if is_running && wanted.is_subset(&texts.wanted) {
             return Start::Keep;
         }
-        *labels = wanted;
+        texts.wanted = wanted;
         Start::Restart
     }
 }

@@ -70,14 +70,14 @@ impl GateReconciler {
                 return Ok(());
             }
             Effect::RequestRemediation(cause) => {
-                let known = caches.remediations.lock().get(&node.uid).cloned();
+                let known = caches.remediations.lock().get(&node.uid.to_string()).cloned();
                 let written = writer.upsert_remediation(node, known.as_ref(), cause).await?;
                 info!(node = &*node.name, gate = cause.name, why = cause.message, "replacement requested");
                 self.shared.apply_response(&caches.remediations, Remediation::new(&written));
                 return Ok(());
             }
             Effect::EmitEvent(event) => {
-                return match writer.emit_event(&node.name, &node.uid, event).await {
+                return match writer.emit_event(&node.name, &node.uid.to_string(), event).await {
                     // The record holds what this Event says.
                     Err(error) if event.dedup_key.is_none() => {
                         warn!(node = &*node.name, reason = event.reason, %error, "event not created");
@@ -103,7 +103,7 @@ impl GateReconciler {
             Effect::Retaint(record) => {
                 let gate = gate()?;
                 let patched = writer.retaint(node, gate, record).await?;
-                info!(node = &*node.name, gate = gate.name, why = record.why, "node tainted again");
+                info!(node = &*node.name, gate = gate.name, why = &*record.why, "node tainted again");
                 patched
             }
             Effect::PatchRecord(record) => writer.patch_record(node, record).await?,
@@ -157,7 +157,7 @@ impl GateReconciler {
             all.remove(&*node.name);
             return;
         }
-        let Some(emitted) = all.get(&*node.name).filter(|emitted| *emitted.uid == *node.uid) else { return };
+        let Some(emitted) = all.get(&*node.name).filter(|emitted| emitted.uid == node.uid) else { return };
         decision.effects.retain(|effect| match effect {
             Effect::EmitEvent(event) => {
                 event.dedup_key.is_none_or(|key| !emitted.events.contains(&(event.reason, key)))
@@ -171,7 +171,7 @@ impl GateReconciler {
         let Some(key) = event.dedup_key else { return };
         let mut all = lock(&self.emitted);
         let emitted = all.entry(node.name.to_string()).or_default();
-        if *emitted.uid != *node.uid {
+        if emitted.uid != node.uid {
             *emitted = EmittedEvents { uid: node.uid.to_string(), ..EmittedEvents::default() };
         }
         emitted.events.insert((event.reason, key));

@@ -112,8 +112,8 @@ impl EffectMetrics<'_> {
         let (node, duration) = (&*self.node.name, format!("{:.1}s", took.as_secs_f64()));
         match verdict {
             Verdict::Passed => info!(node, duration, "Worker completed successfully"),
-            Verdict::Failed => warn!(node, duration, why = record.why, "Worker completed: checks failed"),
-            Verdict::Inconclusive => warn!(node, duration, why = record.why, "worker inconclusive"),
+            Verdict::Failed => warn!(node, duration, why = &*record.why, "Worker completed: checks failed"),
+            Verdict::Inconclusive => warn!(node, duration, why = &*record.why, "worker inconclusive"),
         }
         if verdict != Verdict::Inconclusive
             && let Ok(milliseconds) = u32::try_from(took.as_millis())

@@ -39,14 +39,14 @@ impl Surroundings for GateReconciler {
         let ran_elsewhere = gated && gate.spec.on_stuck == FailureAction::Replace && {
             let within = evidence_ttl(self.shared.caches.policy().as_ref());
             let nodes = self.shared.caches.nodes.lock();
-            reported_elsewhere(nodes.iter(), gate, &node.uid, within, self.shared.clock.now())
+            reported_elsewhere(nodes.iter(), gate, &node.uid.to_string(), within, self.shared.clock.now())
         };
         Fleet { ran_elsewhere, ..fleet }
     }
 
     fn requested_at(&self, gate: &str, node: &NodeView) -> Option<Timestamp> {
         let remediations = self.shared.caches.remediations.lock();
-        let remediation = remediations.get(&node.uid)?;
+        let remediation = remediations.get(&node.uid.to_string())?;
         let mut causes = remediation.spec.causes.iter();
         let cause = causes.find(|cause| cause.source == CauseSource::Gate && cause.name == gate)?;
         Some(cause.observed_at.unwrap_or(remediation.created))
