@@ -108,8 +108,12 @@ impl DaemonPods {
     }
 
     fn handle_event(&self, node: &str, event: WatchEvent<DaemonPodView>, now: Duration) -> Vec<Change> {
+        let is_partial = matches!(event, WatchEvent::ListStarted | WatchEvent::Listed(_));
         if let Some((_, store)) = lock(&self.wanted).nodes.get_mut(node) {
             store.handle_event(kinds::DAEMON_PODS, event, now, false);
+        }
+        if is_partial {
+            return Vec::new();
         }
         vec![Change::derived(kinds::DAEMON_PODS, node.into())]
     }

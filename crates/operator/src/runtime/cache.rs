@@ -1,10 +1,11 @@
 //! Caches: ordered maps of small projections, filled by watches and by the responses to our own writes.
 
 use std::any::Any;
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -34,6 +35,7 @@ pub fn parse_version(version: &str) -> u64 {
 #[expect(clippy::struct_excessive_bools, reason = "each is a state of its own")]
 pub struct Store<V> {
     objects: BTreeMap<Arc<str>, V>,
+    listing: Listing<V>,
     /// The resourceVersion that the watch has reached, with events that were dropped.
     position: u64,
     /// How many complete lists were received.
@@ -45,10 +47,28 @@ pub struct Store<V> {
     relist_requested: bool,
 }
 
+/// The list that is being received.
+#[derive(Debug)]
+struct Listing<V> {
+    /// The keys of its objects.
+    keys: Vec<Arc<str>>,
+    /// Its objects that are older than what is known.
+    older: Vec<V>,
+    /// Its objects that were not known.
+    new: Vec<(Arc<str>, V)>,
+}
+
+impl<V> Default for Listing<V> {
+    fn default() -> Self {
+        Self { keys: Vec::new(), older: Vec::new(), new: Vec::new() }
+    }
+}
+
 impl<V> Default for Store<V> {
     fn default() -> Self {
         Self {
             objects: BTreeMap::new(),
+            listing: Listing::default(),
             position: 0,
             lists: 0,
             synced: false,
@@ -73,9 +93,15 @@ impl<V: Cached> Store<V> {
             return Vec::new();
         }
         match event {
-            WatchEvent::Restarted(objects, version) => self.replace_all(kind, objects, &version, now, wanted),
+            WatchEvent::ListStarted => {
+                self.listing = Listing::default();
+                Vec::new()
+            }
+            WatchEvent::Listed(object) => self.take_listed(kind, object, now, wanted),
+            WatchEvent::ListEnded(version) => self.end_list(kind, &version, now, wanted),
             WatchEvent::NotServed => {
-                let changes = self.replace_all(kind, Vec::new(), "0", now, wanted);
+                self.listing = Listing::default();
+                let changes = self.end_list(kind, "0", now, wanted);
                 self.not_served = true;
                 changes
             }
@@ -115,48 +141,91 @@ impl<V: Cached> Store<V> {
         self.position = self.position.max(parse_version(version));
     }
 
-    fn replace_all(
+    /// Takes in an object of a list. It replaces at once what was known of it, so that a list needs no second copy of
+    /// everything. Objects that were not known are put in at the end.
+    fn take_listed(&mut self, kind: &'static str, object: V, now: Duration, wanted: bool) -> Vec<Change> {
+        let Some((key, known)) = self.objects.get_key_value(&object.key()) else {
+            let key = object.key();
+            self.listing.keys.push(key.clone());
+            self.listing.new.push((key, object));
+            return Vec::new();
+        };
+        let (key, version) = (key.clone(), known.resource_version());
+        self.listing.keys.push(key.clone());
+        match object.resource_version().cmp(&version) {
+            // The response to a write of ours may be newer than the list, or the cluster was restored from a backup.
+            // The end of the list tells.
+            Ordering::Less => {
+                self.listing.older.push(object);
+                Vec::new()
+            }
+            // The projection may be another.
+            Ordering::Equal => {
+                self.put(object, now);
+                Vec::new()
+            }
+            Ordering::Greater => self.put_changed(kind, key, object, now, wanted),
+        }
+    }
+
+    fn put_changed(
         &mut self,
         kind: &'static str,
-        objects: Vec<V>,
-        version: &str,
+        key: Arc<str>,
+        object: V,
         now: Duration,
         wanted: bool,
     ) -> Vec<Change> {
-        let mut before = std::mem::take(&mut self.objects);
+        let before = self.put(object, now);
+        // All keys are reconciled after the first list.
+        if !wanted || self.lists == 0 {
+            return Vec::new();
+        }
+        let after = self.objects.get(&key).cloned();
+        vec![Change::new(kind, key, before, after)]
+    }
+
+    /// The list is complete.
+    fn end_list(&mut self, kind: &'static str, version: &str, now: Duration, wanted: bool) -> Vec<Change> {
+        let Listing { mut keys, older, mut new } = std::mem::take(&mut self.listing);
         // A lower resourceVersion means that the cluster was restored from a backup: nothing we knew holds.
         let restored = parse_version(version) < self.position;
         self.position = parse_version(version);
-        self.lists += 1;
-        (self.synced, self.not_served) = (true, false);
         let mut changes = Vec::new();
-        let updated = objects.into_iter().map(|mut object| {
-            let (key, known) = (object.key(), before.get(&object.key()));
-            let changed = known.is_none_or(|known| known.resource_version() != object.resource_version());
-            match known {
-                Some(known) => object.on_update(known, now),
-                None => object.on_insert(now),
-            }
-            if wanted && changed {
-                changes.push(Change::new(kind, key.clone(), known.cloned(), Some(object.clone())));
-            }
-            (key, object)
-        });
-        // Collecting packs a map twice as densely as inserting one by one.
-        self.objects = updated.collect();
         // The response to a write of ours may be newer than the list.
         let position = self.position;
-        before.retain(|key, known| {
-            let newer = !restored && known.resource_version() > position;
-            newer || !self.objects.contains_key(key)
-        });
-        for (key, known) in before {
-            if !restored && known.resource_version() > position {
-                self.objects.insert(key, known);
-            } else if wanted {
-                changes.push(Change::new(kind, key, Some(known), None));
+        let is_replaced = |known: &V| restored || known.resource_version() <= position;
+        keys.sort_unstable();
+        let is_gone = |key: &Arc<str>, known: &V| keys.binary_search(key).is_err() && is_replaced(known);
+        let all = self.objects.iter();
+        let gone: Vec<Arc<str>> =
+            all.filter(|(key, known)| is_gone(key, known)).map(|(key, _)| key.clone()).collect();
+        for key in gone {
+            let before = self.objects.remove(&key);
+            if wanted {
+                changes.push(Change::new(kind, key, before, None));
             }
         }
+        if self.objects.is_empty() {
+            // Collecting packs a map twice as densely as inserting one by one.
+            new.iter_mut().for_each(|(_, object)| object.on_insert(now));
+            self.objects = new.into_iter().collect();
+            if wanted && self.lists > 0 {
+                let all = self.objects.iter();
+                changes.extend(
+                    all.map(|(key, object)| Change::new(kind, key.clone(), None, Some(object.clone()))),
+                );
+            }
+        } else {
+            let older = older.into_iter().map(|object| (object.key(), object));
+            for (key, object) in older.chain(new) {
+                if self.objects.get(&key).is_none_or(is_replaced) {
+                    changes.extend(self.put_changed(kind, key, object, now, wanted));
+                }
+            }
+        }
+        self.lists += 1;
+        (self.synced, self.not_served) = (true, false);
         changes
     }
 
@@ -237,13 +306,13 @@ pub struct Signal(Arc<(AtomicU64, Notify)>);
 
 impl Signal {
     pub fn notify(&self) {
-        self.0.0.fetch_add(1, Ordering::Relaxed);
+        self.0.0.fetch_add(1, Relaxed);
         self.0.1.notify_waiters();
     }
 
     #[must_use]
     pub fn subscribe(&self) -> Signals {
-        Signals { signal: self.clone(), seen: self.0.0.load(Ordering::Relaxed) }
+        Signals { signal: self.clone(), seen: self.0.0.load(Relaxed) }
     }
 }
 
@@ -258,10 +327,10 @@ impl Signals {
         let (count, notify) = &*self.signal.0;
         let mut notified = pin!(notify.notified());
         notified.as_mut().enable();
-        if count.load(Ordering::Relaxed) == self.seen {
+        if count.load(Relaxed) == self.seen {
             notified.await;
         }
-        self.seen = count.load(Ordering::Relaxed);
+        self.seen = count.load(Relaxed);
     }
 }
 
@@ -304,13 +373,15 @@ impl<V: Cached> Cache<V> {
 
     /// Applies an event of the watch, and returns the changes if there is a controller to tell.
     pub fn handle_event(&self, event: WatchEvent<V>, now: Duration, wanted: bool) -> Vec<Change> {
-        let (changes, listed) = {
+        let is_partial = matches!(event, WatchEvent::ListStarted | WatchEvent::Listed(_));
+        let (changes, listed, current) = {
             let mut store = self.lock();
             let lists = store.lists;
-            (store.handle_event(self.kind, event, now, wanted), store.lists != lists)
+            let changes = store.handle_event(self.kind, event, now, wanted);
+            (changes, store.lists != lists, store.current)
         };
-        // Also bookmarks move the position that a new leader waits for.
-        if listed || !self.lock().current {
+        // Also bookmarks move the position that a new leader waits for. Objects of a list do not.
+        if listed || !(current || is_partial) {
             self.signal.notify();
         }
         changes
@@ -410,7 +481,10 @@ mod tests {
     }
 
     fn list(store: &mut Store<Object>, objects: Vec<Object>, version: &str) -> usize {
-        store.handle_event("objects", WatchEvent::Restarted(objects, version.into()), NOW, true).len()
+        let mut events = vec![WatchEvent::ListStarted];
+        events.extend(objects.into_iter().map(WatchEvent::Listed));
+        events.push(WatchEvent::ListEnded(version.into()));
+        events.into_iter().map(|event| store.handle_event("objects", event, NOW, true).len()).sum()
     }
 
     fn applied(store: &mut Store<Object>, object: Object) -> usize {
@@ -429,7 +503,7 @@ mod tests {
     #[test]
     fn an_event_older_than_our_own_write_changes_nothing() {
         let mut store = Store::default();
-        assert_eq!(list(&mut store, vec![object(5, "a")], "6"), 1);
+        list(&mut store, vec![object(5, "a")], "6");
         store.apply_response(object(9, "a"), NOW);
         assert_eq!(applied(&mut store, object(7, "a")), 0);
         assert_eq!(applied(&mut store, object(9, "a")), 0, "the echo of our write is no change");
@@ -471,9 +545,32 @@ mod tests {
     #[test]
     fn a_list_reports_only_what_changed() {
         let mut store = Store::default();
-        assert_eq!(list(&mut store, vec![object(5, "a")], "6"), 1);
+        assert_eq!(list(&mut store, vec![object(5, "a")], "6"), 0, "after the first all keys are reconciled");
         assert_eq!(list(&mut store, vec![object(5, "a")], "9"), 0);
         assert_eq!(list(&mut store, vec![object(10, "a")], "11"), 1);
+    }
+
+    #[test]
+    fn a_list_that_breaks_off_deletes_nothing_and_is_no_part_of_the_next() {
+        let mut store = Store::default();
+        list(&mut store, vec![object(5, "a")], "6");
+        for event in [WatchEvent::ListStarted, WatchEvent::Listed(object(7, "a"))] {
+            store.handle_event("objects", event, NOW, true);
+        }
+        assert_eq!(known(&store), Some(("a", 7)), "what it brought is newer than what was known");
+        assert_eq!(list(&mut store, vec![], "9"), 1);
+        assert_eq!(known(&store), None);
+    }
+
+    #[test]
+    fn an_object_that_we_created_during_a_list_is_kept() {
+        let mut store = Store::default();
+        list(&mut store, vec![], "6");
+        store.handle_event("objects", WatchEvent::ListStarted, NOW, true);
+        store.handle_event("objects", WatchEvent::Listed(object(7, "a")), NOW, true);
+        store.apply_response(object(9, "a"), NOW);
+        assert_eq!(store.handle_event("objects", WatchEvent::ListEnded("8".into()), NOW, true).len(), 0);
+        assert_eq!(known(&store), Some(("a", 9)));
     }
 
     #[test]
@@ -490,9 +587,15 @@ mod tests {
     #[test]
     fn events_of_a_stream_that_is_replaced_are_dropped() {
         let cache = Cache::new("objects", Signal::default());
-        cache.handle_event(WatchEvent::Restarted(vec![object(5, "a")], "6".into()), NOW, false);
+        let handle = |event| cache.handle_event(event, NOW, false);
+        for event in
+            [WatchEvent::ListStarted, WatchEvent::Listed(object(5, "a")), WatchEvent::ListEnded("6".into())]
+        {
+            handle(event);
+        }
         cache.request_relist();
-        cache.handle_event(WatchEvent::Restarted(vec![], "7".into()), NOW, false);
+        handle(WatchEvent::ListStarted);
+        handle(WatchEvent::ListEnded("7".into()));
         assert_eq!(cache.lists(), 1);
         assert_eq!(known(&cache.lock()), Some(("a", 5)));
         assert!(cache.take_relist_request() && !cache.take_relist_request());

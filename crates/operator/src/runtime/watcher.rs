@@ -36,8 +36,12 @@ const HEALTHY: Duration = Duration::from_secs(30);
 /// An event of a watched collection. Each carries the resourceVersion that the watch has reached with it.
 #[derive(Debug)]
 pub enum WatchEvent<V> {
-    /// A complete list replaces all that was known.
-    Restarted(Vec<V>, String),
+    /// A list begins. What a list before it brought is no part of it.
+    ListStarted,
+    /// An object of the list.
+    Listed(V),
+    /// The list is complete: what it did not bring is not there any more.
+    ListEnded(String),
     /// An object was added or modified.
     Applied(V, String),
     /// The object of this name was deleted, or its projection no longer keeps it.
@@ -98,11 +102,21 @@ enum WatchState<K, V> {
     /// Nothing is known.
     Empty,
     /// A streamed list is being received.
-    InitialEvents(Lines<K>, Vec<V>),
+    InitialEvents(Lines<K>),
+    /// A list is read in pages.
+    Pages(Page<V>),
     /// Everything up to a resourceVersion is known, and no watch is open.
     Listed(String),
     /// A watch is open.
     Watching(Lines<K>, String),
+}
+
+/// What is left of a page, and how the list goes on.
+struct Page<V> {
+    rest: std::vec::IntoIter<V>,
+    /// The token of the next page; none after the last.
+    next: Option<String>,
+    version: String,
 }
 
 struct Watcher<K, V> {
@@ -155,15 +169,28 @@ where
             WatchState::Empty if self.streams_lists => {
                 let params = WatchParams { timeout: Some(WATCH_SECONDS), ..WatchParams::streaming_lists() };
                 let lines = self.open_watch(params, "").await?;
-                self.state = WatchState::InitialEvents(lines, Vec::new());
-                Ok(None)
+                self.state = WatchState::InitialEvents(lines);
+                Ok(Some(WatchEvent::ListStarted))
             }
             WatchState::Empty => {
-                let (all, version) = self.list().await?;
-                self.state = WatchState::Listed(version.clone());
-                Ok(Some(WatchEvent::Restarted(all, version)))
+                let page = self.page(String::new()).await?;
+                self.state = WatchState::Pages(page);
+                Ok(Some(WatchEvent::ListStarted))
             }
             WatchState::InitialEvents(..) => self.receive_initial().await,
+            WatchState::Pages(page) => {
+                if let Some(view) = page.rest.next() {
+                    return Ok(Some(WatchEvent::Listed(view)));
+                }
+                if let Some(token) = page.next.take() {
+                    let page = self.page(token).await?;
+                    self.state = WatchState::Pages(page);
+                    return Ok(None);
+                }
+                let version = std::mem::take(&mut page.version);
+                self.state = WatchState::Listed(version.clone());
+                Ok(Some(WatchEvent::ListEnded(version)))
+            }
             WatchState::Listed(version) => {
                 let version = version.clone();
                 let params = WatchParams::default().timeout(WATCH_SECONDS);
@@ -200,23 +227,25 @@ where
 
     /// Receives one line of a streamed list.
     async fn receive_initial(&mut self) -> Result<Option<WatchEvent<V>>, WatchError> {
-        let WatchState::InitialEvents(mut lines, mut all) =
-            std::mem::replace(&mut self.state, WatchState::Empty)
+        let WatchState::InitialEvents(mut lines) = std::mem::replace(&mut self.state, WatchState::Empty)
         else {
             return Ok(None);
         };
+        let mut listed = None;
         match next_line(&mut lines, ANSWER_TIMEOUT).await? {
-            RawEvent::Added(object) | RawEvent::Modified(object) => all.extend((self.projection)(&object)),
+            RawEvent::Added(object) | RawEvent::Modified(object) => {
+                listed = (self.projection)(&object).map(WatchEvent::Listed);
+            }
             RawEvent::Bookmark(mark) if mark.metadata.annotations.contains_key(INITIAL_EVENTS_END) => {
                 let version = mark.metadata.resource_version;
                 self.state = WatchState::Watching(lines, version.clone());
-                return Ok(Some(WatchEvent::Restarted(all, version)));
+                return Ok(Some(WatchEvent::ListEnded(version)));
             }
             RawEvent::Bookmark(_) => {}
             other => return Err(WatchError::Relist(format!("{other:?} in a list"))),
         }
-        self.state = WatchState::InitialEvents(lines, all);
-        Ok(None)
+        self.state = WatchState::InitialEvents(lines);
+        Ok(listed)
     }
 
     async fn open_watch(&mut self, mut params: WatchParams, version: &str) -> Result<Lines<K>, WatchError> {
@@ -244,27 +273,27 @@ where
         })
     }
 
-    async fn list(&mut self) -> Result<(Vec<V>, String), WatchError> {
+    /// Reads the first page of a list, or the one with this token.
+    async fn page(&mut self, token: String) -> Result<Page<V>, WatchError> {
         let Selector { labels, fields, .. } = self.selector.clone();
-        let mut params = ListParams {
+        let params = ListParams {
             label_selector: labels,
             field_selector: fields,
+            continue_token: Some(token).filter(|token| !token.is_empty()),
             ..ListParams::default().limit(PAGE_SIZE)
         };
-        let mut all = Vec::new();
-        loop {
-            self.since = self.clock.elapsed();
-            let page = call(ANSWER_TIMEOUT, self.api.list(&params)).await;
-            let page = page.map_err(|error| match error.code() {
-                Some(403 | 404) => WatchError::NotServed(error.to_string()),
-                _ => WatchError::Relist(error.to_string()),
-            })?;
-            all.extend(page.items.iter().filter_map(|object| (self.projection)(object)));
-            match page.metadata.continue_ {
-                Some(token) if !token.is_empty() => params = params.continue_token(&token),
-                _ => return Ok((all, page.metadata.resource_version.unwrap_or_default())),
-            }
-        }
+        self.since = self.clock.elapsed();
+        let page = call(ANSWER_TIMEOUT, self.api.list(&params)).await;
+        let page = page.map_err(|error| match error.code() {
+            Some(403 | 404) => WatchError::NotServed(error.to_string()),
+            _ => WatchError::Relist(error.to_string()),
+        })?;
+        let views: Vec<V> = page.items.iter().filter_map(|object| (self.projection)(object)).collect();
+        Ok(Page {
+            rest: views.into_iter(),
+            next: page.metadata.continue_.filter(|token| !token.is_empty()),
+            version: page.metadata.resource_version.unwrap_or_default(),
+        })
     }
 
     async fn recover(&mut self, error: WatchError) {

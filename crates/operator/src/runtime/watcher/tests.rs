@@ -70,7 +70,9 @@ async fn events(client: Client, patience: Duration) -> Vec<String> {
     let end = Instant::now() + patience;
     while let Ok(Some(event)) = tokio::time::timeout_at(end, stream.next()).await {
         received.push(match event {
-            WatchEvent::Restarted(all, version) => format!("restarted {all:?} {version}"),
+            WatchEvent::ListStarted => "list".into(),
+            WatchEvent::Listed(name) => format!("listed {name}"),
+            WatchEvent::ListEnded(version) => format!("complete {version}"),
             WatchEvent::Applied(name, _) => format!("applied {name}"),
             WatchEvent::Deleted(name, version) => format!("deleted {name} {version}"),
             WatchEvent::Bookmark(version) => format!("bookmark {version}"),
@@ -92,7 +94,7 @@ async fn a_complete_list_comes_first_and_then_each_event() {
         _ => (200, line("BOOKMARK", &node("", "9"))),
     });
     let events = events(client, Duration::from_millis(700)).await;
-    assert_eq!(events[..4], ["restarted [\"a\"] 5", "applied a", "deleted a 7", "bookmark 9"]);
+    assert_eq!(events[..6], ["list", "listed a", "complete 5", "applied a", "deleted a 7", "bookmark 9"]);
     assert!(asked.lock().unwrap()[1].1.contains("resourceVersion=7"), "it goes on where it was");
 }
 
@@ -127,7 +129,7 @@ async fn fault_5_a_refused_resource_version_is_not_repeated() {
         _ => refused(500),
     });
     let events = events(client, Duration::from_secs(5)).await;
-    assert_eq!(events[..2], ["restarted [\"a\"] 5", "restarted [\"a\"] 9"]);
+    assert_eq!(events[..6], ["list", "listed a", "complete 5", "list", "listed a", "complete 9"]);
     let again = asked.lock().unwrap().iter().filter(|(_, uri)| uri.contains("resourceVersion=5")).count();
     assert_eq!(again, 1);
 }
@@ -140,13 +142,13 @@ async fn fault_6_watches_that_end_at_once_back_off() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_breaks_off_is_dropped() {
+async fn a_list_that_breaks_off_begins_again() {
     let (client, _) = server(|n, _| match n {
         0 => (200, line("ADDED", &node("a", "1"))),
         _ => (200, line("ADDED", &node("b", "2")) + &listed("5")),
     });
     let events = events(client, Duration::from_secs(2)).await;
-    assert_eq!(events[0], "restarted [\"b\", \"a\"] 5", "nothing is left of the first try");
+    assert_eq!(events[..6], ["list", "listed a", "list", "listed b", "listed a", "complete 5"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -165,7 +167,8 @@ async fn without_streamed_lists_pages_are_read() {
         }
     });
     let events = events(client, Duration::from_secs(2)).await;
-    assert_eq!(events[..2], ["restarted [\"a\", \"b\"] 5", "applied b"], "{:?}", asked.lock().unwrap());
+    let expected = ["list", "listed a", "listed b", "complete 5", "applied b"];
+    assert_eq!(events[..5], expected, "{:?}", asked.lock().unwrap());
 }
 
 #[tokio::test(start_paused = true)]
@@ -177,5 +180,5 @@ async fn an_object_that_cannot_be_projected_counts_as_deleted() {
         _ => refused(500),
     });
     let events = events(client, Duration::from_secs(1)).await;
-    assert_eq!(events[..3], ["restarted [\"a\"] 5", "deleted strange 6", "applied a"]);
+    assert_eq!(events[2..5], ["complete 5", "deleted strange 6", "applied a"]);
 }
