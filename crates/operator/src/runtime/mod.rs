@@ -12,3 +12,4 @@ pub mod workqueue;
 pub use cache::{Cache, Cached, Store};
 pub use manager::{Dispatcher, Manager, Stop};
 pub use reconciler::{Action, Change, ControllerOptions, ReconcileError, Reconciler, controller};
+pub use workqueue::Priority;

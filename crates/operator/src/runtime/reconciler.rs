@@ -12,7 +12,7 @@ use tracing::{debug, info, warn};
 
 use super::cache::AnyObject;
 use super::manager::Leadership;
-use super::workqueue::WorkQueue;
+use super::workqueue::{Priority, WorkQueue};
 
 /// So many keys at once go to the backlog of a queue.
 const BULK: usize = 64;
@@ -112,6 +112,11 @@ pub trait Reconciler: Send + Sync + 'static {
     /// The keys that a change concerns.
     fn keys(&self, change: &Change) -> Vec<Self::Key>;
 
+    /// How soon the keys of a change are reconciled, compared with others.
+    fn priority(&self, _change: &Change) -> Priority {
+        Priority::Normal
+    }
+
     /// All keys. They are reconciled at the beginning of a term and at each resync.
     fn all_keys(&self) -> Vec<Self::Key>;
 
@@ -160,7 +165,7 @@ impl<R: Reconciler> QueuedController<R> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add_all(&self, keys: Vec<R::Key>, at: Duration) {
+    fn add_all(&self, keys: Vec<R::Key>, at: Duration, priority: Priority) {
         if keys.is_empty() {
             return;
         }
@@ -169,7 +174,7 @@ impl<R: Reconciler> QueuedController<R> {
         } else {
             let mut queue = self.queue();
             for key in keys {
-                queue.add(key, at);
+                queue.add(key, at, priority);
             }
         }
         self.wake.notify_one();
@@ -213,15 +218,12 @@ impl<R: Reconciler> QueuedController<R> {
             if ready {
                 let due = self.reconciler.due_keys();
                 for key in due {
-                    self.queue().add(key, now);
+                    self.queue().add(key, now, Priority::Normal);
                 }
             }
             while ready && running.len() < most {
-                let mut queue = self.queue();
-                let due = queue.next_due();
-                let Some(key) = queue.take(now) else { break };
-                drop(queue);
-                metrics.observe_queue_time(R::NAME, now.saturating_sub(due.unwrap_or(now)));
+                let Some((key, due)) = self.queue().take(now) else { break };
+                metrics.observe_queue_time(R::NAME, now.saturating_sub(due));
                 running.push(self.reconcile(key, term));
             }
             metrics.set_active_reconciles(R::NAME, running.len());
@@ -251,7 +253,8 @@ impl<R: Reconciler> QueuedController<R> {
 
 impl<R: Reconciler> Controller for QueuedController<R> {
     fn enqueue(&self, change: &Change, now: Duration) {
-        self.add_all(self.reconciler.keys(change), now + self.options.debounce);
+        let keys = self.reconciler.keys(change);
+        self.add_all(keys, now + self.options.debounce, self.reconciler.priority(change));
     }
 
     fn wake(&self) {

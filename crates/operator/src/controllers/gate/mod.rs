@@ -18,7 +18,7 @@ use tracing::{debug, info};
 use super::{Shared, TermState, kinds, lock};
 use crate::apply::WriteError;
 use crate::metrics::NodeError;
-use crate::runtime::{Action, Change, ControllerOptions, ReconcileError, Reconciler};
+use crate::runtime::{Action, Change, ControllerOptions, Priority, ReconcileError, Reconciler};
 
 use observe::Evaluation;
 
@@ -223,6 +223,12 @@ impl Reconciler for GateReconciler {
             }
             _ => Vec::new(),
         }
+    }
+
+    /// A node whose worker has ended goes before nodes whose worker can start: it can be used now, and it frees a slot.
+    fn priority(&self, change: &Change) -> Priority {
+        let (_, after) = change.states::<WorkerView>();
+        if after.is_some_and(WorkerView::has_ended) { Priority::Urgent } else { Priority::Normal }
     }
 
     fn all_keys(&self) -> Vec<Arc<str>> {
