@@ -36,34 +36,63 @@ impl Format {
 }
 
 pub fn render(registry: &Registry, format: Format) -> Result<String, fmt::Error> {
-    let mut open = String::new();
-    text::encode_registry(&mut open, registry)?;
     match format {
         Format::OpenMetrics => {
+            let mut open = String::new();
+            text::encode_registry(&mut open, registry)?;
             text::encode_eof(&mut open)?;
             Ok(open)
         }
-        Format::Prometheus => Ok(to_prometheus(&open)),
+        Format::Prometheus => {
+            let mut prometheus = PrometheusText::default();
+            text::encode_registry(&mut prometheus, registry)?;
+            Ok(prometheus.out)
+        }
     }
 }
 
-/// In Prometheus text, HELP and TYPE of a counter carry its full name, with `_total`.
-fn to_prometheus(open: &str) -> String {
-    let mut out = String::with_capacity(open.len());
-    let mut help: Option<(&str, &str)> = None;
-    for line in open.lines() {
+/// Turns `OpenMetrics` into Prometheus text line by line: with series for each node there is no room for both. In
+/// Prometheus text, HELP and TYPE of a counter carry its full name, with `_total`.
+#[derive(Default)]
+struct PrometheusText {
+    out: String,
+    /// The line that is being written.
+    line: String,
+    /// The name and the text of the last HELP, until its TYPE is known.
+    help: Option<(String, String)>,
+}
+
+impl PrometheusText {
+    fn end_line(&mut self) {
+        let line = std::mem::take(&mut self.line);
         let mut words = line.splitn(4, ' ');
         match (words.next(), words.next(), words.next(), words.next()) {
-            (Some("#"), Some("HELP"), Some(name), text) => help = Some((name, text.unwrap_or_default())),
+            (Some("#"), Some("HELP"), Some(name), text) => {
+                self.help = Some((name.to_owned(), text.unwrap_or_default().to_owned()));
+            }
             (Some("#"), Some("TYPE"), Some(name), Some(kind)) => {
                 let suffix = if kind == "counter" { "_total" } else { "" };
-                if let Some((_, text)) = help.take().filter(|(helped, _)| *helped == name) {
-                    out.extend(["# HELP ", name, suffix, " ", text, "\n"]);
+                if let Some((_, text)) = self.help.take().filter(|(helped, _)| helped == name) {
+                    self.out.extend(["# HELP ", name, suffix, " ", &text, "\n"]);
                 }
-                out.extend(["# TYPE ", name, suffix, " ", kind, "\n"]);
+                self.out.extend(["# TYPE ", name, suffix, " ", kind, "\n"]);
             }
-            _ => out.extend([line, "\n"]),
+            _ => self.out.extend([line.as_str(), "\n"]),
         }
+        // Its memory is used again.
+        self.line = line;
+        self.line.clear();
     }
-    out
+}
+
+impl fmt::Write for PrometheusText {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let mut parts = text.split('\n');
+        self.line.extend(parts.next());
+        for part in parts {
+            self.end_line();
+            self.line.push_str(part);
+        }
+        Ok(())
+    }
 }
