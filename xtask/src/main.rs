@@ -72,6 +72,9 @@ fn workspace_root() -> PathBuf {
 
 fn lint(root: &Path) -> Result<bool, String> {
     let repo = repo::load(root)?;
+    if let Some(repo::ResultsAge::NotChecked(why)) = &repo.results_age {
+        println!("SKIPPED: the age of {}, because {why}", repo::RESULTS);
+    }
     let mut broken = 0;
     for (rule, violations) in rules::check_all(&repo) {
         for violation in &violations {

@@ -12,11 +12,27 @@ pub struct File {
     pub text: String,
 }
 
+/// The benchmark results.
+pub const RESULTS: &str = "bench/RESULTS.md";
+
+/// How old the benchmark results are.
+#[derive(Debug, PartialEq, Eq)]
+pub enum ResultsAge {
+    /// So many commits lie between theirs and the last change of operator or core.
+    Commits(usize),
+    /// They name no commit of this repository.
+    UnknownCommit,
+    /// The history is not here, and why.
+    NotChecked(&'static str),
+}
+
 #[derive(Default)]
 pub struct Repo {
     /// Every text file that is not ignored.
     pub files: Vec<File>,
     pub generated: Vec<Output>,
+    /// `None` if there are no results.
+    pub results_age: Option<ResultsAge>,
 }
 
 impl Repo {
@@ -70,7 +86,9 @@ pub fn load(root: &Path) -> Result<Repo, String> {
     let mut files = Vec::new();
     walk(root, "", &ignored, &mut files)?;
     files.sort_by(|a, b| a.path.cmp(&b.path));
-    Ok(Repo { files, generated: generate::outputs(root) })
+    let mut repo = Repo { files, generated: generate::outputs(root), ..Repo::default() };
+    repo.results_age = repo.file(RESULTS).map(|file| results_age(root, &file.text));
+    Ok(repo)
 }
 
 fn walk(root: &Path, folder: &str, ignored: &str, files: &mut Vec<File>) -> Result<(), String> {
@@ -102,6 +120,27 @@ fn is_ignored(path: &str, name: &str, ignored: &str) -> bool {
             _ => name == line,
         }
     })
+}
+
+/// The age of benchmark results with this text.
+pub fn results_age(root: &Path, text: &str) -> ResultsAge {
+    let git = |arguments: &[&str]| {
+        let output = command("git").arg("-C").arg(root).args(arguments).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    match git(&["rev-parse", "--is-shallow-repository"]).as_deref() {
+        Some("false") => {}
+        Some(_) => return ResultsAge::NotChecked("this is a shallow clone"),
+        None => return ResultsAge::NotChecked("there is no git repository"),
+    }
+    let commit =
+        text.lines().take(5).find_map(|line| line.split("; commit ").nth(1)?.split([';', ' ']).next());
+    let changed = git(&["log", "-1", "--format=%H", "HEAD", "--", "crates/operator", "crates/core"]);
+    let between = |(commit, changed): (&str, String)| {
+        git(&["rev-parse", "--verify", "--quiet", &format!("{commit}^{{commit}}")])?;
+        git(&["rev-list", "--count", &format!("{commit}..{changed}")])?.parse().ok()
+    };
+    commit.zip(changed).and_then(between).map_or(ResultsAge::UnknownCommit, ResultsAge::Commits)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ mod cycles;
 mod descriptions;
 mod file_size;
 mod manifests;
+mod results;
 mod retired_words;
 mod selects;
 mod stray;
@@ -95,6 +96,12 @@ pub const RULES: &[Rule] = &[
         requires: "Generated files equal the output of their generator; `make generate` writes them.",
         why: "Users and tests rely on generated files being current.",
         check: file_size::generated,
+    },
+    Rule {
+        name: "results-current",
+        requires: "The commit that `bench/RESULTS.md` names is at most 50 commits older than the last change of `crates/operator` or `crates/core`. Not checked in a shallow clone or without git.",
+        why: "Budgets are kept by those who see the figures of what they change.",
+        check: results::results_current,
     },
     Rule {
         name: "every-test-runs",

@@ -2,18 +2,19 @@
 
 use super::*;
 use crate::generate::Output;
-use crate::repo::File;
+use crate::repo::{File, RESULTS, ResultsAge, command, results_age};
 
 /// A repository of a few files, and the place (`file:line`) where the rule must report a violation, if any.
 struct Fixture {
     rule: &'static str,
     files: Vec<(&'static str, String)>,
     generated: Option<(&'static str, Result<&'static str, &'static str>)>,
+    age: Option<fn() -> ResultsAge>,
     violation: Option<&'static str>,
 }
 
 fn holds(rule: &'static str, path: &'static str, text: impl Into<String>) -> Fixture {
-    Fixture { rule, files: vec![(path, text.into())], generated: None, violation: None }
+    Fixture { rule, files: vec![(path, text.into())], generated: None, age: None, violation: None }
 }
 
 fn breaks(
@@ -44,6 +45,7 @@ impl Fixture {
                 .map(|(path, text)| File { path: (*path).to_owned(), text: text.clone() })
                 .collect(),
             generated: generated.into_iter().collect(),
+            results_age: self.age.map(|age| age()),
         }
     }
 }
@@ -214,8 +216,76 @@ fn retired_words() -> Vec<Fixture> {
     ]
 }
 
+fn results() -> Vec<Fixture> {
+    let fixture = |age: fn() -> ResultsAge, violation| Fixture {
+        age: Some(age),
+        violation,
+        ..holds("results-current", RESULTS, "")
+    };
+    let violation = Some("bench/RESULTS.md:3");
+    vec![
+        fixture(|| ResultsAge::Commits(50), None),
+        fixture(|| ResultsAge::Commits(51), violation),
+        fixture(|| ResultsAge::UnknownCommit, violation),
+        fixture(|| ResultsAge::NotChecked("this is a shallow clone"), None),
+    ]
+}
+
+/// A repository in which each of these files was committed after the other, and the hash of the first commit.
+fn repository(files: &[&str]) -> (std::path::PathBuf, String) {
+    let number = FOLDERS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let folder = std::env::temp_dir().join(format!("xtask-results-{}-{number}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let git = |arguments: &[&str]| {
+        let identity = ["-c", "user.name=n", "-c", "user.email=e", "-c", "init.defaultBranch=main"];
+        let output = command("git").arg("-C").arg(&folder).args(identity).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    };
+    git(&["init", "--quiet"]);
+    for (number, file) in files.iter().enumerate() {
+        let path = folder.join(file);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, number.to_string()).unwrap();
+        git(&["add", "."]);
+        git(&["commit", "--quiet", "--message", "m"]);
+    }
+    let first = git(&["rev-list", "--max-parents=0", "HEAD"]);
+    (folder, first)
+}
+
+static FOLDERS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+
+#[test]
+fn the_age_of_results_is_counted_to_the_last_change_of_operator_or_core() {
+    let (folder, first) = repository(&["a", "crates/core/x", "b", "crates/operator/y", "docs/z", "docs/z"]);
+    let text = |commit: &str| format!("# Benchmark results\n\nload 1; commit {commit}; 2026-11-16.\n");
+    assert_eq!(results_age(&folder, &text(&first[..10])), ResultsAge::Commits(3));
+    assert_eq!(results_age(&folder, &text(&format!("{first} and changes"))), ResultsAge::Commits(3));
+    assert_eq!(results_age(&folder, &text("HEAD")), ResultsAge::Commits(0), "newer than the last change");
+    for unknown in ["0123456789", "unknown", "--all"] {
+        assert_eq!(results_age(&folder, &text(unknown)), ResultsAge::UnknownCommit, "{unknown}");
+    }
+    assert_eq!(results_age(&folder, "no commit"), ResultsAge::UnknownCommit);
+    let clone = folder.join("clone");
+    let cloned = command("git")
+        .args(["clone", "--quiet", "--depth", "1"])
+        .arg(format!("file://{}", folder.display()))
+        .arg(&clone)
+        .status();
+    assert!(cloned.unwrap().success());
+    assert!(
+        matches!(results_age(&clone, &text(&first)), ResultsAge::NotChecked(why) if why.contains("shallow"))
+    );
+    std::fs::remove_dir_all(folder.join(".git")).unwrap();
+    assert!(
+        matches!(results_age(&folder, &text(&first)), ResultsAge::NotChecked(why) if why.contains("no git"))
+    );
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
 fn fixtures() -> Vec<Fixture> {
-    [manifests(), selects(), stray(), cycles(), descriptions(), file_size(), retired_words()]
+    [manifests(), selects(), stray(), cycles(), descriptions(), file_size(), retired_words(), results()]
         .into_iter()
         .flatten()
         .collect()
