@@ -111,7 +111,6 @@ mod tests {
 
     #[test]
     fn failures_of_earlier_runs_are_kept() {
-        let found = Sweep { next: 12, ..Sweep::default() };
-        assert_eq!(progress(10, 11).after(&found), progress(10, 12));
+        assert_eq!(progress(10, 11).after(&Sweep::starting_at(12)), progress(10, 12));
     }
 }

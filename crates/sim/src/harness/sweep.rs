@@ -23,6 +23,10 @@ pub struct Sweep {
 }
 
 impl Sweep {
+    pub(super) fn starting_at(next: u64) -> Self {
+        Self { next, ..Self::default() }
+    }
+
     fn add(&mut self, mut report: Report) {
         self.runs += 1;
         self.ahead.insert(report.seed);
@@ -43,7 +47,7 @@ pub fn sweep<'s>(
     progress: impl Fn(&Sweep) + Sync,
 ) -> Sweep {
     let next = AtomicU64::new(seeds.start);
-    let result = Mutex::new(Sweep { next: seeds.start, ..Sweep::default() });
+    let result = Mutex::new(Sweep::starting_at(seeds.start));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..cores {
@@ -109,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_sweep_resumes_at_the_first_seed_that_has_not_run() {
-        let mut sweep = Sweep { next: 5, ..Sweep::default() };
+        let mut sweep = Sweep::starting_at(5);
         let mut next_after = |seed| {
             let (coverage, trace) = (Coverage::default(), String::new());
             sweep.add(Report { seed, violation: None, coverage, trace });
