@@ -156,6 +156,12 @@ impl NodeView {
         view
     }
 
+    /// Whether another state of the node differs only in its resourceVersion.
+    #[must_use]
+    pub fn is_same_state(&self, other: &Self) -> bool {
+        Self { resource_version: other.resource_version, ..self.clone() } == *other
+    }
+
     #[must_use]
     pub fn has_taint(&self, key: &str) -> bool {
         self.taints.iter().any(|taint| *taint.key == *key)

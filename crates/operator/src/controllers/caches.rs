@@ -20,7 +20,7 @@ use tracing::warn;
 use super::daemon_pods::{DaemonPodSource, DaemonPods};
 use super::{kinds, lock};
 use crate::clock::Clock;
-use crate::runtime::cache::{Store, parse_version};
+use crate::runtime::cache::{CacheState as _, Store, parse_version};
 use crate::runtime::manager::Manager;
 use crate::runtime::source::Start;
 use crate::runtime::watcher::Selector;
@@ -238,11 +238,18 @@ impl Caches {
 
 /// Nodes are listed when the gates are known, which say which labels to keep; and again when a gate needs more labels.
 fn label_condition(gates: Cache<GateView>, texts: Arc<Mutex<NodeTexts>>) -> impl FnMut(bool) -> Start + Send {
+    let mut known = (0, 0);
     move |is_running| {
+        // Asked at each event of any watch.
+        let state = (gates.lists(), gates.position());
+        if is_running && state == known {
+            return Start::Keep;
+        }
         let gates = gates.lock();
         if !gates.is_synced() {
             return if is_running { Start::Keep } else { Start::Wait };
         }
+        known = state;
         let wanted = wanted_labels(Store::iter(&gates));
         let mut texts = lock(&texts);
         if is_running && wanted.is_subset(&texts.wanted) {

@@ -112,9 +112,9 @@ impl<V: Cached> Store<V> {
                 if known.is_some_and(|known| known >= object.resource_version().max(1)) {
                     return Vec::new();
                 }
-                let after = wanted.then(|| object.clone());
                 let key = object.key();
                 let before = self.put(object, now);
+                let after = self.objects.get(&key).filter(|_| wanted).cloned();
                 vec![Change::new(kind, key, before, after)]
             }
             WatchEvent::Deleted(key, version) => {

@@ -199,6 +199,7 @@ impl Reconciler for GateReconciler {
 
     fn keys(&self, change: &Change) -> Vec<Arc<str>> {
         match change.kind {
+            kinds::NODES if is_heartbeat(change) => Vec::new(),
             kinds::NODES | kinds::DAEMON_PODS if !change.is_whole_kind() => vec![change.key.clone()],
             kinds::WORKERS => {
                 self.observe_start(change);
@@ -286,6 +287,12 @@ impl GateReconciler {
             Err(error) => self.recover(&evaluation.node, error).await,
         }
     }
+}
+
+/// Whether nothing changed that a decision of the gate depends on. Kubelets write their status every five minutes.
+fn is_heartbeat(change: &Change) -> bool {
+    let (Some(before), Some(after)) = change.states::<NodeView>() else { return false };
+    before.is_same_state(after)
 }
 
 /// The number of the worker that a decision starts.
