@@ -117,7 +117,7 @@ pub fn nothing_is_deleted_while_dns_is_down(world: &Real) -> Result<()> {
     heading("DNS is back");
     // At once: a node that recovers much later than the others would be broken by itself, and replaced.
     std::thread::scope(|scope| {
-        let heal = |node: &String| world.node(node).and_then(|node| node.heal_dns());
+        let heal = |node: &String| world.node(node).and_then(nodekeeper_e2e::nodes::Node::heal_dns);
         let healing: Vec<_> = nodes.iter().map(|node| scope.spawn(move || heal(node))).collect();
         healing.into_iter().try_for_each(|one| one.join().map_err(|_| anyhow!("healing DNS panicked"))?)
     })?;

@@ -99,7 +99,9 @@ impl From<&Node> for PartialNode {
         }
         part.annotations = metadata.annotations.as_ref().map(|all| {
             let mut needed = Annotations::default();
-            all.iter().for_each(|(key, value)| needed.add(key, value.as_str().into()));
+            for (key, value) in all {
+                needed.add(key, value.as_str().into());
+            }
             needed
         });
         for taint in spec.and_then(|spec| spec.taints.as_ref()).into_iter().flatten() {

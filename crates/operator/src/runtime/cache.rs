@@ -208,7 +208,9 @@ impl<V: Cached> Store<V> {
         }
         if self.objects.is_empty() {
             // Collecting packs a map twice as densely as inserting one by one.
-            new.iter_mut().for_each(|(_, object)| object.on_insert(now));
+            for (_, object) in &mut new {
+                object.on_insert(now);
+            }
             self.objects = new.into_iter().collect();
             if wanted && self.lists > 0 {
                 let all = self.objects.iter();

@@ -4,7 +4,7 @@
 //! `allOf`, `anyOf`, `oneOf`, `not`.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::value::{Value, json};
@@ -209,7 +209,7 @@ fn validate(value: &Value, schema: &Value, path: &str, causes: &mut Vec<StatusCa
 /// Whether a text matches a pattern. Compiled patterns are kept, since every write of an object needs them.
 fn matches(pattern: &str, text: &str) -> bool {
     thread_local! {
-        static COMPILED: RefCell<HashMap<String, Option<Regex>>> = RefCell::default();
+        static COMPILED: RefCell<BTreeMap<String, Option<Regex>>> = RefCell::default();
     }
     COMPILED.with_borrow_mut(|all| {
         if !all.contains_key(pattern) {
