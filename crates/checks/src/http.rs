@@ -2,7 +2,7 @@
 
 use nodekeeper_core::checks::StatusRange;
 use nodekeeper_core::report::{Outcome, reason};
-use url::{Host, Url};
+use url::Url;
 
 use crate::net::Net;
 use crate::run::Finding;
@@ -35,9 +35,10 @@ pub(crate) fn parse_url(text: &str) -> Option<Url> {
 }
 
 /// Returns a name or an IP address without brackets, and the port.
+#[cfg(any(test, feature = "real"))]
 pub(crate) fn host_and_port(url: &Url) -> (String, u16) {
     let host = match url.host() {
-        Some(Host::Ipv6(address)) => address.to_string(),
+        Some(url::Host::Ipv6(address)) => address.to_string(),
         host => host.map(|host| host.to_string()).unwrap_or_default(),
     };
     (host, url.port_or_known_default().unwrap_or_default())
