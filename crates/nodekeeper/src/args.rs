@@ -1,6 +1,5 @@
 //! The command line of `nodekeeper`.
 
-#[cfg(feature = "demo")]
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
