@@ -338,12 +338,17 @@ impl Invariant for CountedOnce {
 /// A create is guarded only by its name. A delayed one may create a worker again that had ended and was removed
 /// before. It has no effect: [`CountedOnce`] checks that no number is recorded twice, and [`HealthyNodesAreVerified`]
 /// that the pod is removed.
+/// How long a list and the watch after it may be behind, in seconds.
+const WATCH_DELAY: i64 = 30;
+
 #[derive(Default)]
 struct OneWorkerAtATime {
     /// By node uid: pods that have not terminated.
     running: BTreeMap<String, BTreeSet<String>>,
     /// By node uid: the record's number.
     recorded: BTreeMap<String, u32>,
+    /// By node uid: when a delayed write, of a former leader, recorded that number.
+    recorded_late: BTreeMap<String, Timestamp>,
     /// By node uid: the highest number of a worker. A dry run writes no record.
     highest: BTreeMap<String, u32>,
     /// Uids of pods that a delayed create made again.
@@ -359,13 +364,26 @@ impl Invariant for OneWorkerAtATime {
         if change.collection == "nodes"
             && let Some(node) = &change.after
         {
-            self.recorded.insert(uid(node).to_owned(), record(node).map_or(0, |record| record.number));
+            let number = record(node).map_or(0, |record| record.number);
+            if self.recorded.insert(uid(node).to_owned(), number) != Some(number) {
+                self.recorded_late.remove(uid(node));
+                if change.was_delayed() {
+                    self.recorded_late.insert(uid(node).to_owned(), change.at);
+                }
+            }
         }
         let Some(object) = change.after.as_ref().or(change.before.as_ref()) else { return Ok(()) };
         let Some(identity) = identity(object).filter(|_| change.collection == "pods") else { return Ok(()) };
         let recorded = self.recorded.get(&identity.node_uid).copied().unwrap_or_default();
         let highest = self.highest.entry(identity.node_uid.clone()).or_default();
-        if change.before.is_none() && change.was_delayed() && identity.number <= recorded.max(*highest) {
+        // A new leader may have listed the node just before the record came, and found the pod deleted by a user. The
+        // worker runs again, and its report is not counted.
+        let is_late = |at: &Timestamp| change.at.duration_since(*at).as_secs() < WATCH_DELAY;
+        let unknown = self.recorded_late.get(&identity.node_uid).is_some_and(is_late);
+        if change.before.is_none()
+            && ((change.was_delayed() && identity.number <= recorded.max(*highest))
+                || (unknown && identity.number == recorded))
+        {
             self.recreated.insert(uid(object).to_owned());
         }
         *highest = identity.number.max(*highest);
