@@ -19,7 +19,7 @@ const NEW: usize = 100;
 /// What a watch of the fleet shows besides heartbeats at their usual rate.
 #[derive(Clone, Copy, Debug)]
 pub enum Change {
-    /// A node changed.
+    /// The node of this number writes its status.
     Node(usize),
     /// Each node writes its status once, as fast as the watch is read.
     Round,

@@ -23,7 +23,7 @@ use crate::watch::watch;
 
 const NODES: usize = 3;
 const ROUNDS: usize = 3;
-/// Seconds.
+/// The longest time from Ready to untainted with the image on the disk, in seconds.
 const BUDGET: f64 = 10.0;
 
 pub async fn run(product: Product) -> Result<Table> {

@@ -204,6 +204,19 @@ mod tests {
     }
 
     #[test]
+    fn a_heartbeat_is_the_same_state_and_any_other_change_is_not() {
+        let before = view(Some(RECORD));
+        let heartbeat = NodeView { resource_version: 9, ..before.clone() };
+        assert!(before.is_same_state(&heartbeat) && heartbeat.is_same_state(&before));
+        let taint = Taint { key: "k".into(), effect: "NoSchedule".into() };
+        let tainted = NodeView { resource_version: 9, taints: [taint].into(), ..before.clone() };
+        let booted = NodeView { resource_version: 9, boot_id: "c".into(), ..before.clone() };
+        for other in [tainted, booted, view(None)] {
+            assert!(!before.is_same_state(&other), "{other:?}");
+        }
+    }
+
+    #[test]
     fn an_invalid_record_is_kept_as_text_only() {
         let other_node = RECORD.replace("\"uid\":\"u\"", "\"uid\":\"v\"");
         for text in ["", "[]", r#"{"uid":"u","number":4294967295}"#, &other_node] {

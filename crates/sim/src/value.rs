@@ -344,7 +344,6 @@ impl<'de> Visitor<'de> for AnyValue {
 }
 
 impl fmt::Display for Value {
-    /// As JSON.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&serde_json::Value::from(self), f)
     }
@@ -372,6 +371,20 @@ mod tests {
         assert_ne!(new, old);
         new["status"]["ready"] = json!(false);
         assert!(new == old && !new.is_same(&old));
+    }
+
+    #[test]
+    fn equal_parts_of_an_earlier_version_are_shared_again() {
+        let old =
+            json!({"metadata": {"labels": {"a": "b"}}, "spec": {"a": [1, 2]}, "status": {"ready": false}});
+        let mut new = json!({"metadata": {"labels": {"a": "b"}, "uid": "u"}, "spec": {"a": [1, 2]}});
+        new.share_with(&old);
+        assert!(new["spec"].is_same(&old["spec"]));
+        assert!(new["metadata"]["labels"].is_same(&old["metadata"]["labels"]));
+        assert_eq!(new, json!({"metadata": {"labels": {"a": "b"}, "uid": "u"}, "spec": {"a": [1, 2]}}));
+        let mut equal = json!({"spec": {"a": [1, 2]}});
+        equal.share_with(&json!({"spec": {"a": [2, 1]}}));
+        assert_eq!(equal["spec"]["a"], json!([1, 2]));
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub struct QueueStats {
 pub struct WorkQueue<K> {
     due: BTreeMap<K, Place>,
     order: BTreeMap<(Duration, u64), K>,
-    /// Keys with [`Priority::Urgent`].
+    /// The keys of `due` with [`Priority::Urgent`], which are handed out before those of `order`.
     urgent: BTreeMap<(Duration, u64), K>,
     /// Keys that are due now and wait behind all others. A plain list, because it may hold every node of the cluster.
     backlog: Vec<K>,

@@ -12,7 +12,7 @@ pub struct Progress {
     pub from: u64,
     /// Every seed before this one has been run.
     pub next: u64,
-    /// Sorted.
+    /// The seeds that failed, in ascending order.
     pub failed: Vec<u64>,
 }
 

@@ -109,7 +109,7 @@ fn a_large_annotation_is_read() {
     assert_eq!(view.record_text.as_deref(), Some(&*record), "it does not serialise to the same text");
 }
 
-/// Any JSON.
+/// JSON of any type and depth, as a field may hold by mistake.
 fn anything() -> BoxedStrategy<Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
