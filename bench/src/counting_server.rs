@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -18,6 +18,7 @@ use hyper::body::{Frame, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use nodekeeper_sim::{Cluster, server};
+use parking_lot::Mutex;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use serde_json::json;
@@ -116,7 +117,7 @@ impl CountingServer {
     }
 
     pub fn requests(&self) -> Vec<RecordedRequest> {
-        self.inside.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.inside.requests.lock().clone()
     }
 
     /// The bytes of response bodies that a client has been sent.
@@ -206,12 +207,12 @@ impl ServerState {
             body: request.body().clone(),
             received,
         };
-        self.requests.lock().unwrap_or_else(PoisonError::into_inner).push(recorded);
+        self.requests.lock().push(recorded);
         sent
     }
 
     fn sent_to(&self, client: &str) -> Arc<AtomicU64> {
-        let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sent = self.sent.lock();
         sent.entry(client.to_owned()).or_default().clone()
     }
 }

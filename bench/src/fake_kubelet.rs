@@ -1,7 +1,7 @@
 //! Nodes without a machine on a real API server, and a fake kubelet that reports the results of their workers.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use futures::StreamExt as _;
@@ -11,6 +11,7 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, ResourceExt as _};
 use nodekeeper_core::checks::Assignment;
 use nodekeeper_core::report::{CheckResult, MESSAGE_LIMIT, Outcome, Report};
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -72,7 +73,7 @@ impl Kubelets {
 
     /// When the report of each node's worker was accepted, since the last call.
     pub fn take_reports(&self) -> BTreeMap<String, Instant> {
-        std::mem::take(&mut *self.reports.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.reports.lock())
     }
 
     /// Fails if the task has ended: then nothing was measured.
@@ -99,7 +100,7 @@ async fn serve(pods: Api<Pod>, reports: Reports) {
                 eprintln!("bench: {}: {error:#}", pod.name_any());
             }
             let node = pod.spec.and_then(|spec| spec.node_name).unwrap_or_default();
-            reports.lock().unwrap_or_else(PoisonError::into_inner).insert(node, Instant::now());
+            reports.lock().insert(node, Instant::now());
         });
     }
 }

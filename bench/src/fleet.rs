@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use nodekeeper_core::record::{self, Record, VerificationScope, WorkerResult};
 use nodekeeper_core::report::Verdict;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
@@ -65,7 +65,7 @@ impl Fleet {
     /// Makes the new node with this number Ready, and returns its name.
     pub fn make_ready(&self, number: usize) -> String {
         let index = number * NEW + NEW - 1;
-        self.ready.lock().unwrap_or_else(PoisonError::into_inner).insert(index);
+        self.ready.lock().insert(index);
         self.show(Change::Node(index));
         Self::name(index)
     }
@@ -108,7 +108,7 @@ impl Fleet {
     }
 
     pub fn node(&self, index: usize, version: u64) -> String {
-        let is_ready = || self.ready.lock().unwrap_or_else(PoisonError::into_inner).contains(&index);
+        let is_ready = || self.ready.lock().contains(&index);
         let template = match index % NEW == NEW - 1 {
             false => &self.verified,
             true if is_ready() => &self.waiting,

@@ -10,10 +10,10 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Stdio,
-    sync::{Mutex, PoisonError},
 };
 
 use anyhow::{Context as _, bail, ensure};
+use parking_lot::Mutex;
 
 use crate::{
     Cluster,
@@ -75,7 +75,7 @@ impl Karpenter {
 
     /// Fails with the end of the log if either process has exited.
     pub fn check(&self) -> anyhow::Result<()> {
-        let mut programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut programs = self.programs.lock();
         for (name, process) in programs.iter_mut() {
             if !process.is_running()? {
                 bail!("{name} has ended:\n{}", self.launcher.log_tail(name));

@@ -10,7 +10,6 @@ mod node;
 use std::{
     fs,
     path::{Path, PathBuf},
-    sync::Mutex,
     thread,
 };
 
@@ -211,7 +210,7 @@ fn make(
         address,
         zone: ZONES[(number - 1) % ZONES.len()].into(),
         folder,
-        boot: Mutex::default(),
+        boot: parking_lot::Mutex::default(),
         cgroups,
         launcher: launcher.clone(),
         programs: assets.clone(),

@@ -1,8 +1,9 @@
 //! A pool of resources that the tests of one process share; each test uses one exclusively.
 
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// At most `most` resources, each created when a test needs one and all others are in use.
@@ -32,7 +33,7 @@ impl<T> Pool<T> {
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Arc<T>>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        self.idle.lock()
     }
 }
 

@@ -1,7 +1,8 @@
 //! Whether this replica is alive and ready, as its manager reports it.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// The manager reports every five seconds; one try at the lease takes four.
 const MAX_SILENCE: Duration = Duration::from_secs(30);
@@ -40,7 +41,7 @@ impl Default for Health {
 
 impl Health {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub fn heartbeat(&self, now: Duration) {

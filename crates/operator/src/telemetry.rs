@@ -136,8 +136,9 @@ fn quoted(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use parking_lot::Mutex;
     use std::io;
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
 
     use serde_json::{Value, json};
     use tracing_subscriber::fmt::MakeWriter;
@@ -149,7 +150,7 @@ mod tests {
 
     impl io::Write for Buffer {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
+            self.0.lock().extend_from_slice(bytes);
             Ok(bytes.len())
         }
 
@@ -172,7 +173,7 @@ mod tests {
         let logger =
             tracing_subscriber::fmt().with_writer(buffer.clone()).event_format(JsonLines::new(now)).finish();
         tracing::subscriber::with_default(logger, log);
-        let bytes = buffer.0.lock().unwrap().clone();
+        let bytes = buffer.0.lock().clone();
         String::from_utf8(bytes).unwrap()
     }
 

@@ -1,6 +1,8 @@
 //! The embedded cluster: API server, clock, network, and clients for them.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::value::{Value, json};
 
@@ -96,7 +98,7 @@ impl Cluster {
     /// Never hold the guard across an await.
     pub fn state(&self) -> MutexGuard<'_, State> {
         // After a panic in an observer the state is that of the last commit, which is consistent.
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock()
     }
 
     /// Calls the observer for each change at its commit, before clients can see it.

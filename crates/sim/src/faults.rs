@@ -1,12 +1,13 @@
 //! Faults between a client and the API server, all from one seed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::value::Value;
 use bytes::Bytes;
 use http::{Method, Request};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use crate::api::Query;
@@ -220,7 +221,7 @@ impl Faults {
         }
         if is_write {
             let point = write_point(request);
-            let mut coverage = inner.coverage.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut coverage = inner.coverage.lock();
             if matches!(fault, Fault::CrashBefore | Fault::CrashAfter) {
                 coverage.crashed_points.insert(format!("{} {point}", fault.name().replace(" a write", "")));
             }
@@ -315,7 +316,7 @@ impl Faults {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
@@ -348,7 +349,7 @@ impl Inner {
     }
 
     fn count(&self, fault: &str) {
-        self.coverage.lock().unwrap_or_else(PoisonError::into_inner).count(fault);
+        self.coverage.lock().count(fault);
     }
 }
 

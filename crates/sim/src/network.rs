@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::value::{Value, json};
 
@@ -68,7 +70,7 @@ impl Network {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeSet<(Fault, Outage)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -5,11 +5,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::value::Value;
 use futures::future::BoxFuture;
+use parking_lot::Mutex;
 use tokio::process::Command;
 
 use crate::actors::kubelet::{ContainerConfig, ContainerRuntime, FakeRuntime, Terminated};
@@ -65,8 +66,8 @@ impl Processes {
         Ok(self.nodes().entry(node.to_owned()).or_insert(opened).clone())
     }
 
-    fn nodes(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Arc<Endpoints>>> {
-        self.0.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+    fn nodes(&self) -> parking_lot::MutexGuard<'_, BTreeMap<String, Arc<Endpoints>>> {
+        self.0.nodes.lock()
     }
 
     /// Runs the worker container of a pod as a process. Dropping the future kills it.

@@ -1,7 +1,9 @@
 //! The trace of a run: one line an event, identical for the same seed.
 
 use std::fmt::Write as _;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use crate::clock::Clock;
 
@@ -36,7 +38,7 @@ impl Trace {
         self.lock().clone().unwrap_or_default()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<String>> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, Option<String>> {
+        self.lines.lock()
     }
 }

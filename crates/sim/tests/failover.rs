@@ -2,7 +2,7 @@
 
 mod gate;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use gate::bench::Bench;
@@ -15,6 +15,7 @@ use nodekeeper_sim::faults::{Faults, Rates};
 use nodekeeper_sim::object::set;
 use nodekeeper_sim::transport::Transport;
 use nodekeeper_sim::value::json;
+use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tower::ServiceExt as _;
@@ -37,7 +38,7 @@ impl Replica {
         let log = requests.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
             let line = format!("{} {}", request.method(), request.uri());
-            log.lock().expect("the lock is not poisoned").push(line);
+            log.lock().push(line);
             transport.clone().oneshot(request)
         });
         let settings = Settings::new(template(), format!("{name}_1"), 1);
@@ -48,7 +49,7 @@ impl Replica {
 
     /// How many complete lists of a collection were requested since the last call.
     fn take_lists(&self, collection: &str) -> usize {
-        let requests = std::mem::take(&mut *self.requests.lock().expect("the lock is not poisoned"));
+        let requests = std::mem::take(&mut *self.requests.lock());
         let is_list = |request: &&String| {
             let path = request.split('?').next().unwrap_or_default();
             path.starts_with("GET") && path.ends_with(collection) && request.contains("sendInitialEvents")

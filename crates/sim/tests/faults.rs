@@ -1,6 +1,6 @@
 //! Each fault of a transport has the effect that its name says.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _};
@@ -10,6 +10,7 @@ use nodekeeper_sim::faults::{Coverage, Faults, Rates};
 use nodekeeper_sim::transport::Transport;
 use nodekeeper_sim::value::json;
 use nodekeeper_sim::{Cluster, Options};
+use parking_lot::Mutex;
 use tokio::time::timeout;
 
 struct Bench {
@@ -40,8 +41,7 @@ impl Bench {
     }
 
     fn count(&self, fault: &str) -> usize {
-        let count =
-            self.coverage.lock().expect("the lock is not poisoned").faults.get(fault).copied().unwrap_or(0);
+        let count = self.coverage.lock().faults.get(fault).copied().unwrap_or(0);
         usize::try_from(count).expect("it is small")
     }
 }
@@ -50,7 +50,7 @@ impl Bench {
 async fn without_faults_every_request_is_applied() {
     let bench = Bench::new(Rates::NONE);
     assert_eq!(bench.create(50).await, (50, 50));
-    assert!(bench.coverage.lock().unwrap().faults.is_empty());
+    assert!(bench.coverage.lock().faults.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -152,9 +152,9 @@ async fn rates_can_be_set_to_none() {
     let bench = Bench::new(Rates { refused: 3_000, lost: 500, ..Rates::NONE });
     bench.create(20).await;
     bench.faults.set_rates(Rates::NONE);
-    let met: u64 = bench.coverage.lock().unwrap().faults.values().sum();
+    let met: u64 = bench.coverage.lock().faults.values().sum();
     for _ in 0..100 {
         let _ = bench.maps.get("m000").await;
     }
-    assert_eq!(bench.coverage.lock().unwrap().faults.values().sum::<u64>(), met);
+    assert_eq!(bench.coverage.lock().faults.values().sum::<u64>(), met);
 }

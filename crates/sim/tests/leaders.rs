@@ -3,7 +3,7 @@
 mod gate;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use gate::bench::Bench;
@@ -13,6 +13,7 @@ use nodekeeper_operator::{Settings, run};
 use nodekeeper_sim::actors::kubelet::NodeSpec;
 use nodekeeper_sim::object::{items, text};
 use nodekeeper_sim::value::{Value, json};
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
 #[tokio::test(start_paused = true)]
@@ -23,7 +24,7 @@ async fn a_node_that_passes_costs_three_writes_and_an_event() {
     bench.until("the node is verified", |bench| bench.is_verified("n1")).await;
     sleep(Duration::from_mins(30)).await;
     let mut writes: BTreeMap<String, u32> = BTreeMap::new();
-    for (_, what) in bench.writes.lock().unwrap().iter().filter(|(_, what)| !what.ends_with("leases")) {
+    for (_, what) in bench.writes.lock().iter().filter(|(_, what)| !what.ends_with("leases")) {
         *writes.entry(what.clone()).or_default() += 1;
     }
     // The gate's status is written once for many nodes.
@@ -62,7 +63,7 @@ async fn a_crashed_leader_is_replaced_when_its_lease_expires() {
     let took = bench.until("replica-1 leads", |bench| bench.holder() == "replica-1_1").await;
     assert!(took > Duration::from_secs(12) && took <= Duration::from_secs(18), "{took:?}");
     bench.until("the node is verified", |bench| bench.is_verified("n1")).await;
-    let made = bench.writes.lock().unwrap().iter().filter(|(_, what)| what == "created pods").count();
+    let made = bench.writes.lock().iter().filter(|(_, what)| what == "created pods").count();
     assert_eq!(made, 1, "the worker of the previous leader was adopted");
 }
 
@@ -78,14 +79,14 @@ async fn started_writes_finish_before_the_lease_is_released() {
     stop.notify_one();
     timeout(Duration::from_secs(11), controller).await.expect("it stops").expect("without a panic");
     assert_eq!(bench.holder(), "");
-    let writes = bench.writes.lock().unwrap().clone();
+    let writes = bench.writes.lock().clone();
     let last = writes.last().expect("it wrote");
     assert_eq!(
         last.1, "updated coordination.k8s.io/leases",
         "nothing is written after the lease is released"
     );
     sleep(Duration::from_mins(1)).await;
-    assert_eq!(bench.writes.lock().unwrap().len(), writes.len());
+    assert_eq!(bench.writes.lock().len(), writes.len());
 }
 
 #[tokio::test(start_paused = true)]
@@ -100,7 +101,7 @@ async fn the_worker_limit_holds_and_all_nodes_are_verified() {
     let count = most.clone();
     bench.cluster.observe(Box::new(move |change| {
         if change.collection == "pods" {
-            let mut count = count.lock().unwrap();
+            let mut count = count.lock();
             let ends = |pod: &Value| matches!(text(pod, "status.phase"), "Succeeded" | "Failed");
             let was = change.before.as_ref().is_some_and(|pod| !ends(pod));
             let is = change.after.as_ref().is_some_and(|pod| !ends(pod));
@@ -112,7 +113,7 @@ async fn the_worker_limit_holds_and_all_nodes_are_verified() {
         bench.join(&format!("n{n}"));
     }
     bench.until("all nodes are verified", |bench| (0..25).all(|n| bench.is_verified(&format!("n{n}")))).await;
-    assert_eq!(most.lock().unwrap().1, 3);
+    assert_eq!(most.lock().1, 3);
 }
 
 #[tokio::test(start_paused = true)]
@@ -167,7 +168,7 @@ async fn a_worker_without_its_labels_is_replaced() {
             assert!(start.elapsed() < Duration::from_mins(10), "stuck without {key}");
             sleep(Duration::from_secs(1)).await;
         }
-        let writes = bench.writes.lock().unwrap().len();
+        let writes = bench.writes.lock().len();
         assert!(writes < 40 + 5 * 60, "{writes} writes");
     }
 }

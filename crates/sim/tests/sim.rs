@@ -12,10 +12,10 @@ mod soak;
 
 use std::env;
 use std::process::ExitCode;
-use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nodekeeper_sim::harness::{Scenario, Sweep, run, sweep};
+use parking_lot::Mutex;
 
 /// Runs allocate many small objects, for which mimalloc is faster.
 #[global_allocator]
@@ -169,7 +169,7 @@ impl Meter {
     }
 
     fn show(&self, found: &Sweep) {
-        let mut last = self.last.lock().expect("the lock is not poisoned");
+        let mut last = self.last.lock();
         let failed = found.failures.len();
         for report in &found.failures[last.1..] {
             println!("  seed {} FAILED, replay with: make sim SEED={0}", report.seed);

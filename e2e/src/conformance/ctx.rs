@@ -1,11 +1,12 @@
 //! The context of a case: a client, its own namespace, unique names, and a list of objects to remove.
 
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use http::Method;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep, timeout};
@@ -56,7 +57,7 @@ impl Run {
 
     /// Removes shared and leftover objects without waiting.
     pub async fn clean_up(&self) {
-        let namespaces = std::mem::take(&mut *self.namespaces.lock().unwrap_or_else(PoisonError::into_inner));
+        let namespaces = std::mem::take(&mut *self.namespaces.lock());
         for name in namespaces {
             let path = format!("/api/v1/namespaces/{name}");
             drop(Call::new(Method::DELETE, &path).send(&self.client).await);
@@ -152,14 +153,14 @@ impl Ctx {
 
     /// Adds an object to the clean-up.
     pub fn note(&self, path: String) {
-        self.made.lock().unwrap_or_else(PoisonError::into_inner).push(path);
+        self.made.lock().push(path);
     }
 
     async fn make_namespace(&self) -> Result<()> {
         let body = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.ns()}});
         let call = Call::new(Method::POST, "/api/v1/namespaces").body(JSON, &body);
         call.send(self.client()).await?.ok(201)?;
-        self.run.namespaces.lock().unwrap_or_else(PoisonError::into_inner).push(self.ns().to_owned());
+        self.run.namespaces.lock().push(self.ns().to_owned());
         Ok(())
     }
 
@@ -301,7 +302,7 @@ impl Ctx {
     /// Removes the objects of the case, newest first, including their finalizers. Errors are ignored: most objects
     /// are gone.
     pub async fn clean_up(&self) {
-        let made = std::mem::take(&mut *self.made.lock().unwrap_or_else(PoisonError::into_inner));
+        let made = std::mem::take(&mut *self.made.lock());
         let client = self.client();
         let work = async {
             for path in made.iter().rev() {

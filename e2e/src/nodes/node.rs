@@ -5,12 +5,12 @@ use std::{
     fs,
     path::PathBuf,
     process::{Command, Output, Stdio},
-    sync::{Mutex, MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, bail, ensure};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::{
     cgroups::Cgroups,
@@ -206,7 +206,7 @@ impl Node {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Process>> {
-        self.boot.lock().unwrap_or_else(PoisonError::into_inner)
+        self.boot.lock()
     }
 
     fn init(&self) -> anyhow::Result<Vec<OsString>> {

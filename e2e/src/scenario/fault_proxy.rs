@@ -1,14 +1,15 @@
 //! A proxy between a controller and its API server. It records requests and responses, and can kill the controller
 //! before or after any write.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use futures::future::BoxFuture;
 use http::{Method, Request, Response, StatusCode};
 use kube::Client;
 use kube::client::Body;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 /// The write, counted from 1, at which the controller is killed. Lease renewals do not count.
@@ -90,7 +91,7 @@ impl FaultProxy {
 
     /// The requests with a response, in order.
     pub fn requests(&self) -> Vec<RecordedRequest> {
-        self.0.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.requests.lock().clone()
     }
 
     /// From now on no request is forwarded.
@@ -131,7 +132,7 @@ impl FaultProxy {
         }
         if let Ok(response) = &response {
             let request = RecordedRequest { method, uri, status: response.status() };
-            self.0.requests.lock().unwrap_or_else(PoisonError::into_inner).push(request);
+            self.0.requests.lock().push(request);
         }
         response
     }

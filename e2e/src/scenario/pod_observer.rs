@@ -1,7 +1,7 @@
 //! Records all workers from a watch without gaps, so that a test can make statements about every moment.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{WatchEvent, WatchParams};
 use kube::{Api, Client, ResourceExt as _};
 use nodekeeper_core::worker::{NODE_UID, SELECTOR};
+use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
@@ -96,7 +97,7 @@ impl PodObserver {
 
     /// Fails if the watch had a gap.
     pub fn seen(&self) -> Result<PodHistory> {
-        let (seen, lost) = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (seen, lost) = self.seen.lock().clone();
         ensure!(lost.is_none(), "the watch on workers has a gap: {lost:?}");
         Ok(seen)
     }
@@ -124,13 +125,13 @@ async fn watch_pods(client: Client, seen: Arc<Mutex<(PodHistory, Option<String>)
                 match &event {
                     WatchEvent::Bookmark(mark) => version.clone_from(&mark.metadata.resource_version),
                     WatchEvent::Error(status) => {
-                        let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+                        let mut seen = seen.lock();
                         seen.1 = Some(status.message.clone());
                         return;
                     }
                     WatchEvent::Added(pod) | WatchEvent::Modified(pod) | WatchEvent::Deleted(pod) => {
                         version = pod.resource_version().unwrap_or_default();
-                        seen.lock().unwrap_or_else(PoisonError::into_inner).0.record(&event);
+                        seen.lock().0.record(&event);
                     }
                 }
             }

@@ -1,12 +1,13 @@
 //! The interface between the scenarios and the cluster they run in. Everything else goes through the API.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
 use kube::Client;
 use nodekeeper_operator::clock::Clock;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 pub const TAINT: &str = "node-ready/unverified";
@@ -91,7 +92,7 @@ pub struct WorkerBehaviours(Arc<Mutex<BTreeMap<String, WorkerBehaviour>>>);
 
 impl WorkerBehaviours {
     pub fn set(&self, node: &str, behaviour: WorkerBehaviour) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(node.to_owned(), behaviour);
+        self.0.lock().insert(node.to_owned(), behaviour);
     }
 
     pub fn of(&self, node: &str) -> WorkerBehaviour {
@@ -99,6 +100,6 @@ impl WorkerBehaviours {
     }
 
     pub fn get(&self, node: &str) -> Option<WorkerBehaviour> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(node).copied()
+        self.0.lock().get(node).copied()
     }
 }

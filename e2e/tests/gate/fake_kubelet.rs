@@ -8,9 +8,10 @@ use nodekeeper_e2e::pool::{Pool, Taken};
 use nodekeeper_e2e::scenario::fake_kubelet;
 use nodekeeper_e2e::scenario::worker::identity;
 use nodekeeper_e2e::scenario::world::{Machine, NAMESPACE, WORKLOADS, WorkerBehaviours, World};
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -130,7 +131,7 @@ where
 /// Reports workers as they behave, and other pods as running.
 async fn kubelet(client: Client, namespace: &'static str, behaviours: WorkerBehaviours, off: Off) {
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    let is_off = |node: &str| off.lock().unwrap_or_else(PoisonError::into_inner).contains(node);
+    let is_off = |node: &str| off.lock().contains(node);
     fake_kubelet::run(pods.clone(), "", is_off, |pod, node| {
         let (client, pods, behaviour) = (client.clone(), pods.clone(), behaviours.of(&node));
         async move {
@@ -176,7 +177,7 @@ impl World for FakeKubeletWorld {
         // Every kubelet sets these labels: a node without labels needs another patch.
         labels.entry("kubernetes.io/hostname".into()).or_insert_with(|| name.clone());
         labels.insert("kubernetes.io/os".into(), "linux".into());
-        self.off.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
+        self.off.lock().remove(&name);
         let node = json!({"metadata": {"name": name, "labels": labels}, "spec": {"taints": taints}});
         join(&self.client, &name, node, &boot(), is_ready).await
     }
@@ -195,7 +196,7 @@ impl World for FakeKubeletWorld {
     }
 
     async fn power_off(&self, node: &str) -> Result<()> {
-        self.off.lock().unwrap_or_else(PoisonError::into_inner).insert(node.to_owned());
+        self.off.lock().insert(node.to_owned());
         Ok(())
     }
 

@@ -6,8 +6,9 @@ use nodekeeper_e2e::scenario::steps::{
     controller_with, gate, has_taint, is_gated, is_labelled, no_workers_left, node, node_is, record, until,
 };
 use nodekeeper_e2e::scenario::world::{Machine, WorkerBehaviour, World, machine, taint};
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -56,7 +57,7 @@ pub async fn f03_only_the_gates_taints_are_removed(world: impl World) -> Result<
         // Kubernetes adds and removes its own taints with the node's conditions.
         let is = taints(&node).into_iter().map(|taint| taint.key);
         let is: BTreeSet<String> = is.filter(|key| !key.starts_with("node.kubernetes.io/")).collect();
-        let late = late.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let late = late.lock().clone();
         let late = late.into_iter().filter(|(node, _)| node == name).map(|(_, key)| key);
         let late: BTreeSet<&str> = late.collect();
         ensure!(!late.is_empty(), "no taint was added to {name} before a patch");
@@ -90,7 +91,7 @@ fn overtake(client: Client, late: Late) -> WriteHook {
                 taints.insert(0, mild(key));
                 node.spec.get_or_insert_default().taints = Some(taints);
                 if nodes.replace(&name, &PostParams::default(), &node).await.is_ok() {
-                    late.lock().unwrap_or_else(PoisonError::into_inner).insert((name, key));
+                    late.lock().insert((name, key));
                     return;
                 }
             }

@@ -1,8 +1,9 @@
 //! Captures the controllers' logs, so that scenarios can search them.
 
 use std::io::{self, Write};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::Once;
 
+use parking_lot::{Mutex, MutexGuard};
 use tracing_subscriber::filter::LevelFilter;
 
 static LINES: Mutex<Vec<u8>> = Mutex::new(Vec::new());
@@ -21,7 +22,7 @@ impl Write for Paper {
 }
 
 fn lines() -> MutexGuard<'static, Vec<u8>> {
-    LINES.lock().unwrap_or_else(PoisonError::into_inner)
+    LINES.lock()
 }
 
 pub fn keep() {

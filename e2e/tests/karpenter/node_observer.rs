@@ -3,8 +3,9 @@
 use nodekeeper_e2e::karpenter::objects::{is, is_disrupted};
 use nodekeeper_e2e::scenario::steps::is_gated;
 use nodekeeper_e2e::scenario::world::World;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -82,7 +83,7 @@ impl NodeObserver {
 
     /// Fails if the watch had a gap.
     pub fn steps(&self) -> Result<NodePhases> {
-        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = self.seen.lock();
         ensure!(seen.gap.is_none(), "the watch on nodes has a gap: {:?}", seen.gap);
         Ok(seen.steps.clone())
     }
@@ -118,7 +119,7 @@ impl NodeObserver {
 
 async fn watch_nodes(client: Client, seen: Arc<Mutex<NodeHistory>>) {
     let nodes: Api<Node> = Api::all(client);
-    let locked = || seen.lock().unwrap_or_else(PoisonError::into_inner);
+    let locked = || seen.lock();
     let mut version = String::new();
     loop {
         let params = WatchParams { timeout: Some(200), ..WatchParams::default() };

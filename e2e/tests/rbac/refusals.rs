@@ -1,11 +1,12 @@
 //! A client that records every 403.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use anyhow::Result;
 use http::{Request, StatusCode};
 use kube::client::Body;
 use kube::{Client, Config};
+use parking_lot::Mutex;
 use tower::service_fn;
 
 #[derive(Clone, Default)]
@@ -20,7 +21,7 @@ impl Refusals {
                 let asked = format!("{} {}", request.method(), request.uri());
                 let answer = inner.send(request).await?;
                 if answer.status() == StatusCode::FORBIDDEN {
-                    memory.0.lock().unwrap_or_else(PoisonError::into_inner).push(asked);
+                    memory.0.lock().push(asked);
                 }
                 Ok::<_, kube::Error>(answer)
             }
@@ -30,6 +31,6 @@ impl Refusals {
 
     /// Each as method and path.
     pub fn list(&self) -> Vec<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 }

@@ -2,13 +2,13 @@
 
 use std::future::Future;
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::client::conn::http1::SendRequest;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, DATE, HOST, HeaderValue, USER_AGENT};
 use hyper::{Request, Response, body::Incoming};
+use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
 use serde_json::{Value, json};
 use tokio_rustls::TlsConnector;
@@ -78,7 +78,7 @@ impl Client {
         };
         let response = connection.send_request(request).await.map_err(|e| broken(&e))?;
         let answer = read(response).await?;
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+        self.idle.lock().push(connection);
         Ok(answer)
     }
 
@@ -117,7 +117,7 @@ impl Client {
     }
 
     fn free_connection(&self) -> Option<Connection> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         idle.retain(|connection| !connection.is_closed());
         let ready = idle.iter().position(SendRequest::is_ready)?;
         Some(idle.swap_remove(ready))

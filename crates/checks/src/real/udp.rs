@@ -5,11 +5,12 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use hickory_resolver::net::runtime::{DnsUdpSocket, RuntimeProvider, TokioRuntimeProvider, TokioTime};
+use parking_lot::Mutex;
 use tokio::io::{Interest, ReadBuf};
 use tokio::net::UdpSocket;
 
@@ -26,12 +27,12 @@ pub(super) struct Sockets {
 
 impl Sockets {
     pub(super) fn last(&self) -> Option<NetError> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.last.lock().clone()
     }
 
     fn note<T>(&self, result: io::Result<T>) -> io::Result<T> {
         if let Err(error) = &result {
-            *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(super::net_error(error));
+            *self.last.lock() = Some(super::net_error(error));
         }
         result
     }

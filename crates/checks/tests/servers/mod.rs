@@ -6,7 +6,7 @@
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
@@ -15,6 +15,7 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use nodekeeper_checks::real::Options;
+use parking_lot::Mutex;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio::io::AsyncReadExt as _;
@@ -111,7 +112,7 @@ pub async fn counting_dns() -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
                 labels.push(String::from_utf8_lossy(&packet[at + 1..end]).into_owned());
                 at = end;
             }
-            names.lock().unwrap().push(labels.join("."));
+            names.lock().push(labels.join("."));
             socket.send_to(&reply(&packet[..length], Dns::Answers).unwrap(), from).await.unwrap();
         }
     });

@@ -13,12 +13,13 @@ mod pod;
 mod policy;
 mod remediation;
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use kube::api::{DeleteParams, Preconditions};
 use kube::{Api, Client, Resource};
 use nodekeeper_core::lease::Candidate;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::clock::Clock;
@@ -70,9 +71,7 @@ pub enum WritePermit {
 impl WritePermit {
     fn check(&self, clock: &Clock) -> Result<(), WriteError> {
         let permitted = match self {
-            Self::Lease(candidate) => {
-                candidate.lock().unwrap_or_else(PoisonError::into_inner).may_write(clock.elapsed())
-            }
+            Self::Lease(candidate) => candidate.lock().may_write(clock.elapsed()),
             Self::Always => true,
         };
         if permitted { Ok(()) } else { Err(WriteError::NotLeader) }
@@ -155,9 +154,9 @@ mod tests {
         let permit = WritePermit::Lease(candidate.clone());
         assert!(matches!(permit.check(&clock), Err(WriteError::NotLeader)));
         assert!(WritePermit::Always.check(&clock).is_ok());
-        candidate.lock().unwrap().record_renewal(clock.elapsed());
+        candidate.lock().record_renewal(clock.elapsed());
         assert!(permit.check(&clock).is_ok());
-        candidate.lock().unwrap().record_loss();
+        candidate.lock().record_loss();
         assert!(permit.check(&clock).is_err());
     }
 

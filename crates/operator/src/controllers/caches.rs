@@ -1,7 +1,7 @@
 //! The caches of the controllers: which kinds are watched, and what is kept of each object.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -14,11 +14,12 @@ use nodekeeper_core::labels::NodeTexts;
 use nodekeeper_core::node::{NodeView, PartialNode};
 use nodekeeper_core::remediate::{ClusterView, Policy, Remediation};
 use nodekeeper_core::worker::{self, CONTROLS, SELECTOR, WorkerView};
+use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use tracing::warn;
 
 use super::daemon_pods::{DaemonPodSource, DaemonPods};
-use super::{kinds, lock};
+use super::kinds;
 use crate::clock::Clock;
 use crate::runtime::cache::{CacheState as _, Store, parse_version};
 use crate::runtime::manager::Manager;
@@ -171,7 +172,7 @@ impl Caches {
             kinds::NODES,
             Api::<PartialNode>::all(client.clone()),
             Selector::default(),
-            Arc::new(move |node: &PartialNode| Some(NodeView::trimmed(node, &mut lock(&shared)))),
+            Arc::new(move |node: &PartialNode| Some(NodeView::trimmed(node, &mut shared.lock()))),
             Some(Box::new(label_condition(gates.clone(), texts.clone()))),
         );
         let daemon_pods = DaemonPods::new(manager.signal());
@@ -183,7 +184,7 @@ impl Caches {
 
     /// What is kept of a node.
     pub fn view_node(&self, node: &Node) -> NodeView {
-        NodeView::trimmed(&node.into(), &mut lock(&self.texts))
+        NodeView::trimmed(&node.into(), &mut self.texts.lock())
     }
 
     /// The workers of a node uid.
@@ -197,25 +198,25 @@ impl Caches {
 
     /// Takes in a worker pod that the watch does not show.
     pub fn insert_unwatched_worker(&self, view: WorkerView, now: Duration) {
-        lock(&self.unwatched).insert(view.name.clone());
+        self.unwatched.lock().insert(view.name.clone());
         self.workers.lock().force_insert(view, now);
     }
 
     /// The names of a node's worker pods that the watch does not show.
     pub fn unwatched_workers_of(&self, node_uid: &Id) -> Vec<String> {
         let prefix = worker::name_prefix(&node_uid.to_string());
-        let unwatched = lock(&self.unwatched);
+        let unwatched = self.unwatched.lock();
         unwatched.range(prefix.clone()..).take_while(|name| name.starts_with(&prefix)).cloned().collect()
     }
 
     pub fn remove_unwatched_worker(&self, name: &str) {
-        lock(&self.unwatched).remove(name);
+        self.unwatched.lock().remove(name);
         self.workers.lock().remove(name);
     }
 
     /// Another replica led since these were read.
     pub fn forget_unwatched_workers(&self) {
-        for name in std::mem::take(&mut *lock(&self.unwatched)) {
+        for name in std::mem::take(&mut *self.unwatched.lock()) {
             self.workers.lock().remove(&name);
         }
     }
@@ -251,7 +252,7 @@ fn label_condition(gates: Cache<GateView>, texts: Arc<Mutex<NodeTexts>>) -> impl
         }
         known = state;
         let wanted = wanted_labels(Store::iter(&gates));
-        let mut texts = lock(&texts);
+        let mut texts = texts.lock();
         if is_running && wanted.is_subset(&texts.wanted) {
             return Start::Keep;
         }

@@ -1,15 +1,16 @@
 //! The pods of DaemonSets on nodes that wait for them: watched by node, and only while a node waits.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{AbortHandle, BoxStream, StreamExt as _, abortable};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client};
 use nodekeeper_core::gate::DaemonPod;
+use parking_lot::Mutex;
 
-use super::{kinds, lock};
+use super::kinds;
 use crate::clock::Clock;
 use crate::runtime::cache::{Cached, Signal, Store, parse_version};
 use crate::runtime::reconciler::Change;
@@ -68,7 +69,7 @@ impl DaemonPods {
 
     /// The pods of a node have to be watched from now on, or no longer.
     pub fn want(&self, node: &str, wanted: bool, now: Duration) {
-        let mut all = lock(&self.wanted);
+        let mut all = self.wanted.lock();
         if wanted == all.nodes.contains_key(node) {
             return;
         }
@@ -84,14 +85,14 @@ impl DaemonPods {
 
     /// The pods of DaemonSets on a node; none as long as they were not listed.
     pub fn of(&self, node: &str) -> Option<Vec<DaemonPod>> {
-        let all = lock(&self.wanted);
+        let all = self.wanted.lock();
         let (_, store) = all.nodes.get(node).filter(|(_, store)| store.is_synced())?;
         Some(store.iter().map(|view| view.pod.clone()).collect())
     }
 
     /// The nodes that are watched now: those that have waited longest. And those whose watch has to end.
     fn watched(&self, now: Duration) -> (BTreeSet<String>, BTreeSet<String>) {
-        let Wanted { nodes, unwanted } = &mut *lock(&self.wanted);
+        let Wanted { nodes, unwanted } = &mut *self.wanted.lock();
         if nodes.len() > MAX_WATCHES {
             for (node, (since, store)) in nodes.iter_mut() {
                 if store.is_synced() && now.saturating_sub(*since) > TURN {
@@ -109,7 +110,7 @@ impl DaemonPods {
 
     fn handle_event(&self, node: &str, event: WatchEvent<DaemonPodView>, now: Duration) -> Vec<Change> {
         let is_partial = matches!(event, WatchEvent::ListStarted | WatchEvent::Listed(_));
-        if let Some((_, store)) = lock(&self.wanted).nodes.get_mut(node) {
+        if let Some((_, store)) = self.wanted.lock().nodes.get_mut(node) {
             store.handle_event(kinds::DAEMON_PODS, event, now, false);
         }
         if is_partial {
@@ -119,7 +120,7 @@ impl DaemonPods {
     }
 
     fn clear(&self) {
-        let mut all = lock(&self.wanted);
+        let mut all = self.wanted.lock();
         let nodes = std::mem::take(&mut all.nodes);
         all.unwanted.extend(nodes.into_keys());
     }

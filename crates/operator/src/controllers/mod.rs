@@ -7,12 +7,13 @@ mod gate_status;
 mod policy;
 mod remediation;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client};
 use nodekeeper_core::fleet::FleetIndex;
 use nodekeeper_core::limits::WorkerLimiter;
+use parking_lot::Mutex;
 
 use crate::apply::{WorkerPods, WritePermit, Writer};
 use crate::clock::Clock;
@@ -109,8 +110,4 @@ pub fn build(shared: &Arc<Shared>) -> Vec<Arc<dyn Controller>> {
         controller(remediation::RemediationReconciler::new(shared.clone())),
         controller(policy::PolicyReconciler::new(shared.clone())),
     ]
-}
-
-fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -13,12 +13,13 @@ mod tests;
 mod text;
 
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use nodekeeper_core::fleet::FleetIndex;
 use nodekeeper_core::report::{CheckResult, Outcome as CheckOutcome, Verdict};
+use parking_lot::Mutex;
 
 use crate::runtime::reconciler::{Action, ReconcileError};
 use crate::runtime::workqueue::QueueStats;

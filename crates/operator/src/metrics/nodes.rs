@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use nodekeeper_core::fleet::{FleetIndex, NodeStatus};
 use nodekeeper_core::gate::State;
+use parking_lot::{Mutex, MutexGuard};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 
@@ -52,7 +53,7 @@ impl NodeCollector {
     }
 
     fn state(&self) -> MutexGuard<'_, CollectorState> {
-        locked(&self.state)
+        self.state.lock()
     }
 
     pub fn set_fleet(&self, fleet: Arc<Mutex<FleetIndex>>) {
@@ -73,13 +74,13 @@ impl NodeCollector {
     /// Returns whether this replica leads and the node is in the fleet index.
     pub fn has_node(&self, node: &str) -> bool {
         let state = self.state();
-        state.leading && locked(&state.fleet).get(node).is_some()
+        state.leading && state.fleet.lock().get(node).is_some()
     }
 
     /// Returns the state of a node in the words of kube-node-ready, if the node is in the fleet index.
     pub fn compat_state(&self, node: &str) -> Option<&'static str> {
         let state = self.state();
-        let fleet = locked(&state.fleet);
+        let fleet = state.fleet.lock();
         fleet.get(node).map(|status| compat_state(status.state))
     }
 
@@ -92,17 +93,13 @@ impl NodeCollector {
     }
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Collector for NodeCollector {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         let state = self.state();
         if !state.leading {
             return Ok(());
         }
-        let nodes = &*locked(&state.fleet);
+        let nodes = &*state.fleet.lock();
         encode_totals(nodes, &state.gates, &mut encoder)?;
         if self.compat {
             for (entry, states) in COMPAT_TOTALS {

@@ -6,9 +6,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 
@@ -117,7 +118,7 @@ impl<V: Value> Series<V> {
     }
 
     fn cells(&self) -> MutexGuard<'_, BTreeMap<Box<str>, V>> {
-        self.0.cells.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.cells.lock()
     }
 
     fn update(&self, values: &[&str], update: impl FnOnce(&mut V)) {

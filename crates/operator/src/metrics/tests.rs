@@ -105,7 +105,7 @@ impl Deref for Leader {
 }
 
 fn set_node(leader: &Leader, node: &str, gate: &str, state: State, created_at: Timestamp, attempts: u32) {
-    let mut fleet = leader.fleet.lock().unwrap();
+    let mut fleet = leader.fleet.lock();
     let (at, created_at, retries) = (fleet.name(gate), created_at.as_second(), attempts.saturating_sub(1));
     let status =
         NodeStatus { at, state, cause: None, retainted: false, created_at, retries, worker_ms: None };
@@ -113,7 +113,7 @@ fn set_node(leader: &Leader, node: &str, gate: &str, state: State, created_at: T
 }
 
 fn remove_node(leader: &Leader, node: &str) {
-    leader.fleet.lock().unwrap().set(&node.into(), None);
+    leader.fleet.lock().set(&node.into(), None);
     leader.remove_node(node);
 }
 
@@ -127,7 +127,7 @@ fn everything(metrics: &Leader, node: &str) {
     metrics.set_gate("default", "Enforce");
     metrics.set_autoscaler_compatible("karpenter", true);
     set_node(metrics, node, "default", State::InProgress, Timestamp::UNIX_EPOCH, 3);
-    metrics.fleet.lock().unwrap().set_worker_ms(node, 1000);
+    metrics.fleet.lock().set_worker_ms(node, 1000);
     metrics.inc_workers_created(node, "default", Some("failed"));
     metrics.inc_worker_create_errors(node, "Refused");
     metrics.observe_worker_start("default", second);
@@ -249,7 +249,7 @@ fn compat_metrics_have_the_documented_values() {
     set_node(&metrics, "node-2", "config", State::Failed, Timestamp::UNIX_EPOCH, 4);
     let duration = Duration::from_millis(45_250);
     let ended = |node, verdict| FinishedWorker { node, gate: "config", verdict, duration, checks: &[] };
-    metrics.fleet.lock().unwrap().set_worker_ms("node-1", 45_250);
+    metrics.fleet.lock().set_worker_ms("node-1", 45_250);
     metrics.observe_worker(&ended("node-1", Verdict::Passed));
     metrics.observe_worker(&ended("node-2", Verdict::Failed));
     metrics.observe_worker(&ended("node-2", Verdict::Inconclusive));

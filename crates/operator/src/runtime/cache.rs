@@ -5,10 +5,11 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use super::reconciler::Change;
@@ -363,7 +364,7 @@ impl<V: Cached> Cache<V> {
     }
 
     pub fn lock(&self) -> MutexGuard<'_, Store<V>> {
-        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+        self.store.lock()
     }
 
     /// Takes in the response to a request of ours, and returns the change that it is.

@@ -2,7 +2,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "the Lease is written to become the writer")]
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{BoxStream, StreamExt as _};
@@ -11,6 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{PostParams, WatchEvent, WatchParams};
 use kube::{Api, Client};
 use nodekeeper_core::lease::{Candidate, LeaseAction, LeaseState};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
@@ -67,11 +68,11 @@ impl LeaderElector {
     }
 
     fn state(&self) -> MutexGuard<'_, Candidate> {
-        self.candidate.lock().unwrap_or_else(PoisonError::into_inner)
+        self.candidate.lock()
     }
 
     fn known(&self) -> MutexGuard<'_, Option<Lease>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 
     /// Returns when the Lease is ours.

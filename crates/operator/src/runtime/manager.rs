@@ -4,12 +4,13 @@
 //! leader first makes each cache current, so that it decides from nothing that is older than its lease.
 
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{BoxFuture, Shared};
 use futures::stream::{BoxStream, FuturesUnordered, SelectAll, StreamExt as _};
 use kube::{Api, Resource};
+use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
@@ -53,7 +54,7 @@ impl Leadership {
 
     /// Reports how long it took from the lease to the first reconcile.
     pub fn first_reconcile(&self, controller: &'static str) {
-        let mut reconciled = self.reconciled.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reconciled = self.reconciled.lock();
         if !std::mem::replace(&mut *reconciled, true) {
             let took = self.clock.elapsed().saturating_sub(self.began);
             info!(controller, seconds = took.as_secs_f64(), "first reconcile of this term");
@@ -71,11 +72,11 @@ pub struct Dispatcher {
 
 impl Dispatcher {
     fn controllers(&self) -> Vec<Arc<dyn Controller>> {
-        self.controllers.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.controllers.lock().clone()
     }
 
     fn set(&self, controllers: Vec<Arc<dyn Controller>>) {
-        *self.controllers.lock().unwrap_or_else(PoisonError::into_inner) = controllers;
+        *self.controllers.lock() = controllers;
     }
 
     /// Must not be called while a cache is locked: controllers look into caches to find the keys of a change.

@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt as _};
 use futures::stream::{FuturesUnordered, StreamExt as _};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tracing::{debug, info, warn};
 
@@ -162,7 +163,7 @@ struct QueuedController<R: Reconciler> {
 
 impl<R: Reconciler> QueuedController<R> {
     fn queue(&self) -> MutexGuard<'_, WorkQueue<R::Key>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 
     fn add_all(&self, keys: Vec<R::Key>, at: Duration, priority: Priority) {

@@ -3,7 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::kubelet::{Kubelets, NodeSpec};
 use crate::cluster::Cluster;
@@ -120,7 +122,7 @@ impl Cloud {
     }
 
     fn machines(&self) -> MutexGuard<'_, BTreeMap<String, Instance>> {
-        self.machines.lock().unwrap_or_else(PoisonError::into_inner)
+        self.machines.lock()
     }
 }
 

@@ -1,11 +1,12 @@
 //! Chaos in a cluster besides the program under test: machines reboot and die, other users write, the log is
 //! compacted, clocks jump, DNS fails.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::value::json;
 use jiff::SignedDuration;
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::actors::cloud::Cloud;
@@ -179,7 +180,7 @@ impl Chaos {
             }
         };
         if let Some(what) = what {
-            self.coverage.lock().unwrap_or_else(PoisonError::into_inner).count(what);
+            self.coverage.lock().count(what);
             self.cluster.trace().record(|| format!("chaos: {what} {}", node.name));
         }
     }

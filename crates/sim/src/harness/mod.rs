@@ -8,9 +8,10 @@ mod chaos;
 pub mod soak;
 mod sweep;
 
+use parking_lot::Mutex;
 pub use sweep::{Sweep, sweep};
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::value::Value;
@@ -156,7 +157,7 @@ struct Violation {
 
 impl Violation {
     fn report(&self, text: String) {
-        let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut first = self.first.lock();
         if first.is_none() {
             *first = Some(text);
             self.notify.notify_one();
@@ -164,7 +165,7 @@ impl Violation {
     }
 
     fn get(&self) -> Option<String> {
-        self.first.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.first.lock().clone()
     }
 }
 
@@ -228,7 +229,7 @@ impl<'s> Run<'s> {
         let end = calm_at + self.scenario.settle_duration;
         let timeline = async {
             chaos.await;
-            for faults in self.faults.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            for faults in self.faults.lock().iter() {
                 faults.set_rates(Rates::NONE);
             }
             (self.scenario.heal)(&self.cluster.local("user"));
@@ -254,7 +255,7 @@ impl<'s> Run<'s> {
         if let Some(violation) = &violation {
             self.cluster.trace().record(|| format!("VIOLATION {violation}"));
         }
-        let coverage = self.coverage.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let coverage = self.coverage.lock().clone();
         Report { seed: self.seed, violation, coverage, trace: self.cluster.trace().text() }
     }
 
@@ -275,18 +276,18 @@ impl<'s> Run<'s> {
         let (invariants, violation) = (self.invariants.clone(), self.violation.clone());
         let (coverage, trace) = (self.coverage.clone(), self.cluster.trace().clone());
         let count_as = self.scenario.count_as;
-        for invariant in invariants.lock().unwrap_or_else(PoisonError::into_inner).iter_mut() {
+        for invariant in invariants.lock().iter_mut() {
             invariant.begin(&self.cluster);
         }
         self.cluster.observe(Box::new(move |change| {
             trace.record(|| describe(change));
-            let mut coverage = coverage.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut coverage = coverage.lock();
             let by_whom =
                 if change.user.starts_with(REPLICA) { "writes, by the program" } else { "writes, by others" };
             for what in [Some(by_whom), count_as(change)].into_iter().flatten() {
                 *coverage.observations.entry(what).or_default() += 1;
             }
-            for invariant in invariants.lock().unwrap_or_else(PoisonError::into_inner).iter_mut() {
+            for invariant in invariants.lock().iter_mut() {
                 *coverage.checks.entry(invariant.name()).or_default() += 1;
                 if let Err(wrong) = invariant.check(change) {
                     violation.report(format!(
@@ -301,7 +302,7 @@ impl<'s> Run<'s> {
     }
 
     fn check_final_state(&self) {
-        for invariant in self.invariants.lock().unwrap_or_else(PoisonError::into_inner).iter_mut() {
+        for invariant in self.invariants.lock().iter_mut() {
             if let Err(wrong) = invariant.check_final(&self.cluster) {
                 self.violation.report(format!("{}, in the end: {wrong}", invariant.name()));
             }
@@ -332,7 +333,7 @@ impl<'s> Run<'s> {
             loop {
                 let rates = if Instant::now() < calm_at { rates } else { Rates::NONE };
                 let faults = Faults::new(random.u64(..), rates, coverage.clone());
-                all_faults.lock().unwrap_or_else(PoisonError::into_inner).push(faults.clone());
+                all_faults.lock().push(faults.clone());
                 let name = format!("{REPLICA}{i}");
                 cluster.trace().record(|| format!("{name} starts"));
                 let client = Transport::new(&cluster, &name).with_faults(faults.clone()).client();

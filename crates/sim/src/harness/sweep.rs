@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
 
 use super::{Report, Scenario, run};
 use crate::faults::Coverage;
@@ -65,14 +66,14 @@ pub fn sweep<'s>(
                         coverage: Coverage::default(),
                         trace: String::new(),
                     });
-                    let mut result = result.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                    let mut result = result.lock();
                     result.add(report);
                     progress(&result);
                 }
             });
         }
     });
-    let mut sweep = result.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut sweep = result.into_inner();
     sweep.failures.sort_by_key(|report| report.seed);
     sweep
 }

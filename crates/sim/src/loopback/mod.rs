@@ -6,8 +6,9 @@ mod dns;
 mod pods;
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
@@ -67,7 +68,7 @@ struct Switches {
 
 impl Switches {
     fn now(&self) -> (Dns, Api) {
-        *self.now.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.now.lock()
     }
 }
 
@@ -82,12 +83,12 @@ impl Endpoints {
     }
 
     pub fn set_dns(&self, dns: Dns) {
-        self.switches.now.lock().unwrap_or_else(PoisonError::into_inner).0 = dns;
+        self.switches.now.lock().0 = dns;
     }
 
     /// Closes the open connections.
     pub fn set_api(&self, api: Api) {
-        self.switches.now.lock().unwrap_or_else(PoisonError::into_inner).1 = api;
+        self.switches.now.lock().1 = api;
         self.switches.changed.notify_one();
     }
 }

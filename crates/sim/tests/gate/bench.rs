@@ -1,6 +1,6 @@
 //! A cluster without injected faults, and controllers on it.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nodekeeper_operator::clock::Clock;
@@ -10,6 +10,7 @@ use nodekeeper_sim::actors::{self, Actors, Timing};
 use nodekeeper_sim::object::{at, text};
 use nodekeeper_sim::worker::Workers;
 use nodekeeper_sim::{Cluster, Options};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
@@ -39,9 +40,7 @@ impl Bench {
                     (_, None) => "deleted",
                     _ => "updated",
                 };
-                log.lock()
-                    .expect("the lock is not poisoned")
-                    .push((change.user.clone(), format!("{what} {}", change.collection)));
+                log.lock().push((change.user.clone(), format!("{what} {}", change.collection)));
             }
         }));
         Self { cluster, kubelets, _actors: actors, writes }

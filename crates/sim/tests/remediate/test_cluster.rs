@@ -1,6 +1,6 @@
 //! A cluster whose machines are replaced, and controllers that tests can kill.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -19,6 +19,7 @@ use nodekeeper_sim::transport::Transport;
 use nodekeeper_sim::value::{Value, json};
 use nodekeeper_sim::worker::Workers;
 use nodekeeper_sim::{Cluster, Options};
+use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
@@ -237,12 +238,12 @@ impl TestCluster {
     }
 
     pub fn deletions(&self) -> Vec<Disruption> {
-        let disruptions = self.disruptions.lock().expect("the lock is not poisoned");
+        let disruptions = self.disruptions.lock();
         disruptions.iter().filter(|act| act.what != "pods").cloned().collect()
     }
 
     pub fn controls(&self) -> Vec<(Timestamp, String)> {
-        self.controls.lock().expect("the lock is not poisoned").clone()
+        self.controls.lock().clone()
     }
 
     pub fn now(&self) -> Timestamp {
@@ -285,13 +286,13 @@ fn watch(
         let is_act = matches!(what, "nodes" | CLAIMS) || change.is_eviction();
         if let Some(object) = change.deleted().filter(|_| is_act) {
             let act = Disruption { at: change.at, what: what.to_owned(), name: name(object).to_owned() };
-            disruptions.lock().expect("the lock is not poisoned").push(act);
+            disruptions.lock().push(act);
         }
         if let ("pods", None, Some(pod)) = (what, &change.before, &change.after)
             && pod["metadata"]["labels"]["app.kubernetes.io/component"] == "control"
         {
             let node = text(&items(pod, "metadata.ownerReferences")[0], "name").to_owned();
-            controls.lock().expect("the lock is not poisoned").push((change.at, node));
+            controls.lock().push((change.at, node));
         }
     }));
 }

@@ -2,11 +2,11 @@
 //! and the next one continues.
 
 use std::path::Path;
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use nodekeeper_sim::harness::soak::Progress;
 use nodekeeper_sim::harness::sweep;
+use parking_lot::Mutex;
 
 use super::{Meter, Scenarios, fresh, span};
 
@@ -29,7 +29,7 @@ pub fn run(scenarios: &Scenarios, from: Option<u64>, count: u64) -> Result<bool,
         |seed| scenarios.of(seed),
         begun.next..end,
         |found| {
-            let mut saved = saved.lock().expect("the lock is not poisoned");
+            let mut saved = saved.lock();
             if saved.0.elapsed() >= Duration::from_secs(1) || found.failures.len() > saved.1 {
                 *saved = (Instant::now(), found.failures.len());
                 if let Err(error) = begun.after(found).save(file) {

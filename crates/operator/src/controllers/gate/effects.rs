@@ -9,7 +9,7 @@ use nodekeeper_core::remediate::Remediation;
 use nodekeeper_core::worker::{self, WorkerView};
 use tracing::{info, warn};
 
-use super::super::{Shared, lock};
+use super::super::Shared;
 use super::metrics::EffectMetrics;
 use super::observe::Evaluation;
 use super::{EmittedEvents, GateReconciler};
@@ -44,7 +44,7 @@ impl GateReconciler {
                         gate = gate_name,
                         why, "node condition refused; the chart allows it with rbac.nodeConditions"
                     );
-                    lock(&self.refused_conditions).insert(gate_name.to_owned(), elapsed + CONDITION_BACKOFF);
+                    self.refused_conditions.lock().insert(gate_name.to_owned(), elapsed + CONDITION_BACKOFF);
                 }
                 (_, Err(error)) => return Err(error),
                 (effect, Ok(())) => self.remember_event(node, effect),
@@ -141,7 +141,7 @@ impl GateReconciler {
         });
         // The cache counts the worker from here on.
         let changed =
-            lock(&self.term.limiter).finish(&gate.name, number, refused, created.is_ok(), clock.elapsed());
+            self.term.limiter.lock().finish(&gate.name, number, refused, created.is_ok(), clock.elapsed());
         if changed {
             self.counts_changed([gate.name.as_str().into()]);
         }
@@ -152,7 +152,7 @@ impl GateReconciler {
     pub(super) fn drop_emitted_events(&self, node: &NodeView, decision: &mut Decision) {
         let is_repeated =
             |effect: &Effect| matches!(effect, Effect::EmitEvent(event) if event.dedup_key.is_some());
-        let mut all = lock(&self.emitted);
+        let mut all = self.emitted.lock();
         if !decision.effects.iter().any(is_repeated) {
             all.remove(&*node.name);
             return;
@@ -169,7 +169,7 @@ impl GateReconciler {
     fn remember_event(&self, node: &NodeView, effect: &Effect) {
         let Effect::EmitEvent(event) = effect else { return };
         let Some(key) = event.dedup_key else { return };
-        let mut all = lock(&self.emitted);
+        let mut all = self.emitted.lock();
         let emitted = all.entry(node.name.to_string()).or_default();
         if emitted.uid != node.uid {
             *emitted = EmittedEvents { uid: node.uid.to_string(), ..EmittedEvents::default() };

@@ -1,6 +1,5 @@
 //! Metrics and log lines of effects, recorded when an effect was applied.
 
-use std::sync::Mutex;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -11,9 +10,9 @@ use nodekeeper_core::reasons::NODE_VERIFICATION_FAILED;
 use nodekeeper_core::record::Record;
 use nodekeeper_core::report::Verdict;
 use nodekeeper_core::worker::{Progress, WorkerView};
+use parking_lot::Mutex;
 use tracing::{info, warn};
 
-use super::super::lock;
 use crate::apply::WriteError;
 use crate::metrics::{FinishedWorker, Metrics, NodeError};
 
@@ -118,7 +117,7 @@ impl EffectMetrics<'_> {
         if verdict != Verdict::Inconclusive
             && let Ok(milliseconds) = u32::try_from(took.as_millis())
         {
-            lock(fleet).set_worker_ms(node, milliseconds);
+            fleet.lock().set_worker_ms(node, milliseconds);
         }
         metrics.observe_worker(&FinishedWorker { node, gate: self.gate, verdict, duration: took, checks });
     }

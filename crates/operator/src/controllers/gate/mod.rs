@@ -5,7 +5,7 @@ mod metrics;
 mod observe;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nodekeeper_core::gate::{Effect, GateView};
@@ -13,9 +13,10 @@ use nodekeeper_core::limits::PendingNode;
 use nodekeeper_core::node::NodeView;
 use nodekeeper_core::remediate::Policy;
 use nodekeeper_core::worker::{Progress, WorkerView};
+use parking_lot::Mutex;
 use tracing::{debug, info};
 
-use super::{Shared, TermState, kinds, lock};
+use super::{Shared, TermState, kinds};
 use crate::apply::WriteError;
 use crate::metrics::NodeError;
 use crate::runtime::{Action, Change, ControllerOptions, Priority, ReconcileError, Reconciler};
@@ -74,7 +75,7 @@ impl GateReconciler {
             Ok(None) => Ok(false),
             Err(error) => {
                 self.shared.metrics.inc_node_errors(name, NodeError::ReadNode);
-                lock(&self.needs_live_read).insert(name.into());
+                self.needs_live_read.lock().insert(name.into());
                 Err(ReconcileError(format!("node not read: {error}")))
             }
         }
@@ -102,9 +103,9 @@ impl GateReconciler {
     /// The node was deleted.
     fn forget(&self, name: &str) {
         let Shared { caches, metrics, clock, .. } = &*self.shared;
-        let changed = lock(&self.term.fleet).set(&name.into(), None);
-        lock(&self.emitted).remove(name);
-        lock(&self.streaks).remove(name);
+        let changed = self.term.fleet.lock().set(&name.into(), None);
+        self.emitted.lock().remove(name);
+        self.streaks.lock().remove(name);
         metrics.remove_node(name);
         caches.daemon_pods.want(name, false, clock.elapsed());
         self.counts_changed(changed);
@@ -118,14 +119,14 @@ impl GateReconciler {
 
     /// The node is decided about again at once, but not without end.
     fn again(&self, name: &Arc<str>) -> Result<Action, ReconcileError> {
-        let mut streaks = lock(&self.streaks);
+        let mut streaks = self.streaks.lock();
         let streak = streaks.entry(name.clone()).or_default();
         *streak += 1;
         if *streak < MAX_STREAK {
             return Ok(Action::RequeueAfter(Duration::ZERO));
         }
         streaks.remove(name);
-        lock(&self.needs_live_read).insert(name.clone());
+        self.needs_live_read.lock().insert(name.clone());
         Err(ReconcileError(format!("{MAX_STREAK} decisions in a row had effects")))
     }
 
@@ -133,9 +134,9 @@ impl GateReconciler {
     fn settle(&self, evaluation: &Evaluation) -> Action {
         let Evaluation { node, gate, decision, .. } = evaluation;
         debug!(node = &*node.name, state = ?decision.state, why = decision.why, "nothing to do");
-        lock(&self.streaks).remove(&node.name);
+        self.streaks.lock().remove(&node.name);
         if let (Some(gate), Some(workers)) = (gate.as_ref(), decision.wants_slot) {
-            lock(&self.term.limiter).wait(PendingNode {
+            self.term.limiter.lock().wait(PendingNode {
                 workers,
                 created: node.created,
                 node: node.name.to_string(),
@@ -159,14 +160,14 @@ impl GateReconciler {
                 let version = self.shared.caches.nodes.lock().get(name).map(|node| node.resource_version);
                 if version == Some(node.resource_version) {
                     // The node did not change, so this was no conflict: the write would be refused again.
-                    lock(&self.needs_live_read).insert(name.clone());
+                    self.needs_live_read.lock().insert(name.clone());
                     return Err(ReconcileError(format!("refused: {message}")));
                 }
                 self.again(name)
             }
             WriteError::NotLeader | WriteError::Refused(_) => Err(ReconcileError(error.to_string())),
             WriteError::OutcomeUnknown(_) => {
-                lock(&self.needs_live_read).insert(name.clone());
+                self.needs_live_read.lock().insert(name.clone());
                 Err(ReconcileError(error.to_string()))
             }
         }
@@ -252,21 +253,21 @@ impl Reconciler for GateReconciler {
     /// The nodes for which there are slots now.
     fn due_keys(&self) -> Vec<Arc<str>> {
         let workers = self.shared.caches.workers.lock();
-        let (mut limiter, now) = (lock(&self.term.limiter), self.shared.clock.elapsed());
+        let (mut limiter, now) = (self.term.limiter.lock(), self.shared.clock.elapsed());
         self.shared.metrics.set_active_workers(limiter.taken(workers.iter(), now));
         limiter.admit(workers.iter(), now).into_iter().map(Into::into).collect()
     }
 
     fn next_wakeup(&self) -> Option<Duration> {
         let workers = self.shared.caches.workers.lock();
-        lock(&self.term.limiter).next_wakeup(workers.iter(), self.shared.clock.elapsed())
+        self.term.limiter.lock().next_wakeup(workers.iter(), self.shared.clock.elapsed())
     }
 }
 
 impl GateReconciler {
     /// Reads what the watches do not show, decides once and applies the effects.
     async fn reconcile_node(&self, name: &Arc<str>) -> Result<Action, ReconcileError> {
-        let needs_live_read = lock(&self.needs_live_read).remove(name);
+        let needs_live_read = self.needs_live_read.lock().remove(name);
         if needs_live_read && !self.read_node(name).await? {
             self.forget(name);
             return Ok(Action::AwaitChange);

@@ -12,7 +12,6 @@ use nodekeeper_core::worker::WorkerView;
 use std::sync::Arc;
 use tracing::info;
 
-use super::super::lock;
 use super::{GateReconciler, started_worker};
 use crate::metrics::compat_state;
 
@@ -29,12 +28,12 @@ pub(super) struct Evaluation {
 impl Surroundings for GateReconciler {
     fn slots(&self, gate: &str) -> Slots {
         let (workers, now) = (self.shared.caches.workers.lock(), self.shared.clock.elapsed());
-        lock(&self.term.limiter).free(gate, workers.iter(), now)
+        self.term.limiter.lock().free(gate, workers.iter(), now)
     }
 
     fn fleet(&self, gate: &GateView, node: &NodeView, gated: bool) -> Fleet {
-        let refused = lock(&self.term.limiter).refusal(&gate.name, self.shared.clock.elapsed()).is_some();
-        let fleet = lock(&self.term.fleet).fleet(&gate.name, refused);
+        let refused = self.term.limiter.lock().refusal(&gate.name, self.shared.clock.elapsed()).is_some();
+        let fleet = self.term.fleet.lock().fleet(&gate.name, refused);
         // Walks over all nodes, so it is found out only where something depends on it.
         let ran_elsewhere = gated && gate.spec.on_stuck == FailureAction::Replace && {
             let within = evidence_ttl(self.shared.caches.policy().as_ref());
@@ -80,10 +79,10 @@ impl GateReconciler {
         let gated = matches!(served, Ownership::Gated(_));
         let gate_name = gate.as_ref().map_or("", |gate| gate.name.as_str());
         if let Some(number) = started_worker(&decision.effects) {
-            lock(&self.term.limiter).reserve(gate_name, number, decision.periodic, elapsed);
+            self.term.limiter.lock().reserve(gate_name, number, decision.periodic, elapsed);
         }
         self.drop_emitted_events(&node, &mut decision);
-        if lock(&self.refused_conditions).get(gate_name).is_some_and(|until| elapsed < *until) {
+        if self.refused_conditions.lock().get(gate_name).is_some_and(|until| elapsed < *until) {
             decision.effects.retain(|effect| !matches!(effect, Effect::SetNodeCondition(_)));
         }
         let index = match served {
@@ -108,7 +107,7 @@ impl GateReconciler {
         gates: Vec<Arc<str>>,
     ) {
         let record = node.record.as_deref().cloned().unwrap_or_default();
-        let mut fleet = lock(&self.term.fleet);
+        let mut fleet = self.term.fleet.lock();
         let status = NodeStatus {
             at: fleet.name(index),
             state: decision.state,

@@ -2,7 +2,7 @@
 
 mod autoscalers;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nodekeeper_core::api::NodeGateStatus;
@@ -10,9 +10,10 @@ use nodekeeper_core::autoscaler::{Autoscalers, judge};
 use nodekeeper_core::fleet::{GateStatusInput, gated_nodes, shadowing_gate, status};
 use nodekeeper_core::gate::{GateView, State};
 use nodekeeper_core::reasons;
+use parking_lot::Mutex;
 use tracing::info;
 
-use super::{Shared, TermState, kinds, lock};
+use super::{Shared, TermState, kinds};
 use crate::apply::WriteError;
 use crate::runtime::{Action, Change, ControllerOptions, ReconcileError, Reconciler};
 
@@ -52,10 +53,10 @@ impl GateStatusReconciler {
 
     async fn read_autoscalers(&self) {
         let now = self.shared.clock.elapsed();
-        let read_at = lock(&self.autoscalers).as_ref().map(|(at, _)| *at);
+        let read_at = self.autoscalers.lock().as_ref().map(|(at, _)| *at);
         if read_at.is_none_or(|at| now >= at + AUTOSCALER_PERIOD) {
             let found = autoscalers::read(&self.shared.client).await;
-            *lock(&self.autoscalers) = Some((now, found));
+            *self.autoscalers.lock() = Some((now, found));
         }
     }
 
@@ -63,8 +64,8 @@ impl GateStatusReconciler {
         let Shared { caches, clock, metrics, .. } = &*self.shared;
         let (gates, nodes) = (caches.gates.lock(), caches.nodes.lock());
         let gate = gates.get(name)?.clone();
-        let fleet = lock(&self.term.fleet);
-        let refused = lock(&self.term.limiter).refusal(name, clock.elapsed());
+        let fleet = self.term.fleet.lock();
+        let refused = self.term.limiter.lock().refusal(name, clock.elapsed());
         let all: Vec<&GateView> = gates.iter().collect();
         let shadowed_by = shadowing_gate(&gate, &all, nodes.iter());
         let unserved = gate.spec.taints.iter().find_map(|taint| {
@@ -73,7 +74,7 @@ impl GateStatusReconciler {
             (count > 0).then_some((example, count))
         });
         let taints: Vec<&str> = gate.spec.taints.iter().map(|taint| taint.key.as_str()).collect();
-        let autoscalers = lock(&self.autoscalers);
+        let autoscalers = self.autoscalers.lock();
         let nothing = Autoscalers { pools: Ok(Vec::new()), cluster_autoscaler: false };
         let there = autoscalers.as_ref().map_or(&nothing, |(_, found)| found);
         let found = judge(there, &taints);
@@ -138,7 +139,7 @@ impl Reconciler for GateStatusReconciler {
         self.sync_configured_gate(name).await?;
         self.read_autoscalers().await;
         let Some((gate, next)) = self.next_status(name) else {
-            lock(&self.term.limiter).forget(name);
+            self.term.limiter.lock().forget(name);
             return Ok(Action::AwaitChange);
         };
         if next == gate.status {

@@ -10,7 +10,7 @@ use nodekeeper_core::remediate::drain::PodView;
 use nodekeeper_core::remediate::{Policy, Remediation, Target};
 use tracing::{debug, info, warn};
 
-use super::super::{Shared, lock};
+use super::super::Shared;
 use super::RemediationReconciler;
 use crate::apply::{Eviction, WriteError};
 use crate::providers;
@@ -110,7 +110,7 @@ impl RemediationReconciler {
                 Eviction::Blocked(message) => blocked = Some(message),
             }
         }
-        let mut evictions = lock(&self.evictions);
+        let mut evictions = self.evictions.lock();
         let Some(message) = blocked else {
             evictions.remove(&remediation.name);
             return Ok(None);

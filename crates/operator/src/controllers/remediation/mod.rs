@@ -3,7 +3,7 @@
 mod effects;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -13,9 +13,10 @@ use nodekeeper_core::remediate::decision::{Decision, EvictionBackoff, LiveState,
 use nodekeeper_core::remediate::drain::PodView;
 use nodekeeper_core::remediate::provider::Replacement;
 use nodekeeper_core::remediate::{GroupStats, Policy, Remediation, Target};
+use parking_lot::Mutex;
 use tracing::{debug, info};
 
-use super::{Shared, kinds, lock};
+use super::{Shared, kinds};
 use crate::apply::WriteError;
 use crate::providers;
 use crate::runtime::call::{CallError, READ_TIMEOUT, call};
@@ -44,7 +45,7 @@ impl RemediationReconciler {
     /// Counts all nodes. Many remediations are reconciled in the same moment, so the counts are kept for a second.
     fn group_stats(&self) -> Arc<GroupStats> {
         let elapsed = self.shared.clock.elapsed();
-        let mut last = lock(&self.stats);
+        let mut last = self.stats.lock();
         if let Some((_, stats)) = last.as_ref().filter(|(at, _)| elapsed < *at + STATS_PERIOD) {
             return stats.clone();
         }
@@ -118,7 +119,7 @@ impl Reconciler for RemediationReconciler {
         let Shared { caches, clock, .. } = &*self.shared;
         let known = caches.remediations.lock().get(name).cloned();
         let Some(remediation) = known else {
-            lock(&self.evictions).remove(&**name);
+            self.evictions.lock().remove(&**name);
             return Ok(Action::AwaitChange);
         };
         let stats = self.group_stats();
@@ -128,7 +129,7 @@ impl Reconciler for RemediationReconciler {
         } else {
             let live = self.read(&remediation).await;
             let live = live.map_err(|error| ReconcileError(format!("node not read: {error}")))?;
-            let refused = lock(&self.evictions).get(&**name).map(|backoff| backoff.message.clone());
+            let refused = self.evictions.lock().get(&**name).map(|backoff| backoff.message.clone());
             let (decision, policy) = caches.with_cluster(clock, |cluster| {
                 let decision = decide(&remediation, cluster, &stats, &live, refused.as_deref());
                 (decision, cluster.policy.cloned())
@@ -140,7 +141,7 @@ impl Reconciler for RemediationReconciler {
             Ok(wait) => {
                 let wait = wait.or(decision.requeue_after);
                 if wait.is_none() {
-                    lock(&self.evictions).remove(&**name);
+                    self.evictions.lock().remove(&**name);
                 }
                 Ok(wait.map_or(Action::AwaitChange, Action::RequeueAfter))
             }

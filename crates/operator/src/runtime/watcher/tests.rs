@@ -1,11 +1,12 @@
 //! Faults of kube-runtime 5.0.0 that this watcher must not have, by the number that the research gave them.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use http::{Request, Response};
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use kube::client::Body;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tower::service_fn;
@@ -22,7 +23,7 @@ fn server(script: Script) -> (Client, Asked) {
     let service = service_fn(move |request: Request<Body>| {
         let uri = request.uri().to_string();
         let n = {
-            let mut log = log.lock().unwrap();
+            let mut log = log.lock();
             log.push((start.elapsed(), uri.clone()));
             log.len() - 1
         };
@@ -83,7 +84,7 @@ async fn events(client: Client, patience: Duration) -> Vec<String> {
 }
 
 fn pauses(asked: &Asked) -> Vec<u64> {
-    let asked = asked.lock().unwrap();
+    let asked = asked.lock();
     asked.windows(2).map(|two| two[1].0.saturating_sub(two[0].0).as_secs()).collect()
 }
 
@@ -95,14 +96,14 @@ async fn a_complete_list_comes_first_and_then_each_event() {
     });
     let events = events(client, Duration::from_millis(700)).await;
     assert_eq!(events[..6], ["list", "listed a", "complete 5", "applied a", "deleted a 7", "bookmark 9"]);
-    assert!(asked.lock().unwrap()[1].1.contains("resourceVersion=7"), "it goes on where it was");
+    assert!(asked.lock()[1].1.contains("resourceVersion=7"), "it goes on where it was");
 }
 
 #[tokio::test(start_paused = true)]
 async fn fault_4_failing_lists_back_off() {
     let (client, asked) = server(|_, _| refused(500));
     events(client, Duration::from_mins(2)).await;
-    assert!(asked.lock().unwrap().len() < 12, "{:?}", pauses(&asked));
+    assert!(asked.lock().len() < 12, "{:?}", pauses(&asked));
     assert!(pauses(&asked).last().is_some_and(|pause| *pause >= 20), "{:?}", pauses(&asked));
 }
 
@@ -117,7 +118,7 @@ async fn fault_4_repeated_410_in_a_watch_backs_off() {
         }
     });
     events(client, Duration::from_mins(2)).await;
-    assert!(asked.lock().unwrap().len() < 12, "{:?}", pauses(&asked));
+    assert!(asked.lock().len() < 12, "{:?}", pauses(&asked));
 }
 
 #[tokio::test(start_paused = true)]
@@ -130,7 +131,7 @@ async fn fault_5_a_refused_resource_version_is_not_repeated() {
     });
     let events = events(client, Duration::from_secs(5)).await;
     assert_eq!(events[..6], ["list", "listed a", "complete 5", "list", "listed a", "complete 9"]);
-    let again = asked.lock().unwrap().iter().filter(|(_, uri)| uri.contains("resourceVersion=5")).count();
+    let again = asked.lock().iter().filter(|(_, uri)| uri.contains("resourceVersion=5")).count();
     assert_eq!(again, 1);
 }
 
@@ -138,7 +139,7 @@ async fn fault_5_a_refused_resource_version_is_not_repeated() {
 async fn fault_6_watches_that_end_at_once_back_off() {
     let (client, asked) = server(|n, _| if n == 0 { (200, listed("5")) } else { (200, String::new()) });
     events(client, Duration::from_mins(2)).await;
-    assert!(asked.lock().unwrap().len() < 12, "{:?}", pauses(&asked));
+    assert!(asked.lock().len() < 12, "{:?}", pauses(&asked));
 }
 
 #[tokio::test(start_paused = true)]
@@ -168,7 +169,7 @@ async fn without_streamed_lists_pages_are_read() {
     });
     let events = events(client, Duration::from_secs(2)).await;
     let expected = ["list", "listed a", "listed b", "complete 5", "applied b"];
-    assert_eq!(events[..5], expected, "{:?}", asked.lock().unwrap());
+    assert_eq!(events[..5], expected, "{:?}", asked.lock());
 }
 
 #[tokio::test(start_paused = true)]
