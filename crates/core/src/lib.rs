@@ -35,6 +35,8 @@ pub mod limits;
 pub mod node;
 #[cfg(feature = "api")]
 pub mod outage;
+#[cfg(feature = "api")]
+mod partial;
 pub mod reasons;
 #[cfg(feature = "api")]
 pub mod record;

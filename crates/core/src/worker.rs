@@ -1,17 +1,17 @@
 //! The worker: the pod that verifies one node, and its progress.
 
 mod outcome;
+mod partial;
 mod pod;
 
 use std::time::Duration;
-
-use k8s_openapi::api::core::v1::Pod;
 
 use crate::checks::WorkerIdentity;
 use crate::node::NodeView;
 use crate::record::InconclusiveReason;
 use crate::report::Report;
 
+pub use partial::PartialPod;
 pub use pod::{Allowed, Forbidden, NoPod, Template, control_pod, pod};
 
 /// The container whose termination message is the report.
@@ -89,17 +89,17 @@ pub struct WorkerView {
 impl WorkerView {
     /// None if the pod is no worker of this controller.
     #[must_use]
-    pub fn new(pod: &Pod) -> Option<Self> {
+    pub fn new(pod: &PartialPod) -> Option<Self> {
         Self::read(pod, Role::Verify)
     }
 
     /// The view of a worker on a control node; none if the pod is not one.
     #[must_use]
-    pub fn control(pod: &Pod) -> Option<Self> {
+    pub fn control(pod: &PartialPod) -> Option<Self> {
         Self::read(pod, Role::Control)
     }
 
-    fn read(pod: &Pod, role: Role) -> Option<Self> {
+    fn read(pod: &PartialPod, role: Role) -> Option<Self> {
         let metadata = &pod.metadata;
         let annotations = metadata.annotations.as_ref()?;
         let identity: WorkerIdentity = serde_json::from_str(annotations.get(SUBJECT)?).ok()?;
@@ -107,8 +107,7 @@ impl WorkerView {
         // The name reserves the number, so a pod with another name is no worker.
         let pod_name =
             metadata.name.clone().filter(|is| *is == role.name(&identity.node_uid, identity.number))?;
-        let runs_on = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
-        let progress = match runs_on.filter(|node| **node != node_name) {
+        let progress = match pod.spec.node_name.as_ref().filter(|node| **node != node_name) {
             Some(other) => {
                 Progress::Inconclusive(InconclusiveReason::Other, format!("the pod ran on node {other}"))
             }
@@ -128,7 +127,7 @@ impl WorkerView {
 
     /// The view of a pod that has a worker's name and is no worker. The number counts as used.
     #[must_use]
-    pub fn unreadable(pod: &Pod, node: &NodeView, identity: &WorkerIdentity) -> Self {
+    pub fn unreadable(pod: &PartialPod, node: &NodeView, identity: &WorkerIdentity) -> Self {
         let metadata = &pod.metadata;
         Self {
             name: name(&identity.node_uid, identity.number),

@@ -7,12 +7,12 @@ use std::fmt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use kube::Resource;
 use serde::de::{
     Deserialize, DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor,
 };
 
 use super::{CORDONED, Taint, VERIFY};
+use crate::partial::{OneOf, part, resource};
 use crate::reasons::NETWORK_VERIFIED;
 use crate::record;
 
@@ -128,73 +128,7 @@ impl PartialNode {
     }
 }
 
-impl Resource for PartialNode {
-    type DynamicType = ();
-    type Scope = <Node as Resource>::Scope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        Node::kind(&())
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        Node::group(&())
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        Node::version(&())
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        Node::plural(&())
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
-
-/// Reads an object of JSON as k8s-openapi does: unknown keys are skipped, null is the same as a missing key, and the last
-/// of equal keys counts.
-macro_rules! part {
-    ($name:ident { $($field:ident: $type:ty = $key:literal),* $(,)? }) => {
-        #[derive(Default)]
-        struct $name {
-            $($field: Option<$type>,)*
-        }
-
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-                struct Keys;
-
-                impl<'de> Visitor<'de> for Keys {
-                    type Value = $name;
-
-                    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-                        out.write_str(concat!("the object ", stringify!($name)))
-                    }
-
-                    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<$name, A::Error> {
-                        const KEYS: &[&str] = &[$($key),*];
-                        let mut found = $name::default();
-                        while let Some(key) = map.next_key_seed(OneOf(KEYS))? {
-                            match key {
-                                $(Some($key) => found.$field = map.next_value()?,)*
-                                _ => drop(map.next_value::<IgnoredAny>()?),
-                            }
-                        }
-                        Ok(found)
-                    }
-                }
-
-                from.deserialize_map(Keys)
-            }
-        }
-    };
-}
+resource!(PartialNode, Node);
 
 part!(Fields { metadata: Metadata = "metadata", spec: Spec = "spec", status: Status = "status" });
 part!(Metadata {
@@ -239,29 +173,6 @@ impl<'de> Deserialize<'de> for PartialNode {
             boot_id: status.info.and_then(|info| info.boot_id).unwrap_or_default(),
             ..conditions
         })
-    }
-}
-
-/// Finds a key among those that are of interest, without an allocation.
-struct OneOf(&'static [&'static str]);
-
-impl<'de> DeserializeSeed<'de> for OneOf {
-    type Value = Option<&'static str>;
-
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Self::Value, D::Error> {
-        from.deserialize_str(self)
-    }
-}
-
-impl Visitor<'_> for OneOf {
-    type Value = Option<&'static str>;
-
-    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("a key")
-    }
-
-    fn visit_str<E: Error>(self, key: &str) -> Result<Self::Value, E> {
-        Ok(self.0.iter().copied().find(|known| *known == key))
     }
 }
 
@@ -341,8 +252,8 @@ impl<'de> Deserialize<'de> for Annotations {
 }
 
 /// A node of which only the conditions are known.
-#[derive(Default)]
-struct Conditions(PartialNode);
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Conditions(PartialNode);
 
 impl<'de> Deserialize<'de> for Conditions {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {

@@ -1,7 +1,6 @@
 //! Derives the progress of a worker from its container statuses.
 
-use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
-
+use super::partial::{ContainerStatus, PartialPod, Status, Terminated};
 use super::{CHECK_PREFIX, CONTAINER, Progress};
 use crate::checks::WorkerIdentity;
 use crate::record::InconclusiveReason;
@@ -18,7 +17,7 @@ const UNKNOWN: &str = "ContainerStatusUnknown";
 const DEADLINE: &str = "DeadlineExceeded";
 
 /// The progress of the worker. It is read from the containers by name, never from the pod's phase alone.
-pub(super) fn progress(pod: &Pod, identity: &WorkerIdentity) -> Progress {
+pub(super) fn progress(pod: &PartialPod, identity: &WorkerIdentity) -> Progress {
     let Some(status) = pod.status.as_ref() else {
         return Progress::Waiting(InconclusiveReason::NotStarted, String::new());
     };
@@ -29,7 +28,7 @@ pub(super) fn progress(pod: &Pod, identity: &WorkerIdentity) -> Progress {
     if let Some(terminated) = worker.and_then(ended) {
         return with_checks(outcome(terminated, identity), pod, status);
     }
-    let is_running = worker.and_then(|one| one.state.as_ref()).is_some_and(|state| state.running.is_some());
+    let is_running = worker.is_some_and(ContainerStatus::is_running);
     if has_pod_ended(status) {
         return ended_early(pod, status, is_running);
     }
@@ -37,7 +36,9 @@ pub(super) fn progress(pod: &Pod, identity: &WorkerIdentity) -> Progress {
         return Progress::Waiting(cause, why);
     }
     let mut conditions = status.conditions.iter().flatten();
-    if let Some(unscheduled) = conditions.find(|one| one.type_ == "PodScheduled" && one.status == "False") {
+    if let Some(unscheduled) = conditions
+        .find(|one| one.kind.as_deref() == Some("PodScheduled") && one.status.as_deref() == Some("False"))
+    {
         return Progress::Unscheduled(unscheduled.message.clone().unwrap_or_default());
     }
     if is_running {
@@ -47,12 +48,12 @@ pub(super) fn progress(pod: &Pod, identity: &WorkerIdentity) -> Progress {
     }
 }
 
-fn status_of<'a>(status: &'a PodStatus, name: &str) -> Option<&'a ContainerStatus> {
-    status.container_statuses.iter().flatten().find(|container| container.name == name)
+fn status_of<'a>(status: &'a Status, name: &str) -> Option<&'a ContainerStatus> {
+    status.containers.iter().flatten().find(|container| container.name() == name)
 }
 
 /// The pod ended before its worker container did.
-fn ended_early(pod: &Pod, status: &PodStatus, is_running: bool) -> Progress {
+fn ended_early(pod: &PartialPod, status: &Status, is_running: bool) -> Progress {
     match status.reason.as_deref() {
         // The reason for which the container waited is more useful than the deadline.
         Some(DEADLINE) if !is_running => {
@@ -76,8 +77,8 @@ fn never_started() -> (InconclusiveReason, String) {
 }
 
 /// Why the first container that has not started waits.
-fn waiting_reason(pod: &Pod, status: &PodStatus) -> Option<(InconclusiveReason, String)> {
-    let init = status.init_container_statuses.iter().flatten();
+fn waiting_reason(pod: &PartialPod, status: &Status) -> Option<(InconclusiveReason, String)> {
+    let init = status.init_containers.iter().flatten();
     let worker = init.chain(status_of(status, CONTAINER)).filter_map(waiting);
     let exec_checks =
         checks(pod).filter_map(|(name, container)| image_pull_failure(name, status_of(status, container)?));
@@ -85,12 +86,12 @@ fn waiting_reason(pod: &Pod, status: &PodStatus) -> Option<(InconclusiveReason, 
 }
 
 /// The names of the exec checks and of their containers, from the pod's spec: the statuses may lack one.
-fn checks(pod: &Pod) -> impl Iterator<Item = (&str, &str)> {
-    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-    containers.filter_map(|one| Some((one.name.strip_prefix(CHECK_PREFIX)?, one.name.as_str())))
+fn checks(pod: &PartialPod) -> impl Iterator<Item = (&str, &str)> {
+    let names = pod.spec.containers.iter().flatten().filter_map(|container| container.name.as_deref());
+    names.filter_map(|name| Some((name.strip_prefix(CHECK_PREFIX)?, name)))
 }
 
-fn has_pod_ended(status: &PodStatus) -> bool {
+fn has_pod_ended(status: &Status) -> bool {
     matches!(status.phase.as_deref(), Some("Failed" | "Succeeded"))
 }
 
@@ -111,12 +112,12 @@ fn image_pull_failure(name: &str, container: &ContainerStatus) -> Option<(Inconc
 }
 
 /// An init container that fails is a failed check of its name. One that was killed makes the worker inconclusive.
-fn failed_init_container(status: &PodStatus, identity: &WorkerIdentity) -> Option<Progress> {
+fn failed_init_container(status: &Status, identity: &WorkerIdentity) -> Option<Progress> {
     let (name, end) = status
-        .init_container_statuses
+        .init_containers
         .iter()
         .flatten()
-        .find_map(|one| Some((&one.name, ended(one).filter(|end| end.exit_code != 0)?)))?;
+        .find_map(|one| Some((one.name(), ended(one).filter(|end| end.exit_code() != 0)?)))?;
     Some(match exec_failure(name, end) {
         Ok(result) => Progress::Reported(Report::judge(identity.clone(), vec![result], 0)),
         Err((cause, why)) => Progress::Inconclusive(cause, why),
@@ -124,14 +125,14 @@ fn failed_init_container(status: &PodStatus, identity: &WorkerIdentity) -> Optio
 }
 
 /// Adds the results of the exec checks to the worker's report.
-fn with_checks(worker: Progress, pod: &Pod, status: &PodStatus) -> Progress {
+fn with_checks(worker: Progress, pod: &PartialPod, status: &Status) -> Progress {
     let Progress::Reported(report) = worker else { return worker };
     let Report { identity, verdict, checks: mut results, ms, left_out, .. } = report;
     let mut inconclusive = None;
     for (name, container) in checks(pod) {
         let container = status_of(status, container);
         let result = match container.and_then(ended) {
-            Some(end) if end.exit_code == 0 => Ok(CheckResult::new(name, "", Outcome::Passed, "", "")),
+            Some(end) if end.exit_code() == 0 => Ok(CheckResult::new(name, "", Outcome::Passed, "", "")),
             Some(end) => exec_failure(name, end),
             None => match container.and_then(|one| image_pull_failure(name, one)) {
                 Some(failure) => Err(failure),
@@ -159,10 +160,9 @@ fn with_checks(worker: Progress, pod: &Pod, status: &PodStatus) -> Progress {
 fn did_not_end(
     name: &str,
     container: Option<&ContainerStatus>,
-    status: &PodStatus,
+    status: &Status,
 ) -> (InconclusiveReason, String) {
-    let state = container.and_then(|one| one.state.as_ref());
-    let is_running = state.is_some_and(|state| state.running.is_some());
+    let is_running = container.is_some_and(ContainerStatus::is_running);
     if status.reason.as_deref() == Some(DEADLINE) && !is_running {
         let (cause, why) = never_started();
         return (cause, format!("check {name}: {why}"));
@@ -171,17 +171,14 @@ fn did_not_end(
 }
 
 /// The termination of a container that ran.
-fn ended(container: &ContainerStatus) -> Option<&ContainerStateTerminated> {
+fn ended(container: &ContainerStatus) -> Option<&Terminated> {
     let end = container.state.as_ref()?.terminated.as_ref()?;
     (end.started_at.is_some() || end.reason.as_deref() != Some(UNKNOWN)).then_some(end)
 }
 
 /// The result of an exec check or init container with a non-zero exit code.
-fn exec_failure(
-    name: &str,
-    end: &ContainerStateTerminated,
-) -> Result<CheckResult, (InconclusiveReason, String)> {
-    let code = end.exit_code;
+fn exec_failure(name: &str, end: &Terminated) -> Result<CheckResult, (InconclusiveReason, String)> {
+    let code = end.exit_code();
     let message = clean(end.message.as_deref().unwrap_or_default().trim(), EXEC_MESSAGE_LIMIT);
     if FAILURE_EXIT_CODES.contains(&code) {
         let message = if message.is_empty() {
@@ -209,8 +206,8 @@ fn cause_of(reason: &str) -> InconclusiveReason {
 }
 
 /// Accepts a report only if its identity is this worker's and its verdict agrees with the exit code.
-fn outcome(terminated: &ContainerStateTerminated, identity: &WorkerIdentity) -> Progress {
-    let code = terminated.exit_code;
+fn outcome(terminated: &Terminated, identity: &WorkerIdentity) -> Progress {
+    let code = terminated.exit_code();
     let reason = terminated.reason.as_deref().unwrap_or_default();
     let message = terminated.message.as_deref().unwrap_or_default();
     let invalid = |why: String| Progress::Inconclusive(cause_of(reason), format!("exit code {code} {why}"));

@@ -1,3 +1,4 @@
+use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::*;
@@ -36,10 +37,16 @@ fn made() -> Pod {
     pod
 }
 
+/// As a watch would show the pod.
+fn view(pod: &Pod) -> Option<WorkerView> {
+    let text = serde_json::to_string(pod).expect("JSON");
+    WorkerView::new(&serde_json::from_str(&text).expect("a pod"))
+}
+
 fn with_status(status: Value) -> Progress {
     let mut pod = made();
     pod.status = Some(serde_json::from_value(status).expect("a status"));
-    WorkerView::new(&pod).expect("a worker").progress
+    view(&pod).expect("a worker").progress
 }
 
 fn ended(code: i32, message: &str) -> Progress {
@@ -163,13 +170,13 @@ fn an_unschedulable_pod_has_the_schedulers_message() {
 fn a_foreign_pod_is_not_a_worker() {
     let mut pod = made();
     pod.metadata.annotations = None;
-    assert_eq!(WorkerView::new(&pod), None);
+    assert_eq!(view(&pod), None);
     let mut pod = made();
     pod.metadata.name = Some("by-hand".into());
-    assert_eq!(WorkerView::new(&pod), None, "the name reserves the number");
+    assert_eq!(view(&pod), None, "the name reserves the number");
     let mut pod = made();
     pod.spec.as_mut().expect("a spec").node_name = Some("another".into());
-    assert!(matches!(WorkerView::new(&pod).expect("a worker").progress, Progress::Inconclusive(..)));
+    assert!(matches!(view(&pod).expect("a worker").progress, Progress::Inconclusive(..)));
 }
 
 fn gate_with(worker: crate::api::Worker) -> NodeGateSpec {
@@ -277,7 +284,7 @@ fn with_checks(status: Value) -> Progress {
         containers.push(serde_json::from_value(json!({"name": name})).expect("a container"));
     }
     pod.status = Some(serde_json::from_value(status).expect("a status"));
-    WorkerView::new(&pod).expect("a worker").progress
+    view(&pod).expect("a worker").progress
 }
 
 /// The worker ended so, one check passed, and the other is in this state.

@@ -1,12 +1,11 @@
 //! Nodes: taints, label, record, condition, cordon and deletion.
 
-use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use nodekeeper_core::api::{GateTaint, NodeIdentity};
 use nodekeeper_core::gate::{ConditionUpdate, GateView};
-use nodekeeper_core::node::{CORDONED, NodeView, VERIFY};
+use nodekeeper_core::node::{CORDONED, NodeView, PartialNode, VERIFY};
 use nodekeeper_core::reasons::NETWORK_VERIFIED;
 use nodekeeper_core::record::{self, Record};
 use nodekeeper_core::remediate::Target;
@@ -21,7 +20,7 @@ impl Writer {
         node: &NodeView,
         gate: &GateView,
         record: &Record,
-    ) -> Result<Node, WriteError> {
+    ) -> Result<PartialNode, WriteError> {
         self.patch_node(&node.name, &remove_taint(node, gate, record)).await
     }
 
@@ -31,11 +30,11 @@ impl Writer {
         node: &NodeView,
         gate: &GateView,
         record: &Record,
-    ) -> Result<Node, WriteError> {
+    ) -> Result<PartialNode, WriteError> {
         self.patch_node(&node.name, &retaint(node, gate, record)).await
     }
 
-    pub async fn patch_record(&self, node: &NodeView, record: &Record) -> Result<Node, WriteError> {
+    pub async fn patch_record(&self, node: &NodeView, record: &Record) -> Result<PartialNode, WriteError> {
         self.patch_node(&node.name, &patch_record(node, record)).await
     }
 
@@ -44,7 +43,7 @@ impl Writer {
         &self,
         node: &NodeView,
         update: &ConditionUpdate,
-    ) -> Result<Node, WriteError> {
+    ) -> Result<PartialNode, WriteError> {
         let ConditionUpdate { status, reason, message } = update;
         let now = Time(self.clock.now());
         let condition = json!({
@@ -54,12 +53,12 @@ impl Writer {
         // The server refuses a patch with another uid than the object's.
         let patch =
             Patch::Strategic(json!({"metadata": {"uid": node.uid}, "status": {"conditions": [condition]}}));
-        let nodes: Api<Node> = self.all();
+        let nodes: Api<PartialNode> = self.all();
         self.write(nodes.patch_status(&node.name, &PatchParams::default(), &patch)).await
     }
 
     /// Cordons a node and marks the cordon as ours, so that no cordon of another is ever undone.
-    pub async fn cordon_node(&self, target: &Target, remediation: &str) -> Result<Node, WriteError> {
+    pub async fn cordon_node(&self, target: &Target, remediation: &str) -> Result<PartialNode, WriteError> {
         let mut operations = target_preconditions(target);
         // The act was decided from this record: the gate may have let the node in meanwhile.
         let path = format!("/metadata/annotations/{}", escaped(record::ANNOTATION));
@@ -76,7 +75,7 @@ impl Writer {
     }
 
     /// Removes our own cordon; there is nothing to do where the node has none.
-    pub async fn uncordon_node(&self, target: &Target) -> Result<Option<Node>, WriteError> {
+    pub async fn uncordon_node(&self, target: &Target) -> Result<Option<PartialNode>, WriteError> {
         let Some(mark) = &target.cordoned_for else { return Ok(None) };
         let path = format!("/metadata/annotations/{}", escaped(CORDONED));
         let mut operations = vec![
@@ -93,13 +92,13 @@ impl Writer {
 
     /// Deletes the Node object of this uid.
     pub async fn delete_node(&self, node: &NodeIdentity) -> Result<(), WriteError> {
-        let nodes: Api<Node> = self.all();
+        let nodes: Api<PartialNode> = self.all();
         deleted(self.write(nodes.delete(&node.name, &with_uid(&node.uid))).await)
     }
 
-    async fn patch_node(&self, name: &str, operations: &[Value]) -> Result<Node, WriteError> {
+    async fn patch_node(&self, name: &str, operations: &[Value]) -> Result<PartialNode, WriteError> {
         let patch = json_patch(operations)?;
-        let nodes: Api<Node> = self.all();
+        let nodes: Api<PartialNode> = self.all();
         self.write(nodes.patch(name, &PatchParams::default(), &patch)).await
     }
 }

@@ -1,14 +1,14 @@
 //! Pods: workers and control workers are created and deleted, pods of a drained node are evicted.
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::Api;
 use kube::api::PostParams;
-use kube::core::Status;
+use kube::core::{Request, Status};
+use kube::{Api, Resource as _};
 use nodekeeper_core::checks::WorkerIdentity;
 use nodekeeper_core::gate::GateView;
 use nodekeeper_core::node::NodeView;
 use nodekeeper_core::remediate::drain::PodView;
-use nodekeeper_core::worker::{self, Template};
+use nodekeeper_core::worker::{self, PartialPod, Template};
 use serde_json::json;
 
 use super::{WriteError, Writer, deleted, with_uid};
@@ -25,9 +25,9 @@ pub enum Eviction {
 
 /// The pod of a worker.
 pub enum CreatedWorker {
-    New(Pod),
+    New(PartialPod),
     /// A pod of this name was there already.
-    Adopted(Pod),
+    Adopted(PartialPod),
 }
 
 /// Creates and deletes the pods of one namespace that verify nodes.
@@ -36,8 +36,19 @@ pub struct WorkerPods {
 }
 
 impl WorkerPods {
-    fn api(&self, writer: &Writer) -> Api<Pod> {
+    fn api(&self, writer: &Writer) -> Api<PartialPod> {
         Api::namespaced(writer.client.clone(), &self.template.namespace)
+    }
+
+    /// Creates a pod, and reads of the answer what its view needs.
+    async fn create(&self, writer: &Writer, pod: &Pod) -> Result<PartialPod, WriteError> {
+        let request = async {
+            let body = serde_json::to_vec(pod).map_err(kube::Error::SerdeError)?;
+            let path = Pod::url_path(&(), Some(&self.template.namespace));
+            let request = Request::new(path).create(&PostParams::default(), body);
+            writer.client.request(request.map_err(kube::Error::BuildRequest)?).await
+        };
+        writer.write(request).await
     }
 
     /// Creates the worker pod of a node. Its name is made from node uid and worker number, so there is never a second.
@@ -53,7 +64,7 @@ impl WorkerPods {
         let name = worker::name(&identity.node_uid, identity.number);
         // Without the pod's name a refusal has the same message for all workers.
         let refused = |message: String| WriteError::Refused(message.replace(&name, "worker"));
-        match writer.write(self.api(writer).create(&PostParams::default(), &pod)).await {
+        match self.create(writer, &pod).await {
             Err(WriteError::Conflict(message)) => match self.adopt_existing_pod(writer, &name).await {
                 // The name is free, so the server refuses the pod itself.
                 Err(WriteError::Gone(_)) => Err(refused(message)),
@@ -66,12 +77,12 @@ impl WorkerPods {
     }
 
     /// Reads the pod that has the name already: the watch is behind or does not select it.
-    async fn adopt_existing_pod(&self, writer: &Writer, name: &str) -> Result<Pod, WriteError> {
+    async fn adopt_existing_pod(&self, writer: &Writer, name: &str) -> Result<PartialPod, WriteError> {
         Ok(call(READ_TIMEOUT, self.api(writer).get(name)).await?)
     }
 
     /// Reads a worker pod from the API server.
-    pub async fn get(&self, writer: &Writer, name: &str) -> Result<Option<Pod>, CallError> {
+    pub async fn get(&self, writer: &Writer, name: &str) -> Result<Option<PartialPod>, CallError> {
         call(READ_TIMEOUT, self.api(writer).get_opt(name)).await
     }
 
@@ -81,10 +92,10 @@ impl WorkerPods {
         node: &NodeView,
         gate: &GateView,
         identity: &WorkerIdentity,
-    ) -> Result<Option<Pod>, WriteError> {
+    ) -> Result<Option<PartialPod>, WriteError> {
         let pod = worker::control_pod(&self.template, node, &gate.spec, identity)
             .map_err(|error| WriteError::Refused(error.to_string()))?;
-        match writer.write(self.api(writer).create(&PostParams::default(), &pod)).await {
+        match self.create(writer, &pod).await {
             // The previous leader created it.
             Err(WriteError::Conflict(_)) => Ok(None),
             created => created.map(Some),

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client, Resource, ResourceExt as _};
 use nodekeeper_core::api::{NodeGate, NodeRemediation, RemediationPolicy};
@@ -13,7 +12,7 @@ use nodekeeper_core::id::Id;
 use nodekeeper_core::labels::NodeTexts;
 use nodekeeper_core::node::{NodeView, PartialNode};
 use nodekeeper_core::remediate::{ClusterView, Policy, Remediation};
-use nodekeeper_core::worker::{self, CONTROLS, SELECTOR, WorkerView};
+use nodekeeper_core::worker::{self, CONTROLS, PartialPod, SELECTOR, WorkerView};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use tracing::warn;
@@ -137,7 +136,7 @@ pub struct Caches {
 impl Caches {
     /// Starts the watches of all kinds.
     pub fn watch(manager: &mut Manager, client: &Client, namespace: &str) -> Self {
-        let pods = || Api::<Pod>::namespaced(client.clone(), namespace);
+        let pods = || Api::<PartialPod>::namespaced(client.clone(), namespace);
         let labelled = |labels: &str| Selector { labels: Some(labels.into()), ..Selector::default() };
         let optional = Selector { optional: true, ..Selector::default() };
         let workers = manager.watch(kinds::WORKERS, pods(), labelled(SELECTOR), Arc::new(WorkerView::new));
@@ -152,7 +151,7 @@ impl Caches {
             kinds::CONTROLS,
             pods(),
             Selector { optional: true, ..labelled(CONTROLS) },
-            Arc::new(|pod: &Pod| WorkerView::control(pod).map(ControlView)),
+            Arc::new(|pod: &PartialPod| WorkerView::control(pod).map(ControlView)),
         );
         let remediations = manager.watch(
             kinds::REMEDIATIONS,
@@ -183,8 +182,8 @@ impl Caches {
     }
 
     /// What is kept of a node.
-    pub fn view_node(&self, node: &Node) -> NodeView {
-        NodeView::trimmed(&node.into(), &mut self.texts.lock())
+    pub fn view_node(&self, node: &PartialNode) -> NodeView {
+        NodeView::trimmed(node, &mut self.texts.lock())
     }
 
     /// The workers of a node uid.

@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client};
 use nodekeeper_core::fleet::FleetIndex;
 use nodekeeper_core::limits::WorkerLimiter;
+use nodekeeper_core::node::PartialNode;
 use parking_lot::Mutex;
 
 use crate::apply::{WorkerPods, WritePermit, Writer};
@@ -86,7 +87,7 @@ impl Shared {
         }
     }
 
-    fn apply_node(&self, node: &Node) {
+    fn apply_node(&self, node: &PartialNode) {
         self.apply_response(&self.caches.nodes, self.caches.view_node(node));
     }
 

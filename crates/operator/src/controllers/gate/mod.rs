@@ -69,7 +69,7 @@ impl GateReconciler {
     async fn read_node(&self, name: &str) -> Result<bool, ReconcileError> {
         match self.shared.get_node(name).await {
             Ok(Some(node)) => {
-                self.shared.apply_node(&node);
+                self.shared.apply_node(&(&node).into());
                 Ok(true)
             }
             Ok(None) => Ok(false),
