@@ -71,7 +71,7 @@ fn a_busy_loop_is_caught() {
 fn a_seed_is_deterministic() {
     let (small, real, remediation_chaos) =
         (scenario(Bug::None), gate::scenario(), remediation_chaos::scenario());
-    // Seed 100 has 200 nodes.
+    // Seed 100 has more than a hundred nodes.
     for (scenario, seed) in [(&small, 3), (&small, 100), (&real, 3), (&real, 100), (&remediation_chaos, 3)] {
         let once = run(scenario, seed, true).trace;
         let again = run(scenario, seed, true).trace;

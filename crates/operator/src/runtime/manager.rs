@@ -276,6 +276,13 @@ struct Leading<B> {
     stop: Stop,
 }
 
+/// Controllers know the dispatcher: without this a manager that is dropped while it leads would never be freed.
+impl<B> Drop for Leading<B> {
+    fn drop(&mut self) {
+        self.dispatcher.set(Vec::new());
+    }
+}
+
 impl<B: Fn() -> Vec<Arc<dyn Controller>>> Leading<B> {
     async fn run(&self) {
         loop {
