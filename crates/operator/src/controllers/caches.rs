@@ -20,9 +20,10 @@ use tracing::warn;
 use super::daemon_pods::{DaemonPodSource, DaemonPods};
 use super::kinds;
 use crate::clock::Clock;
-use crate::runtime::cache::{CacheState as _, Store, parse_version};
+use crate::runtime::cache::CacheState as _;
 use crate::runtime::manager::Manager;
 use crate::runtime::source::Start;
+use crate::runtime::store::{Store, parse_version};
 use crate::runtime::watcher::Selector;
 use crate::runtime::{Cache, Cached};
 

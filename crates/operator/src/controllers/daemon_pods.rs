@@ -12,9 +12,10 @@ use parking_lot::Mutex;
 
 use super::kinds;
 use crate::clock::Clock;
-use crate::runtime::cache::{Cached, Signal, Store, parse_version};
+use crate::runtime::cache::Signal;
 use crate::runtime::reconciler::Change;
 use crate::runtime::source::{Source, Update};
+use crate::runtime::store::{Cached, Store, parse_version};
 use crate::runtime::watcher::{self, Selector, WatchEvent};
 
 /// So many nodes at most have their pods watched at once; others wait for their turn.

@@ -15,10 +15,11 @@ use serde::de::DeserializeOwned;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
-use super::cache::{Cache, CacheState, Cached, Signal};
+use super::cache::{Cache, CacheState, Signal};
 use super::leader::LeaderElector;
 use super::reconciler::{Change, Controller};
 use super::source::{CachedSource, Latest, Source, StartCondition, Update, latest};
+use super::store::Cached;
 use super::watcher::{Projection, Selector};
 use crate::clock::Clock;
 use crate::health::Health;

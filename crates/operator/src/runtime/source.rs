@@ -9,9 +9,10 @@ use kube::api::ListParams;
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 
-use super::cache::{Cache, CacheState as _, Cached, parse_version};
+use super::cache::{Cache, CacheState as _};
 use super::call::{CallError, READ_TIMEOUT, call};
 use super::reconciler::Change;
+use super::store::{Cached, parse_version};
 use super::watcher::{self, Projection, Selector};
 use crate::clock::Clock;
 
