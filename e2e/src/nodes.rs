@@ -10,6 +10,7 @@ mod node;
 use std::{
     fs,
     path::{Path, PathBuf},
+    process::Stdio,
     thread,
 };
 
@@ -24,7 +25,11 @@ use self::{
     network::{API_PORT, CONTROL_PLANE, MOST_NODES, Namespace},
 };
 use crate::{
-    assets::NodeAssets, control_plane::run::Launcher, image::Image, kubeconfig::kubeconfig, pki::Authority,
+    assets::NodeAssets,
+    control_plane::run::{Launcher, Process},
+    image::Image,
+    kubeconfig::kubeconfig,
+    pki::Authority,
 };
 
 /// An image with `testtool`, whose modes cover what test pods do; see `e2e/kubernetes/testtool`.
@@ -46,13 +51,15 @@ pub struct NodeOptions {
     pub dns: Option<Dns>,
     /// Additional images.
     pub images: Vec<Image>,
+    /// Whether nodes can pull the images.
+    pub registry: bool,
 }
 
 impl NodeOptions {
     /// `count` nodes without taints, with DNS, and with no image but [`TOOL_IMAGE`].
     #[must_use]
     pub fn new(count: usize) -> Self {
-        Self { count, taints: Vec::new(), dns: Some(Dns::default()), images: Vec::new() }
+        Self { count, taints: Vec::new(), dns: Some(Dns::default()), images: Vec::new(), registry: false }
     }
 
     /// Adds a taint with which nodes register, such as `node-ready/unverified`, with the value `true` and the effect
@@ -69,6 +76,13 @@ impl NodeOptions {
             };
             dns.tolerations.push(toleration);
         }
+        self
+    }
+
+    /// Serves the images, so that a node pulls one that it has lost.
+    #[must_use]
+    pub fn with_registry(mut self) -> Self {
+        self.registry = true;
         self
     }
 
@@ -109,8 +123,10 @@ impl Default for Dns {
 }
 
 pub(crate) struct Nodes {
-    nodes: Vec<Node>,
+    machines: Vec<Node>,
     images: PathBuf,
+    /// Ends with the cluster.
+    _registry: Option<Process>,
 }
 
 impl Nodes {
@@ -129,6 +145,13 @@ impl Nodes {
         for image in standard_images(assets).iter().chain(&options.images) {
             image.write(&images)?;
         }
+        let registry = options.registry.then(|| {
+            let mut words = control_plane.prefix();
+            words.extend([assets.testtool.clone().into(), "registry".into(), images.clone().into()]);
+            words.push(network::REGISTRY.into());
+            launcher.start("registry", &words, Stdio::null())
+        });
+        let registry = registry.transpose()?;
         let mut nodes = Vec::new();
         for number in 1..=count {
             let node = make(number, options, assets, launcher, authority)?;
@@ -136,22 +159,22 @@ impl Nodes {
             node.boot()?;
             nodes.push(node);
         }
-        Ok(Self { nodes, images })
+        Ok(Self { machines: nodes, images, _registry: registry })
     }
 
     pub(crate) fn all(&self) -> &[Node] {
-        &self.nodes
+        &self.machines
     }
 
     /// Adds an image to every node: now if it runs, otherwise at its next boot.
     pub(crate) fn add_image(&self, image: &Image) -> anyhow::Result<()> {
-        for node in &self.nodes {
+        for node in &self.machines {
             node.forget_image(image)?;
         }
         image.write(&self.images)?;
         thread::scope(|scope| {
             let imports: Vec<_> =
-                self.nodes.iter().map(|node| scope.spawn(|| node.import_image(image))).collect();
+                self.machines.iter().map(|node| scope.spawn(|| node.import_image(image))).collect();
             for import in imports {
                 match import.join() {
                     Ok(imported) => imported?,
@@ -195,6 +218,7 @@ fn make(
         pods: &pods,
         cgroup_root: cgroups.root(),
         taints: &options.taints,
+        registry: options.registry,
         authority: authority.pem(),
         server: authority.server(&name, &[&name, &address])?,
     };

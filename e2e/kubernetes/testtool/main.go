@@ -2,12 +2,17 @@
 package main
 
 import (
+	"archive/tar"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -18,7 +23,9 @@ const usage = `usage: testtool MODE [ARGUMENT...]
   pause                stays until it is told to end
   exit CODE [TEXT...]  says TEXT and ends with CODE
   lookup NAME          resolves NAME, says its addresses; code 1 if that fails within 5 s
-  forward ADDRESS      hands each connection to the listening socket that is its stdin on to ADDRESS`
+  forward ADDRESS      hands each connection to the listening socket that is its stdin on to ADDRESS
+  registry FOLDER ADDRESS
+                       serves the images of FOLDER, OCI layouts in tar files, to clients that pull`
 
 func main() {
 	arguments := os.Args[1:]
@@ -39,6 +46,8 @@ func main() {
 		lookup(rest[0])
 	case mode == "forward" && len(rest) == 1:
 		fail(forward(rest[0]))
+	case mode == "registry" && len(rest) == 2:
+		fail(http.ListenAndServe(rest[1], registry(rest[0])))
 	default:
 		fmt.Fprintln(os.Stderr, usage)
 		os.Exit(2)
@@ -110,6 +119,81 @@ func copyAndClose(to, from net.Conn) {
 	}
 	_ = to.Close()
 	_ = from.Close()
+}
+
+type manifest struct {
+	MediaType   string            `json:"mediaType"`
+	Digest      string            `json:"digest"`
+	Annotations map[string]string `json:"annotations"`
+}
+
+// The part of the registry protocol that a pull needs.
+func registry(folder string) http.Handler {
+	routes := http.NewServeMux()
+	routes.HandleFunc("GET /v2/{$}", func(http.ResponseWriter, *http.Request) {})
+	routes.HandleFunc("GET /v2/{image}/manifests/{tag}", func(answer http.ResponseWriter, request *http.Request) {
+		image, tag := request.PathValue("image"), request.PathValue("tag")
+		for _, layout := range layouts(folder) {
+			var index struct {
+				Manifests []manifest `json:"manifests"`
+			}
+			text, err := file(layout, "index.json")
+			if err != nil || json.Unmarshal(text, &index) != nil {
+				continue
+			}
+			for _, found := range index.Manifests {
+				name := found.Annotations["io.containerd.image.name"]
+				if found.Digest == tag || strings.HasSuffix(name, "/"+image+":"+tag) {
+					serve(answer, request, []string{layout}, found.Digest, found.MediaType)
+					return
+				}
+			}
+		}
+		http.NotFound(answer, request)
+	})
+	routes.HandleFunc("GET /v2/{image}/blobs/{digest}", func(answer http.ResponseWriter, request *http.Request) {
+		serve(answer, request, layouts(folder), request.PathValue("digest"), "application/octet-stream")
+	})
+	return routes
+}
+
+func layouts(folder string) []string {
+	found, _ := filepath.Glob(filepath.Join(folder, "*.tar"))
+	return found
+}
+
+// Answers with the blob of the first layout that has it.
+func serve(answer http.ResponseWriter, request *http.Request, layouts []string, digest, kind string) {
+	for _, layout := range layouts {
+		blob, err := file(layout, "blobs/"+strings.Replace(digest, ":", "/", 1))
+		if err != nil {
+			continue
+		}
+		answer.Header().Set("Content-Type", kind)
+		answer.Header().Set("Docker-Content-Digest", digest)
+		answer.Header().Set("Content-Length", strconv.Itoa(len(blob)))
+		_, _ = answer.Write(blob)
+		return
+	}
+	http.NotFound(answer, request)
+}
+
+// The content of a file in a tar file.
+func file(archive, name string) ([]byte, error) {
+	opened, err := os.Open(archive)
+	if err != nil {
+		return nil, err
+	}
+	defer opened.Close()
+	for entries := tar.NewReader(opened); ; {
+		entry, err := entries.Next()
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("%s has no %s", archive, name), err)
+		}
+		if entry.Name == name {
+			return io.ReadAll(entries)
+		}
+	}
 }
 
 // On stdout for `kubectl logs`, and as the termination message where the kubelet takes one.

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Taint;
 use serde_json::{Value, json};
 
-use super::{DNS_ADDRESS, PAUSE_IMAGE};
+use super::{DNS_ADDRESS, PAUSE_IMAGE, network::REGISTRY};
 use crate::{machine, pki::Identity};
 
 pub(super) struct Facts<'a> {
@@ -15,6 +15,7 @@ pub(super) struct Facts<'a> {
     pub(super) pods: &'a str,
     pub(super) cgroup_root: &'a str,
     pub(super) taints: &'a [Taint],
+    pub(super) registry: bool,
     pub(super) authority: String,
     pub(super) server: Identity,
 }
@@ -26,6 +27,12 @@ pub(super) fn write(folder: &Path, facts: Facts<'_>) -> anyhow::Result<()> {
     }
     let plugins = machine::cni_folder().context("no CNI plugins on this machine")?;
     let kubelet = kubelet(&facts);
+    let registry = format!(
+        r#"
+  [plugins."io.containerd.grpc.v1.cri".registry.mirrors."nodekeeper.local"]
+    endpoint = ["http://{REGISTRY}"]
+"#
+    );
     let write = |name: &str, content: String| fs::write(folder.join(name), content);
     write("machine-id", fs::read_to_string("/proc/sys/kernel/random/uuid")?.replace('-', ""))?;
     write("resolv.conf", format!("nameserver {DNS_ADDRESS}\n"))?;
@@ -33,7 +40,7 @@ pub(super) fn write(folder: &Path, facts: Facts<'_>) -> anyhow::Result<()> {
     write("kubelet.crt", facts.server.certificate)?;
     write("kubelet.key", facts.server.key)?;
     write("kubelet.json", format!("{kubelet:#}"))?;
-    write("containerd.toml", containerd(plugins))?;
+    write("containerd.toml", containerd(plugins) + if facts.registry { &registry } else { "" })?;
     write("cni/pods.conflist", format!("{:#}", pod_network(facts.pods)))?;
     Ok(())
 }

@@ -21,6 +21,8 @@ use crate::{
 /// The API server's address, equal in every cluster, because no two share a network.
 pub(crate) const CONTROL_PLANE: &str = "10.99.0.1";
 pub(crate) const API_PORT: u16 = 6443;
+/// The address of the registry, where there is one.
+pub(crate) const REGISTRY: &str = "10.99.0.1:5000";
 /// The address of the Service `default/kubernetes`: the first of the Service range.
 pub(crate) const API_SERVICE: &str = "10.96.0.1";
 /// The pod range. Each node has a part of it.

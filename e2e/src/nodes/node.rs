@@ -131,6 +131,11 @@ impl Node {
         self.run("ctr", &["ctr", "--namespace", "k8s.io", "tasks", "kill", "--signal", "SIGTERM", id])
     }
 
+    /// Removes an image from the node's disk, which has to pull it then.
+    pub fn lose_image(&self, image: &str) -> anyhow::Result<()> {
+        self.run("ctr", &["ctr", "--namespace", "k8s.io", "images", "remove", "--sync", image])
+    }
+
     /// Replaces the rules of a table.
     fn rule(&self, table: &str, rules: &str) -> anyhow::Result<()> {
         // Adding the table first makes deleting it succeed always.
