@@ -30,6 +30,8 @@ const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 const PAGE_SIZE: u32 = 100;
 const FIRST_BACKOFF: Duration = Duration::from_millis(500);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
+/// The same for a watch that the server accepted and that broke: until it goes on, we act on what is old.
+const LONGEST_BACKOFF_OPEN: Duration = Duration::from_secs(5);
 /// The end of a watch that lived for so long resets the backoff.
 const HEALTHY: Duration = Duration::from_secs(30);
 
@@ -299,16 +301,18 @@ where
     async fn recover(&mut self, error: WatchError) {
         let lived = self.clock.elapsed().saturating_sub(self.since);
         let (kind, previous) = (self.kind, self.backoff);
+        let broke = matches!((&error, &self.state), (WatchError::Resume(_), WatchState::Watching(..)));
+        let longest = if broke { LONGEST_BACKOFF_OPEN } else { LONGEST_BACKOFF };
         self.backoff = if lived >= HEALTHY {
             FIRST_BACKOFF
         } else {
-            (self.backoff * 2).clamp(FIRST_BACKOFF, LONGEST_BACKOFF)
+            (self.backoff * 2).clamp(FIRST_BACKOFF, longest)
         };
         match error {
             WatchError::Resume(why) => {
                 // Every watch ends now and then. One that cannot even begin is logged at once, and then each time that
                 // the backoff has reached its maximum.
-                if lived < HEALTHY && (previous.is_zero() || self.backoff == LONGEST_BACKOFF) {
+                if lived < HEALTHY && (previous.is_zero() || self.backoff == longest) {
                     warn!(kind, why, "watch failed; retrying");
                 } else {
                     debug!(kind, why, "watch ended");

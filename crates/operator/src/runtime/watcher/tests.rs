@@ -139,7 +139,10 @@ async fn fault_5_a_refused_resource_version_is_not_repeated() {
 async fn fault_6_watches_that_end_at_once_back_off() {
     let (client, asked) = server(|n, _| if n == 0 { (200, listed("5")) } else { (200, String::new()) });
     events(client, Duration::from_mins(2)).await;
-    assert!(asked.lock().len() < 12, "{:?}", pauses(&asked));
+    let pauses = pauses(&asked);
+    assert!(asked.lock().len() < 32, "{pauses:?}");
+    // What is known is never much older than that.
+    assert!(pauses.last().is_some_and(|pause| (4..=6).contains(pause)), "{pauses:?}");
 }
 
 #[tokio::test(start_paused = true)]
