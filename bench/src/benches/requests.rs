@@ -19,6 +19,7 @@ use crate::table::Table;
 
 const NODES: u32 = 50;
 const PATIENCE: Duration = Duration::from_mins(3);
+const STATUS: &str = "PATCH nodegates/status";
 
 pub async fn run(product: Product) -> Result<Table> {
     let folder = tempfile::tempdir()?;
@@ -60,6 +61,8 @@ pub async fn run(product: Product) -> Result<Table> {
         let about_lease = what.ends_with("leases");
         match what.split(' ').next() {
             _ if about_lease => continue,
+            // Written for all nodes at once, however many there are.
+            _ if what == STATUS => {}
             Some("POST") if what.ends_with("events") => events += n,
             Some("POST" | "PUT" | "PATCH" | "DELETE") => writes += n,
             _ => {}
@@ -69,11 +72,26 @@ pub async fn run(product: Product) -> Result<Table> {
     let each = |n: u64| Ok::<_, anyhow::Error>(f64::from(u32::try_from(n)?) / f64::from(NODES));
     table.budget("writes per node", each(writes)?, 3.0, "");
     table.budget("Events per node", each(events)?, 1.0, "");
+    let requests = server.requests();
+    let written: Vec<Instant> = requests.iter().filter(|one| one.what == STATUS).map(|one| one.at).collect();
+    table.budget("writes of the gate's status", rate(&written), 0.5, "/s");
     table.note(
         "Counted by the embedded server, with its scheduler and kubelets and the real checks; the controller runs in its own \
-         process. Requests for the lease are not counted; WATCH and LIST happen once per start.",
+         process. Requests for the lease are not counted; WATCH and LIST happen once per start. The gate's status is no write \
+         per node: it is written at most every 2 s while counts change. Its rate is that from its first to its last write.",
     );
     Ok(table)
+}
+
+/// How often something happened per second, from the first time to the last.
+fn rate(times: &[Instant]) -> f64 {
+    match times {
+        [first, rest @ .., last] => {
+            let pauses = u32::try_from(rest.len()).unwrap_or(u32::MAX).saturating_add(1);
+            f64::from(pauses) / (*last - *first).as_secs_f64()
+        }
+        _ => 0.0,
+    }
 }
 
 fn has_gate_taint(node: &Value) -> bool {

@@ -27,11 +27,36 @@ async fn a_node_that_passes_costs_three_writes_and_an_event() {
     for (_, what) in bench.writes.lock().iter().filter(|(_, what)| !what.ends_with("leases")) {
         *writes.entry(what.clone()).or_default() += 1;
     }
-    // The gate's status is written once for many nodes.
+    // The gate's status is written for many nodes at once: at the start, while workers run, and when all are verified.
     let status = writes.remove("updated nodekeeper.dev/nodegates").unwrap_or_default();
-    assert!((1..=2).contains(&status), "the gate's status was written {status} times");
+    assert!((1..=3).contains(&status), "the gate's status was written {status} times");
     let wanted = [("updated nodes", 1), ("created events", 1), ("created pods", 1), ("deleted pods", 1)];
     assert_eq!(writes, wanted.map(|(what, n)| (what.to_owned(), n)).into());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gate_status_is_written_at_most_every_two_seconds() {
+    let bench = Bench::new();
+    let written: Arc<Mutex<Vec<Instant>>> = Arc::default();
+    let log = written.clone();
+    bench.cluster.observe(Box::new(move |change| {
+        if change.user.starts_with("replica") && change.collection.ends_with("/nodegates") {
+            log.lock().push(Instant::now());
+        }
+    }));
+    let settings = Settings { most_workers: 3, ..Settings::new(template(), "replica-0_1".into(), 1) };
+    let _controller = bench.controller_with(settings, "replica-0", bench.clock());
+    for n in 0..25 {
+        bench.join(&format!("n{n}"));
+    }
+    bench.until("all nodes are verified", |bench| (0..25).all(|n| bench.is_verified(&format!("n{n}")))).await;
+    let settled = Instant::now();
+    sleep(Duration::from_mins(30)).await;
+    let written = written.lock();
+    // A request takes a different time on its way each time.
+    let is_too_soon = |pair: &[Instant]| pair[1] - pair[0] < Duration::from_millis(1_500);
+    assert!(written.len() > 3 && !written.windows(2).any(is_too_soon), "{written:?}");
+    assert!(written.last().is_some_and(|last| *last < settled + Duration::from_secs(3)), "{written:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,7 +1,7 @@
 //! A delaying, rate-limited work queue for one controller: ordered, without duplicates, with backoff after failures.
 //!
-//! It reads no clock and starts nothing. A key that is being processed is not handed out a second time; adding it
-//! meanwhile makes it due again when it is done.
+//! It reads no clock and starts nothing. A key that is being processed is not handed out a second time; added
+//! meanwhile, it is handed out again once it is done, but not before it is due.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -43,8 +43,8 @@ pub struct WorkQueue<K> {
     backlog: Vec<K>,
     /// Keys in processing, and when that began.
     processing: BTreeMap<K, Duration>,
-    /// Keys that were added while they were in processing.
-    dirty: BTreeMap<K, Priority>,
+    /// Keys that were added while they were in processing: the highest priority, and the earliest time they are due.
+    dirty: BTreeMap<K, (Priority, Duration)>,
     failures: BTreeMap<K, u32>,
     sequence: u64,
     adds: u64,
@@ -81,8 +81,8 @@ impl<K: Ord + Clone> WorkQueue<K> {
     /// its own failure into a storm of requests.
     pub fn add(&mut self, key: K, at: Duration, priority: Priority) {
         if self.processing.contains_key(&key) {
-            let dirty = self.dirty.entry(key).or_default();
-            *dirty = priority.max(*dirty);
+            let dirty = self.dirty.entry(key).or_insert((priority, at));
+            *dirty = (priority.max(dirty.0), at.min(dirty.1));
         } else if !self.failures.contains_key(&key) || !self.due.contains_key(&key) {
             self.put(key, at, priority);
         }
@@ -123,7 +123,8 @@ impl<K: Ord + Clone> WorkQueue<K> {
                 self.backlog = Vec::new();
             }
             if self.processing.contains_key(&key) {
-                self.dirty.entry(key).or_default();
+                let dirty = self.dirty.entry(key).or_default();
+                dirty.1 = Duration::ZERO;
             } else if !self.failures.contains_key(&key) {
                 if let Some(place) = self.due.remove(&key) {
                     self.remove_place(place);
@@ -165,8 +166,8 @@ impl<K: Ord + Clone> WorkQueue<K> {
             Ok(Action::AwaitChange) => {}
         }
         self.failures.remove(&key);
-        if let Some(priority) = dirty {
-            self.put(key, now, priority);
+        if let Some((priority, at)) = dirty {
+            self.put(key, at.max(now), priority);
         }
     }
 
@@ -251,6 +252,24 @@ mod tests {
         assert_eq!(take(&mut queue, at(3)), Some("a"));
         queue.done("a", Ok(Action::AwaitChange), at(3));
         assert_eq!(take(&mut queue, at(9)), None);
+    }
+
+    #[test]
+    fn a_key_added_in_processing_is_still_delayed() {
+        let mut queue = WorkQueue::new();
+        queue.add("a", at(0), Priority::Normal);
+        assert_eq!(take(&mut queue, at(0)), Some("a"));
+        queue.add("a", at(7), Priority::Normal);
+        queue.add("a", at(5), Priority::Normal);
+        queue.add("a", at(6), Priority::Normal);
+        queue.done("a", Ok(Action::RequeueAfter(at(60))), at(3));
+        assert_eq!(queue.next_due(), Some(at(5)), "the first change counts");
+        assert_eq!((take(&mut queue, at(4)), take(&mut queue, at(5))), (None, Some("a")));
+        queue.add("a", at(9), Priority::Normal);
+        queue.add_backlog(vec!["a"]);
+        assert_eq!(take(&mut queue, at(5)), None);
+        queue.done("a", Ok(Action::AwaitChange), at(6));
+        assert_eq!(take(&mut queue, at(6)), Some("a"), "a backlog is due at once");
     }
 
     #[test]
