@@ -309,10 +309,10 @@ impl<'s> Run<'s> {
         }
     }
 
-    /// 6 to 23 machines in three zones; 100 to 200 in one of ten runs, even and odd ones.
+    /// 6 to 23 machines in three zones; 100 to 120 in one of ten runs, even and odd ones.
     fn choose_nodes(&mut self) -> Vec<NodeSpec> {
         let is_large = matches!(self.seed % 20, 0 | 11);
-        let count = if is_large { self.random.usize(100..=200) } else { self.random.usize(6..24) };
+        let count = if is_large { self.random.usize(100..=120) } else { self.random.usize(6..24) };
         let zone = |i: usize| ["a", "b", "c"][i % 3].to_owned();
         let node = |i: usize| NodeSpec {
             name: format!("n{i:03}"),
