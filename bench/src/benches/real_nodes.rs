@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, ensure};
 use futures::StreamExt as _;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, ResourceExt as _};
@@ -44,6 +44,9 @@ pub async fn run(product: Product) -> Result<Table> {
         for _ in 0..ROUNDS {
             seconds.extend(rejoin(&real, image).await.with_context(|| controller.log_tail())?);
         }
+        if matches!(image, WorkerImage::Pulled) {
+            ensure!(pulls(&real).await? == seconds.len(), "some workers found their image on the disk");
+        }
         let of = |hundredths| percentile(&seconds, hundredths).context("no runs");
         let which = match image {
             WorkerImage::Cached => "image cached",
@@ -73,6 +76,15 @@ async fn allow_workers(real: &RealCluster) -> Result<()> {
     let bindings: Api<ClusterRoleBinding> = Api::all(real.client.clone());
     bindings.create(&PostParams::default(), &serde_json::from_value(binding)?).await?;
     Ok(())
+}
+
+/// How many workers have pulled their image.
+async fn pulls(real: &RealCluster) -> Result<usize> {
+    let events: Api<Event> = Api::namespaced(real.client.clone(), NAMESPACE);
+    let pulled = events.list(&ListParams::default().fields("reason=Pulled")).await?.items;
+    let is_pull =
+        |event: &Event| event.message.as_deref().is_some_and(|text| text.starts_with("Successfully pulled"));
+    Ok(pulled.iter().filter(|event| is_pull(event)).count())
 }
 
 #[derive(Clone, Copy)]
