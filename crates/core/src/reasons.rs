@@ -139,7 +139,8 @@ pub mod remediation {
     pub const NODE_TERMINATING: &str = "NodeTerminating";
     /// The node has passed its gate since. The remediation has ended.
     pub const NODE_RECOVERED: &str = "NodeRecovered";
-    /// The observation is too old or outdated. The requester has to observe the node again.
+    /// The observation is too old or outdated, or the gate no longer requests the replacement. The requester has to observe
+    /// the node again.
     pub const EVIDENCE_EXPIRED: &str = "EvidenceExpired";
     /// Remediation is paused by the policy. Wait for the end of the pause, or remove it.
     pub const PAUSED: &str = "Paused";
@@ -184,6 +185,9 @@ pub mod remediation {
     pub const CORDONING: &str = "Cordoning";
     /// Drained False: pods are being evicted. The message names a `PodDisruptionBudget` that is in the way.
     pub const DRAINING: &str = "Draining";
+    /// Succeeded Unknown: the API server refuses a request of the controller, which is tried again after a growing time.
+    /// The message has its answer. Grant the permission, or change the admission policy or webhook.
+    pub const REQUEST_REFUSED: &str = "RequestRefused";
     /// Replaced Unknown or True: the replacement was requested from the provider.
     pub const REQUESTED: &str = "Requested";
 

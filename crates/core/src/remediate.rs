@@ -1,7 +1,7 @@
 //! Decides whether a node may be replaced, and the next step of a replacement.
 //!
-//! [`evaluate`] checks all limits of the policy. An approval is reserved in the policy's status by one guarded write. After
-//! that, [`act::next`] decides each step.
+//! [`evaluate`] checks all limits of the policy. An approval is reserved in the policy's status by one guarded write, and
+//! confirmed in the remediation's status by another. After that, [`act::next`] decides each step.
 
 pub mod act;
 mod annotations;
@@ -27,19 +27,21 @@ mod window;
 
 use jiff::{RoundMode, SignedDuration, Timestamp, TimestampRound, Unit};
 
-use crate::api::{ActEnforcement, CauseSource, RemediationCause, RemediationPolicyStatus, Reservation};
-use crate::record::InconclusiveReason;
+use crate::api::{
+    ActEnforcement, CauseSource, NodeIdentity, RemediationCause, RemediationPolicyStatus, Reservation,
+};
+use crate::gate::GateView;
 use control::{Comparison, ControlGroupResult};
 use provider::Replacement;
 
 pub use annotations::{PAUSE_REASON, PAUSE_UNTIL, PolicyAnnotations, RESET_FUSE};
 pub use blocked::{BlockReason, Blocked};
-pub use evidence::{check_evidence, evidence_ttl};
+pub use evidence::{EvidenceInput, check_evidence, evidence_ttl};
 pub use group_stats::{GroupCounts, GroupStats, VerdictCounts};
 pub use labels::{GATE_LABEL, GROUP_LABEL, NODE_LABEL, label_value, labels};
 pub use policy::{ActivePause, Policy};
-pub use policy_status::{PolicyInput, prune, reconcile_policy_status};
-pub use remediation::Remediation;
+pub use policy_status::{NodeProgress, PolicyInput, prune, reconcile_policy_status};
+pub use remediation::{Remediation, ReservationState};
 pub use target::Target;
 pub use view::{ClusterView, reported_elsewhere};
 
@@ -56,6 +58,8 @@ pub struct EvaluationInput<'a> {
     pub policy: Option<&'a Policy>,
     /// The node, read from the API server just now. None if no node has the name.
     pub target: Option<&'a Target>,
+    /// All gates. Those of the causes were read from the API server just now.
+    pub gates: &'a [&'a GateView],
     /// Its pods, read from the API server just now.
     pub pods: &'a [drain::PodView],
     pub replacement: &'a Replacement,
@@ -99,8 +103,15 @@ pub fn evaluate(seen: &EvaluationInput<'_>) -> Approval {
 
 fn approve(seen: &EvaluationInput<'_>) -> Result<RemediationPolicyStatus, Blocked> {
     let target = resolve_target(seen)?;
-    let causes = evidence::fresh_causes(seen.request, target, seen.policy, seen.ran_elsewhere, seen.now);
-    let causes = causes.map_err(|blocked| outage_block(seen, target, &blocked).unwrap_or(blocked))?;
+    let causes = evidence::fresh_causes(&EvidenceInput {
+        request: seen.request,
+        target,
+        policy: seen.policy,
+        gates: seen.gates,
+        ran_elsewhere: seen.ran_elsewhere,
+        approved_at: None,
+        now: seen.now,
+    })?;
     let missing = Policy::missing();
     let policy = seen.policy.unwrap_or(&missing);
     let limits = limits::check(seen, policy, target, &causes);
@@ -121,10 +132,15 @@ fn reserve(
     causes: &[&RemediationCause],
 ) -> RemediationPolicyStatus {
     let mut status = policy.status.clone();
+    // What the status lost is kept from here on: the next approval overwrites the only memory of it.
+    status.reservations = budget::reservations(policy, seen.requests, seen.now);
+    budget::supersede(&mut status.reservations, seen.request, seen.now);
     let checks = limits::check_names(causes);
     fuse::record_replacement(&mut status.fuses, policy, &checks, target, seen.now);
     status.reservations.push(Reservation {
         remediation: seen.request.name.clone(),
+        uid: seen.request.uid.clone(),
+        boot_id: target.identity.boot_id.clone(),
         node: target.identity.name.clone(),
         group: target.group.clone(),
         zone: target.zone.clone(),
@@ -147,15 +163,6 @@ fn dry_run_block(seen: &EvaluationInput<'_>, limits: Option<Blocked>) -> Blocked
     Blocked::new(BlockReason::DryRun, format!("{policy}; {would}"))
 }
 
-/// A known outage makes the gate withdraw its verdict, so the evidence has expired. The outage is the better explanation.
-fn outage_block(seen: &EvaluationInput<'_>, target: &Target, blocked: &Blocked) -> Option<Blocked> {
-    let record = target.record.as_ref().filter(|_| blocked.reason == BlockReason::EvidenceExpired)?;
-    let causes: Vec<&RemediationCause> = seen.request.spec.causes.iter().collect();
-    let is_suspended = record.cause == Some(InconclusiveReason::SharedDependency);
-    let outages = seen.policy.filter(|_| is_suspended).map(|policy| &policy.status.down)?;
-    control::known_outage(outages, &causes, &target.zone).err()
-}
-
 /// What blocks all remediations, found without reading from the API server.
 #[must_use]
 pub fn cluster_block(
@@ -176,6 +183,16 @@ fn resolve_target<'a>(seen: &EvaluationInput<'a>) -> Result<&'a Target, Blocked>
         let message = format!("no node {} with this uid exists any more", wanted.name);
         return Err(Blocked::new(BlockReason::NodeGone, message));
     };
+    check_identity(wanted, target)?;
+    if target.terminating {
+        let message = "a user or another controller is deleting the node: wait for it";
+        return Err(Blocked::new(BlockReason::NodeTerminating, message));
+    }
+    Ok(target)
+}
+
+/// Whether the node is still the machine of the request, and has not booted since.
+fn check_identity(wanted: &NodeIdentity, target: &Target) -> Result<(), Blocked> {
     if !wanted.boot_id.is_empty() && wanted.boot_id != target.identity.boot_id {
         let message = "the node has rebooted since the remediation was requested";
         return Err(Blocked::new(BlockReason::NodeRebooted, message));
@@ -184,11 +201,7 @@ fn resolve_target<'a>(seen: &EvaluationInput<'a>) -> Result<&'a Target, Blocked>
         let message = "the Node has another providerID and stands for another machine";
         return Err(Blocked::new(BlockReason::NodeGone, message));
     }
-    if target.terminating {
-        let message = "a user or another controller is deleting the node: wait for it";
-        return Err(Blocked::new(BlockReason::NodeTerminating, message));
-    }
-    Ok(target)
+    Ok(())
 }
 
 /// Why a remediation that waits for the control group has to go on waiting, found without reading from the API server.

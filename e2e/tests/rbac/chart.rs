@@ -16,7 +16,7 @@ use crate::NAMESPACE;
 pub const EVERYWHERE: &[&str] = &[
     "/nodes [] get,list,watch,patch",
     "/pods [] list",
-    "nodekeeper.dev/nodegates [] list,watch",
+    "nodekeeper.dev/nodegates [] get,list,watch",
     "nodekeeper.dev/nodegates/status [] patch",
     "nodekeeper.dev/noderemediations [] get,list,watch,create,patch,delete",
     "nodekeeper.dev/noderemediations/status,remediationpolicies/status [] update,patch",

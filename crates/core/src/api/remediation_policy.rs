@@ -374,7 +374,7 @@ pub struct RemediationPolicyStatus {
     #[serde(default)]
     pub observed_generation: i64,
     /// Remediations that are in flight or were approved in the last hour, at most 256. A remediation starts only after the
-    /// controller has added it here.
+    /// controller has added it here and has set its condition Approved to True.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256))]
     pub reservations: Vec<Reservation>,
@@ -407,6 +407,15 @@ pub struct Reservation {
     /// Name of the approved `NodeRemediation`, which is the uid of its node.
     #[schemars(length(max = 128))]
     pub remediation: String,
+    /// The uid of the approved `NodeRemediation`, so that another one of the same name inherits nothing. Empty if the
+    /// reservation was restored because this status was lost: it then counts for the budget and permits nothing.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 128))]
+    pub uid: String,
+    /// The `status.nodeInfo.bootID` of the node when the remediation was approved. It ends when the node boots again.
+    #[serde(default, rename = "bootID", skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 128))]
+    pub boot_id: String,
     /// Name of the node that is being replaced or was replaced.
     #[schemars(length(max = 253))]
     pub node: String,

@@ -6,18 +6,20 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::drain::{DrainPlan, PodView, plan};
-use super::limits::{check_cluster, check_opted_out};
+use super::limits::{check_cluster, check_control_plane, check_opted_out};
 use super::provider::Replacement;
+use super::remediation::approval_message;
 use super::{
-    BlockReason, Blocked, GroupStats, MAX_DURATION, Policy, Remediation, Target, control, format_time,
+    BlockReason, Blocked, EvidenceInput, GroupStats, MAX_DURATION, Policy, Remediation, Target,
+    check_identity, control, evidence,
 };
-use crate::api::{ActEnforcement, CauseSource, RemediationCause, RemediationPolicySpec, Reservation};
+use crate::api::{ActEnforcement, RemediationPolicySpec, Reservation};
 use crate::condition::Finding;
+use crate::gate::GateView;
 use crate::reasons::remediation::{
     APPROVED, CORDONING, DELETION_TIMED_OUT, DRAINED, DRAINING, IN_PROGRESS, NODE_GONE, REPLACED, REQUESTED,
     SUCCEEDED, TIMED_OUT, WITHIN_BUDGET,
 };
-use crate::record::Record;
 
 /// When to look again if no watched object changes before.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
@@ -31,6 +33,8 @@ pub struct ActInput<'a> {
     pub reservation: &'a Reservation,
     /// The node, read from the API server just now.
     pub target: Option<&'a Target>,
+    /// All gates. Those of the causes were read from the API server just now.
+    pub gates: &'a [&'a GateView],
     /// Its pods, read from the API server just now.
     pub pods: &'a [PodView],
     pub replacement: &'a Replacement,
@@ -78,15 +82,11 @@ impl NextStep {
     }
 }
 
-fn approved(began: Timestamp) -> Finding {
-    Finding::new(APPROVED, "True", WITHIN_BUDGET, format!("approved at {}", format_time(began)))
-}
-
 /// The next step of an approved remediation.
 #[must_use]
 pub fn next(seen: &ActInput<'_>) -> NextStep {
     let request = seen.request;
-    let approved = approved(seen.reservation.at);
+    let approved = Finding::new(APPROVED, "True", WITHIN_BUDGET, approval_message(seen.reservation));
     let Some(target) = seen.target.filter(|target| target.identity.uid == request.spec.node.uid) else {
         let message = "the node is gone";
         let replaced = Finding::new(REPLACED, "True", NODE_GONE, message);
@@ -116,33 +116,40 @@ pub fn next(seen: &ActInput<'_>) -> NextStep {
 
 /// What blocks an approval also stops a remediation in flight. It is not resumed later.
 fn may_continue(seen: &ActInput<'_>, target: &Target, is_late: bool) -> Result<(), (&'static str, String)> {
-    let boot = &seen.request.spec.node.boot_id;
-    if !boot.is_empty() && *boot != target.identity.boot_id {
-        return Err((BlockReason::NodeRebooted.as_str(), "the node has rebooted since the approval".into()));
-    }
-    let Some(policy) = seen.policy.filter(|policy| policy.spec.enforcement == ActEnforcement::Enforce) else {
-        return Err((BlockReason::DryRun.as_str(), "the RemediationPolicy no longer enforces".into()));
-    };
-    check_limits(seen, policy, target).map_err(|blocked| (blocked.reason.as_str(), blocked.message))?;
-    if *seen.replacement == Replacement::None {
-        return Err((BlockReason::NoProvider.as_str(), seen.replacement.message()));
-    }
+    check(seen, target).map_err(|blocked| (blocked.reason.as_str(), blocked.message))?;
     if is_late {
         return Err((TIMED_OUT, "the remediation took longer than an hour".into()));
     }
     Ok(())
 }
 
-fn check_limits(seen: &ActInput<'_>, policy: &Policy, target: &Target) -> Result<(), Blocked> {
-    let causes: Vec<&RemediationCause> = seen.request.spec.causes.iter().collect();
-    let is_verified = target.record.as_ref().is_some_and(Record::is_open);
-    if is_verified && causes.iter().all(|cause| cause.source == CauseSource::Gate) {
-        return Err(Blocked::new(BlockReason::NodeRecovered, "the node has passed its gate since"));
+/// The checks of an approval, except for those that its reservation has passed for good: budget, fuse and windows.
+fn check(seen: &ActInput<'_>, target: &Target) -> Result<(), Blocked> {
+    check_identity(&seen.request.spec.node, target)?;
+    if seen.reservation.boot_id != target.identity.boot_id {
+        return Err(Blocked::new(BlockReason::NodeRebooted, "the node has rebooted since the approval"));
     }
+    let Some(policy) = seen.policy.filter(|policy| policy.spec.enforcement == ActEnforcement::Enforce) else {
+        return Err(Blocked::new(BlockReason::DryRun, "the RemediationPolicy no longer enforces"));
+    };
+    let causes = evidence::fresh_causes(&EvidenceInput {
+        request: seen.request,
+        target,
+        policy: seen.policy,
+        gates: seen.gates,
+        ran_elsewhere: true,
+        approved_at: Some(seen.reservation.at),
+        now: seen.now,
+    })?;
     // The breaker's state in the policy's status decides here. The nodes are not counted again.
     check_cluster(policy, &GroupStats::default(), seen.now)?;
     check_opted_out(target, seen.pods)?;
-    control::known_outage(&policy.status.down, &causes, &target.zone)
+    check_control_plane(policy, target)?;
+    control::known_outage(&policy.status.down, &causes, &target.zone)?;
+    if *seen.replacement == Replacement::None {
+        return Err(Blocked::new(BlockReason::NoProvider, seen.replacement.message()));
+    }
+    Ok(())
 }
 
 fn drain(seen: &ActInput<'_>, target: &Target, approved: Finding) -> NextStep {

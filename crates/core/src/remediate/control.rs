@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{BlockReason, Blocked, format_time};
-use crate::api::{CauseSource, FailedCheck, RemediationCause, SharedOutage};
+use crate::api::{CauseSource, CauseVerdict, FailedCheck, RemediationCause, SharedOutage};
 use crate::checks::WorkerIdentity;
 use crate::gate::GateView;
 use crate::id::Id;
@@ -209,7 +209,8 @@ pub fn expired_controls<'a>(
     controls.iter().copied().filter(is_expired).collect()
 }
 
-/// Whether one of the causes belongs to a known outage of the zone. Causes of recyclers may belong to any outage.
+/// Whether one of the causes belongs to a known outage of the zone. Causes of recyclers and of stuck nodes name no check,
+/// so they may belong to any outage.
 pub(super) fn known_outage(
     outages: &[SharedOutage],
     causes: &[&RemediationCause],
@@ -218,6 +219,7 @@ pub(super) fn known_outage(
     let is_shared = |outage: &&SharedOutage| {
         let is_from = |cause: &&RemediationCause| {
             cause.source == CauseSource::Recycler
+                || cause.verdict == CauseVerdict::Stuck
                 || cause.checks.iter().any(|check| matches_outage(outage, &check.name, &check.target))
         };
         outage.zone == zone && causes.iter().any(is_from)

@@ -2,21 +2,21 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::act::{ActInput, NextStep, Step, next};
 use super::drain::PodView;
 use super::provider::Replacement;
 use super::view::ClusterView;
 use super::{
-    Approval, BlockReason, Blocked, EvaluationInput, GroupStats, Policy, Remediation, Target, cluster_block,
-    control_group_block, evaluate,
+    Approval, BlockReason, Blocked, EvaluationInput, GroupStats, Policy, Remediation, ReservationState,
+    Target, cluster_block, control_group_block, evaluate,
 };
 use crate::api::{NodeRemediationStatus, RemediationPolicyStatus, Reservation};
-use crate::gate::EventSpec;
+use crate::gate::{EventSpec, GateView};
 use crate::reasons::remediation::{
     APPROVED, NODE_REPLACEMENT_REQUESTED, REMEDIATION_APPROVED, REMEDIATION_BLOCKED, REMEDIATION_GIVEN_UP,
-    SUCCEEDED,
+    REQUEST_REFUSED, SUCCEEDED,
 };
 use crate::topology::zone;
 
@@ -26,13 +26,17 @@ const SOON: Duration = Duration::from_millis(100);
 const BLOCKED_PERIOD: Duration = Duration::from_mins(5);
 /// How often an act is continued though nothing changed.
 const ACT_PERIOD: Duration = Duration::from_secs(5);
-const LONGEST_EVICTION_BACKOFF: Duration = Duration::from_mins(1);
+const LONGEST_REFUSAL_BACKOFF: Duration = Duration::from_mins(1);
+/// A reservation is confirmed within this time. An older one is left over from a crash, and its drain would begin late.
+const CONFIRMED_WITHIN: SignedDuration = SignedDuration::from_mins(1);
 
 /// One thing to do. Effects are applied in their order; one that fails ends the rest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Reserve the act in the policy's status. The act begins only after this write landed.
+    /// Reserve the act in the policy's status.
     ReserveAct(Box<RemediationPolicyStatus>),
+    /// End a reservation in the policy's status for which nothing was done.
+    ReleaseAct(Box<RemediationPolicyStatus>),
     UpdateStatus(Box<NodeRemediationStatus>),
     Cordon,
     Uncordon,
@@ -62,26 +66,45 @@ impl Decision {
 /// What was read from the API server for one decision, past every cache.
 #[derive(Clone, Debug)]
 pub struct LiveState {
+    /// None if there is no policy or it cannot be parsed.
+    pub policy: Option<Policy>,
+    /// The gates of the causes, as far as they exist.
+    pub gates: Vec<GateView>,
     pub target: Option<Target>,
     pub pods: Vec<PodView>,
     pub replacement: Replacement,
 }
 
-/// Refused evictions of one remediation in a row.
+impl LiveState {
+    /// The cluster with what was read in the place of what is cached.
+    fn cluster<'a>(&'a self, remediation: &'a Remediation, cached: &ClusterView<'a>) -> ClusterView<'a> {
+        let is_read = |gate: &&GateView| remediation.gate_names().any(|name| name == gate.name);
+        let others = cached.gates.iter().copied().filter(|gate| !is_read(gate));
+        let remediations = cached.remediations.iter().copied().filter(|one| one.name != remediation.name);
+        ClusterView {
+            remediations: remediations.chain([remediation]).collect(),
+            gates: others.chain(&self.gates).collect(),
+            policy: self.policy.as_ref(),
+            ..cached.clone()
+        }
+    }
+}
+
+/// Refused requests of one remediation in a row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct EvictionBackoff {
+pub struct RefusalBackoff {
     refusals: u32,
     /// What the API server said last.
     pub message: String,
 }
 
-impl EvictionBackoff {
+impl RefusalBackoff {
     /// Counts one more refusal, and returns how long to wait.
     pub fn refused(&mut self, message: String) -> Duration {
         let wait = ACT_PERIOD * 2_u32.saturating_pow(self.refusals.min(8));
         self.refusals = self.refusals.saturating_add(1);
         self.message = message;
-        wait.min(LONGEST_EVICTION_BACKOFF)
+        wait.min(LONGEST_REFUSAL_BACKOFF)
     }
 }
 
@@ -98,6 +121,10 @@ pub fn decide_cached(
     }
     if remediation.is_complete() {
         return Some(Decision::nothing());
+    }
+    if remediation.is_approved() {
+        // The cached policy may be older than the approval.
+        return None;
     }
     let blocked = cluster_block(cluster.policy, &cluster.remediations, stats, cluster.now)
         .or_else(|| blocked_by_control_group(remediation, cluster));
@@ -118,32 +145,90 @@ fn blocked_by_control_group(remediation: &Remediation, cluster: &ClusterView<'_>
     control_group_block(policy, remediation, zone(node), &compared).filter(|_| is_same)
 }
 
-/// Decides what to do about a remediation now.
+/// Decides what to do about a remediation now, which was read from the API server too.
 #[must_use]
-pub fn decide(
+pub fn decide<'a>(
+    remediation: &'a Remediation,
+    cached: &ClusterView<'a>,
+    stats: &GroupStats,
+    live: &'a LiveState,
+    refused_eviction: Option<&str>,
+) -> Decision {
+    let cluster = &live.cluster(remediation, cached);
+    let reservation = cluster.policy.and_then(|policy| policy.reservation(remediation));
+    let unconfirmed = match reservation.map(|one| (one, remediation.reservation_state(one))) {
+        Some((one, ReservationState::Approved)) => {
+            return act(remediation, cluster, one, live, refused_eviction);
+        }
+        // Our cordon may be left.
+        Some((one, ReservationState::Ended)) if remediation.is_complete() => {
+            return act(remediation, cluster, one, live, refused_eviction);
+        }
+        Some((one, ReservationState::Unconfirmed)) => Some(one),
+        None if remediation.is_complete() => return Decision::nothing(),
+        // The policy's next reconcile ends the reservation of what was given up.
+        Some((_, ReservationState::Ended)) | None => None,
+    };
+    let approval = approval(remediation, cluster, stats, live);
+    let now = cluster.now;
+    match (approval, cluster.policy.zip(unconfirmed)) {
+        (Approval::Approved(status), None) => Decision {
+            effects: vec![Effect::ReserveAct(status)],
+            requeue_after: Some(SOON),
+            ..Decision::nothing()
+        },
+        (Approval::Approved(_), Some((policy, one))) => confirm(remediation, policy, one, live, now),
+        (Approval::Blocked(blocked), None) => block(remediation, blocked, now),
+        (Approval::Blocked(blocked), Some((policy, one))) => {
+            let mut decision = block(remediation, blocked, now);
+            decision.effects.insert(0, release(policy, one, now));
+            decision
+        }
+    }
+}
+
+fn release(policy: &Policy, reservation: &Reservation, now: Timestamp) -> Effect {
+    Effect::ReleaseAct(Box::new(policy.status_without(reservation, now)))
+}
+
+/// The remediation says that it is approved. The act begins only after this write has landed.
+fn confirm(
+    remediation: &Remediation,
+    policy: &Policy,
+    reservation: &Reservation,
+    live: &LiveState,
+    now: Timestamp,
+) -> Decision {
+    let boot = live.target.as_ref().map(|target| &target.identity.boot_id);
+    let is_recent = now.duration_since(reservation.at) < CONFIRMED_WITHIN;
+    let effects = if is_recent && boot == Some(&reservation.boot_id) {
+        let note = format!("the replacement of the node was approved: {}", first_message(remediation));
+        let event = EventSpec::new(false, REMEDIATION_APPROVED, "Approve", note);
+        let status = remediation.approved_status(reservation, now);
+        vec![Effect::UpdateStatus(Box::new(status)), Effect::EmitEvent(event)]
+    } else {
+        vec![release(policy, reservation, now)]
+    };
+    Decision { effects, requeue_after: Some(SOON), ..Decision::nothing() }
+}
+
+fn approval(
     remediation: &Remediation,
     cluster: &ClusterView<'_>,
     stats: &GroupStats,
     live: &LiveState,
-    refused_eviction: Option<&str>,
-) -> Decision {
-    if let Some(reservation) = cluster.policy.and_then(|policy| policy.reservation(remediation)) {
-        return act(remediation, cluster.policy, reservation, live, refused_eviction, cluster.now);
-    }
-    if remediation.is_complete() {
-        // Its reservation ended while the node was read.
-        return Decision::nothing();
-    }
+) -> Approval {
     let target = live.target.as_ref();
     let gate = remediation.gate_cause().and_then(|(gate, _)| cluster.gate(gate));
     let compared = gate.zip(target).map(|(gate, target)| {
         let node = cluster.node(&target.identity.name).filter(|node| node.uid == target.identity.uid);
         cluster.compared_with(node, gate, &target.zone)
     });
-    let approval = evaluate(&EvaluationInput {
+    evaluate(&EvaluationInput {
         request: remediation,
         policy: cluster.policy,
         target,
+        gates: &cluster.gates,
         pods: &live.pods,
         replacement: &live.replacement,
         group_stats: stats,
@@ -151,19 +236,7 @@ pub fn decide(
         compared: &compared.unwrap_or_default(),
         ran_elsewhere: cluster.reported_elsewhere(remediation),
         now: cluster.now,
-    });
-    match approval {
-        Approval::Blocked(blocked) => block(remediation, blocked, cluster.now),
-        Approval::Approved(status) => {
-            let note = format!("the replacement of the node was approved: {}", first_message(remediation));
-            let event = EventSpec::new(false, REMEDIATION_APPROVED, "Approve", note);
-            Decision {
-                effects: vec![Effect::ReserveAct(status), Effect::EmitEvent(event)],
-                requeue_after: Some(SOON),
-                ..Decision::nothing()
-            }
-        }
-    }
+    })
 }
 
 fn first_message(remediation: &Remediation) -> String {
@@ -178,8 +251,9 @@ fn block(remediation: &Remediation, blocked: Blocked, now: Timestamp) -> Decisio
     // Figures in a message are no reason to write it again.
     let reopened = remediation.finished_at().is_some() != reason.is_end();
     let ends_again = reason.is_end() && !remediation.is_complete();
+    let was_refused = remediation.condition(SUCCEEDED).is_some_and(|one| one.reason == REQUEST_REFUSED);
     let mut effects = Vec::new();
-    if is_new || reopened || ends_again {
+    if is_new || reopened || ends_again || was_refused {
         let status = remediation.status_with(blocked.findings(), now);
         effects.push(Effect::UpdateStatus(Box::new(status)));
     }
@@ -199,17 +273,18 @@ fn block(remediation: &Remediation, blocked: Blocked, now: Timestamp) -> Decisio
 /// The next step of an approved act.
 fn act(
     remediation: &Remediation,
-    policy: Option<&Policy>,
+    cluster: &ClusterView<'_>,
     reservation: &Reservation,
     live: &LiveState,
     refused_eviction: Option<&str>,
-    now: Timestamp,
 ) -> Decision {
+    let now = cluster.now;
     let next = next(&ActInput {
         request: remediation,
-        policy,
+        policy: cluster.policy,
         reservation,
         target: live.target.as_ref(),
+        gates: &cluster.gates,
         pods: &live.pods,
         replacement: &live.replacement,
         blocked: refused_eviction.filter(|message| !message.is_empty()),

@@ -7,9 +7,6 @@ use super::target::do_not_disrupt;
 use crate::api::{Drain, Evictable};
 use crate::reasons::remediation::{DRAIN_TIMED_OUT, POD_NOT_EVICTABLE, POD_STUCK};
 
-/// How many pods are evicted in one step.
-const BATCH: usize = 50;
-
 /// A pod of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "the facts are independent of each other")]
@@ -111,7 +108,7 @@ pub fn plan(pods: &[PodView], spec: &Drain, began: Timestamp, now: Timestamp) ->
         let message = format!("{} pods are terminating, such as {}", leaving.len(), first.title());
         return DrainPlan::Waiting(message);
     }
-    DrainPlan::Evict(to_evict.into_iter().take(BATCH).cloned().collect())
+    DrainPlan::Evict(to_evict.into_iter().cloned().collect())
 }
 
 /// Why the policy forbids the eviction of the pod.

@@ -2,8 +2,12 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{BlockReason, Blocked, Policy, Remediation, Target, format_time};
-use crate::api::{CauseSource, CauseVerdict, RemediationCause, RemediationPolicySpec};
+use super::{BlockReason, Blocked, Policy, Remediation, Target, control, format_time};
+use crate::api::{
+    CauseSource, CauseVerdict, Enforcement, FailureAction, RemediationCause, RemediationPolicySpec,
+};
+use crate::gate::GateView;
+use crate::record::{InconclusiveReason, Record};
 use crate::report::Verdict;
 
 /// How far the clock of a requester may be ahead.
@@ -16,32 +20,35 @@ pub fn evidence_ttl(policy: Option<&Policy>) -> SignedDuration {
     SignedDuration::from_secs(policy.map_or(default, |policy| policy.spec.evidence_seconds).into())
 }
 
+/// What the causes of a remediation are checked against.
+#[derive(Clone, Copy, Debug)]
+pub struct EvidenceInput<'a> {
+    pub request: &'a Remediation,
+    /// The node, read from the API server just now.
+    pub target: &'a Target,
+    pub policy: Option<&'a Policy>,
+    /// All gates. Those of the causes were read from the API server just now.
+    pub gates: &'a [&'a GateView],
+    /// Whether workers with the image of the node's gate reported from other nodes recently.
+    pub ran_elsewhere: bool,
+    /// When the remediation was approved. Causes that were fresh then count until it ends, as long as they are true.
+    pub approved_at: Option<Timestamp>,
+    pub now: Timestamp,
+}
+
 /// Whether at least one cause is fresh.
 ///
 /// # Errors
 /// Says why no cause is fresh.
-pub fn check_evidence(
-    request: &Remediation,
-    target: &Target,
-    policy: Option<&Policy>,
-    ran_elsewhere: bool,
-    now: Timestamp,
-) -> Result<(), Blocked> {
-    fresh_causes(request, target, policy, ran_elsewhere, now).map(drop)
+pub fn check_evidence(seen: &EvidenceInput<'_>) -> Result<(), Blocked> {
+    fresh_causes(seen).map(drop)
 }
 
 /// The causes that are fresh. The others must not influence a decision.
-pub(super) fn fresh_causes<'a>(
-    request: &'a Remediation,
-    target: &Target,
-    policy: Option<&Policy>,
-    ran_elsewhere: bool,
-    now: Timestamp,
-) -> Result<Vec<&'a RemediationCause>, Blocked> {
-    let ttl = evidence_ttl(policy);
+pub(super) fn fresh_causes<'a>(seen: &EvidenceInput<'a>) -> Result<Vec<&'a RemediationCause>, Blocked> {
     let (mut fresh, mut first_block) = (Vec::new(), None);
-    for cause in &request.spec.causes {
-        match check_cause(request, cause, target, ttl, ran_elsewhere, now) {
+    for cause in &seen.request.spec.causes {
+        match check_cause(seen, cause) {
             Ok(()) => fresh.push(cause),
             Err(blocked) => first_block = first_block.or(Some(blocked)),
         }
@@ -49,23 +56,27 @@ pub(super) fn fresh_causes<'a>(
     if !fresh.is_empty() {
         return Ok(fresh);
     }
-    Err(first_block.unwrap_or_else(|| expired("the remediation has no causes")))
+    let blocked = first_block.unwrap_or_else(|| expired("the remediation has no causes"));
+    Err(outage_block(seen, &blocked).unwrap_or(blocked))
+}
+
+/// A known outage makes the gate withdraw its verdict, so the evidence has expired. The outage is the better explanation.
+fn outage_block(seen: &EvidenceInput<'_>, blocked: &Blocked) -> Option<Blocked> {
+    let record = seen.target.record.as_ref().filter(|_| blocked.reason == BlockReason::EvidenceExpired)?;
+    let causes: Vec<&RemediationCause> = seen.request.spec.causes.iter().collect();
+    let is_suspended = record.cause == Some(InconclusiveReason::SharedDependency);
+    let outages = seen.policy.filter(|_| is_suspended).map(|policy| &policy.status.down)?;
+    control::known_outage(outages, &causes, &seen.target.zone).err()
 }
 
 fn expired(message: impl Into<String>) -> Blocked {
     Blocked::new(BlockReason::EvidenceExpired, message)
 }
 
-fn check_cause(
-    request: &Remediation,
-    cause: &RemediationCause,
-    target: &Target,
-    ttl: SignedDuration,
-    ran_elsewhere: bool,
-    now: Timestamp,
-) -> Result<(), Blocked> {
+fn check_cause(seen: &EvidenceInput<'_>, cause: &RemediationCause) -> Result<(), Blocked> {
+    let EvidenceInput { request, policy, .. } = *seen;
     let observed = match cause.source {
-        CauseSource::Gate => recorded_verdict(cause, target, ran_elsewhere)?,
+        CauseSource::Gate => recorded_verdict(seen, cause)?,
         CauseSource::Recycler | CauseSource::Person => cause.observed_at.unwrap_or(request.created),
     };
     if request.finished_at().is_some_and(|ended| observed <= ended) {
@@ -76,14 +87,17 @@ fn check_cause(
         CauseSource::Recycler => "recycler",
         CauseSource::Person => "person",
     };
-    let age = now.duration_since(observed);
+    let ttl = evidence_ttl(policy);
+    let age = seen.approved_at.unwrap_or(seen.now).duration_since(observed);
     // A cause from the future would stay fresh for too long.
     if age < -MAX_CLOCK_SKEW {
-        return Err(expired(format!(
-            "the observation of {source} {} at {} is in the future: correct its clock or `observedAt`",
-            cause.name,
-            format_time(observed)
-        )));
+        let (name, at) = (&cause.name, format_time(observed));
+        return Err(expired(match seen.approved_at {
+            Some(_) => format!("the observation of {source} {name} at {at} is later than the approval"),
+            None => format!(
+                "the observation of {source} {name} at {at} is in the future: correct its clock or `observedAt`"
+            ),
+        }));
     }
     if age > ttl {
         return Err(expired(format!(
@@ -96,12 +110,9 @@ fn check_cause(
     Ok(())
 }
 
-/// When the gate's verdict on the current boot was recorded on the node.
-fn recorded_verdict(
-    cause: &RemediationCause,
-    target: &Target,
-    ran_elsewhere: bool,
-) -> Result<Timestamp, Blocked> {
+/// When the verdict of the cause was recorded on the node, if it is still about the current boot and the current gate.
+fn recorded_verdict(seen: &EvidenceInput<'_>, cause: &RemediationCause) -> Result<Timestamp, Blocked> {
+    let target = seen.target;
     let record = target.record.as_ref().ok_or_else(|| expired("the node has no record of a verdict"))?;
     if record.is_open() {
         return Err(Blocked::new(BlockReason::NodeRecovered, "the node has passed its gate since"));
@@ -109,19 +120,50 @@ fn recorded_verdict(
     if record.scope.boot_id != target.identity.boot_id {
         return Err(Blocked::new(BlockReason::NodeRebooted, "the node has rebooted since its last verdict"));
     }
+    check_gate(seen, cause, record)?;
     let at = record.at.ok_or_else(|| expired("the node's record has no time"))?;
-    // Another verdict may be the first of a new verification, or about other checks.
-    if cause.observed_at != Some(at) {
-        return Err(expired(
-            "the node got another verdict since: its gate has to request the remediation again",
-        ));
-    }
+    // Another verdict may be the first of a new verification, or about other checks. A worker that ran when the
+    // remediation was approved may have confirmed the verdict since; its gate does not request again on a cordoned node.
+    let observed = cause.observed_at.filter(|observed| *observed == at || seen.approved_at.is_some());
+    let observed = observed.ok_or_else(|| {
+        expired("the node got another verdict since: its gate has to request the remediation again")
+    })?;
     match (cause.verdict, record.verdict) {
-        (CauseVerdict::Failed, Some(Verdict::Failed)) => Ok(at),
-        (CauseVerdict::Stuck, Some(Verdict::Inconclusive)) if ran_elsewhere => Ok(at),
+        (CauseVerdict::Failed, Some(Verdict::Failed)) => Ok(observed),
+        (CauseVerdict::Stuck, Some(Verdict::Inconclusive))
+            if seen.ran_elsewhere || seen.approved_at.is_some() =>
+        {
+            Ok(observed)
+        }
         (CauseVerdict::Stuck, Some(Verdict::Inconclusive)) => Err(expired(
             "no worker with the same image reported from another node recently: the image or the cluster may be the cause",
         )),
         _ => Err(expired("the node's last verdict is not the one of the cause")),
     }
+}
+
+/// Whether the gate of the cause still holds the node and wants it replaced. A user who frees the node, or pauses, changes
+/// or deletes the gate, withdraws the request.
+fn check_gate(seen: &EvidenceInput<'_>, cause: &RemediationCause, record: &Record) -> Result<(), Blocked> {
+    let name = &cause.name;
+    let gate = seen.gates.iter().find(|gate| gate.name == *name && !gate.deleting);
+    let Some(gate) = gate.filter(|gate| record.scope.gate_uid == gate.uid) else {
+        return Err(expired(format!("gate {name}, which requested the replacement, was deleted")));
+    };
+    let (action, field) = match cause.verdict {
+        CauseVerdict::Stuck => (gate.spec.on_stuck, "onStuck"),
+        CauseVerdict::Asked | CauseVerdict::Failed => (gate.spec.on_failure, "onFailure"),
+    };
+    let problem = if gate.spec.enforcement != Enforcement::Enforce {
+        format!("`spec.enforcement` of gate {name} is not 'Enforce'")
+    } else if action != FailureAction::Replace {
+        format!("`spec.{field}` of gate {name} is not 'Replace'")
+    } else if gate.generation != record.scope.gate_generation {
+        format!("gate {name} was changed after the verdict: it has to verify the node again")
+    } else if !gate.gates(&seen.target.view) {
+        format!("the node no longer has a taint of gate {name}, or the gate does not select it any more")
+    } else {
+        return Ok(());
+    };
+    Err(expired(problem))
 }

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use super::control::{MAX_RUNNING_CONTROLS, eligible_nodes, expired_controls};
 use super::view::ClusterView;
-use super::{BlockReason, GroupStats, PolicyInput, Remediation, Target, prune, reconcile_policy_status};
+use super::{
+    BlockReason, GroupStats, NodeProgress, PolicyInput, Remediation, Target, prune, reconcile_policy_status,
+};
 use crate::api::{ActEnforcement, RemediationPolicySpec, RemediationPolicyStatus};
 use crate::checks::WorkerIdentity;
 use crate::gate::GateView;
@@ -82,9 +84,13 @@ pub fn decide_policy(
         policy,
         requests: &cluster.remediations,
         group_stats: stats,
-        is_there: &|uid| {
+        progress: &|uid| {
             let uid = Id::from(uid);
-            cluster.nodes.iter().any(|node| node.uid == uid)
+            match cluster.nodes.iter().find(|node| node.uid == uid) {
+                None => NodeProgress::Gone,
+                Some(node) if node.marked || node.terminating => NodeProgress::InReplacement,
+                Some(_) => NodeProgress::Untouched,
+            }
         },
         compared: &compared,
         now: cluster.now,

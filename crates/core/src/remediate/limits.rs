@@ -38,10 +38,7 @@ pub(super) fn check(
     let now = seen.now;
     check_cluster(policy, seen.group_stats, now)?;
     check_opted_out(target, seen.pods)?;
-    if target.control_plane && !policy.spec.allowed_control_plane_nodes.contains(&target.identity.name) {
-        let message = "control-plane nodes are not replaced: add the node to `spec.allowedControlPlaneNodes` of the policy to allow it";
-        return Err(Blocked::new(BlockReason::ControlPlane, message));
-    }
+    check_control_plane(policy, target)?;
     seen.replacement.check(target)?;
     if let DrainPlan::Refused(_, message) = drain::plan(seen.pods, &policy.spec.drain, now, now) {
         return Err(Blocked::new(BlockReason::PodNotEvictable, message));
@@ -51,7 +48,15 @@ pub(super) fn check(
     }
     control::known_outage(&policy.status.down, causes, &target.zone)?;
     fuse::check(policy, &check_names(causes), target, seen.group_stats, now)?;
-    budget::check(policy, seen.requests, target, seen.group_stats, now)
+    budget::check(seen, policy, target)
+}
+
+pub(super) fn check_control_plane(policy: &Policy, target: &Target) -> Result<(), Blocked> {
+    if target.control_plane && !policy.spec.allowed_control_plane_nodes.contains(&target.identity.name) {
+        let message = "control-plane nodes are not replaced: add the node to `spec.allowedControlPlaneNodes` of the policy to allow it";
+        return Err(Blocked::new(BlockReason::ControlPlane, message));
+    }
+    Ok(())
 }
 
 pub(super) fn check_opted_out(target: &Target, pods: &[PodView]) -> Result<(), Blocked> {

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::annotations::{PAUSE_UNTIL, PolicyAnnotations};
-use super::{BlockReason, Blocked, Remediation, format_time};
+use super::{BlockReason, Blocked, Remediation, format_time, whole_second};
 use crate::api::{Pause, RemediationPolicy, RemediationPolicySpec, RemediationPolicyStatus, Reservation};
 use crate::reasons::remediation::{INVALID_ANNOTATION, PAUSED_BY_ANNOTATION, PAUSED_BY_SPEC};
 
@@ -109,9 +109,24 @@ impl Policy {
         (self.generation, self.annotations.clone(), status)
     }
 
-    /// The reservation of this remediation while it is in flight.
+    /// The reservation that an approval of this very remediation wrote, while it is in flight. One that was restored from a
+    /// remediation, or that belongs to a deleted remediation of the same name, is none.
     #[must_use]
     pub fn reservation(&self, request: &Remediation) -> Option<&Reservation> {
-        self.status.reservations.iter().find(|one| one.remediation == request.name && one.ended.is_none())
+        let is_own = |one: &&Reservation| !one.uid.is_empty() && one.uid == request.uid;
+        self.status.reservations.iter().find(|one| is_own(one) && one.ended.is_none())
+    }
+
+    /// The status in which this reservation has ended.
+    pub(super) fn status_without(
+        &self,
+        reservation: &Reservation,
+        now: Timestamp,
+    ) -> RemediationPolicyStatus {
+        let mut status = self.status.clone();
+        for one in status.reservations.iter_mut().filter(|one| *one == reservation) {
+            one.ended = Some(whole_second(now).max(one.at));
+        }
+        status
     }
 }

@@ -17,6 +17,16 @@ use crate::reasons::remediation as reasons;
 /// The maximum of the CRD's schema.
 const MAX_OUTAGES: usize = 64;
 
+/// What a node shows of a replacement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeProgress {
+    Gone,
+    /// The node has our cordon, or is being deleted.
+    InReplacement,
+    /// The node shows nothing.
+    Untouched,
+}
+
 /// What the policy's status is computed from.
 #[derive(Clone, Copy)]
 pub struct PolicyInput<'a> {
@@ -24,8 +34,8 @@ pub struct PolicyInput<'a> {
     /// All remediations.
     pub requests: &'a [&'a Remediation],
     pub group_stats: &'a GroupStats,
-    /// Whether a node with this uid exists.
-    pub is_there: &'a dyn Fn(&str) -> bool,
+    /// What the node with this uid shows of a replacement.
+    pub progress: &'a dyn Fn(&str) -> NodeProgress,
     /// The last runs of the control groups, with gate and zone.
     pub compared: &'a [(String, String, ControlGroupResult)],
     pub now: Timestamp,
@@ -55,12 +65,15 @@ pub fn reconcile_policy_status(seen: &PolicyInput<'_>) -> RemediationPolicyStatu
 }
 
 fn has_ended(seen: &PolicyInput<'_>, one: &Reservation) -> bool {
-    let request = seen.requests.iter().find(|request| request.name == one.remediation);
-    let finished = request.and_then(|request| request.finished_at());
-    let is_reported = finished.is_some_and(|ended| ended >= one.at);
-    // The deletion of a NodeRemediation does not end it. If the node is gone, it has ended, even if the clocks disagree.
-    let is_gone = (request.is_none() || finished.is_some()) && !(seen.is_there)(&one.remediation);
-    is_reported || is_gone || seen.now.duration_since(one.at) >= MAX_DURATION + MAX_DURATION
+    let request = seen.requests.iter().find(|request| budget::is_of(one, request));
+    let progress = (seen.progress)(&one.remediation);
+    let is_over = match request {
+        // Nothing goes on without the NodeRemediation, but what was done has to come to its end.
+        None => progress != NodeProgress::InReplacement,
+        // If the node is gone, it has ended, even if the clocks disagree.
+        Some(request) => request.finished_at().is_some() && progress == NodeProgress::Gone,
+    };
+    is_over || seen.now.duration_since(one.at) >= MAX_DURATION + MAX_DURATION
 }
 
 /// Adds the checks that fail on the control groups, and removes those that have recovered.

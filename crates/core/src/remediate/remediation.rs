@@ -2,16 +2,30 @@
 
 use jiff::Timestamp;
 
-use super::whole_second;
+use super::{format_time, whole_second};
 use crate::api::{
     CauseSource, Condition, FailedCheck, NodeRemediation, NodeRemediationSpec, NodeRemediationStatus,
-    RemediationCause,
+    RemediationCause, Reservation,
 };
 use crate::condition::{Finding, conditions};
-use crate::reasons::remediation::{APPROVED, SUCCEEDED};
+use crate::reasons::remediation::{APPROVED, IN_PROGRESS, REQUEST_REFUSED, SUCCEEDED, WITHIN_BUDGET};
+use crate::text::clean;
 
 /// How many causes a remediation keeps.
 const MAX_CAUSES: usize = 8;
+/// How many bytes of an answer of the API server a condition repeats.
+const MAX_REFUSAL: usize = 1024;
+
+/// How far the approval behind a reservation has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReservationState {
+    /// The remediation does not say yet that it is approved, so nothing may be done.
+    Unconfirmed,
+    /// The remediation says that it is approved by this reservation, and is carried out.
+    Approved,
+    /// The remediation has succeeded or failed, or says that it is no longer approved.
+    Ended,
+}
 
 /// A `NodeRemediation`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +74,31 @@ impl Remediation {
         self.status.approved_at
     }
 
+    /// Whether its condition Approved is True.
+    #[must_use]
+    pub fn is_approved(&self) -> bool {
+        self.condition(APPROVED).is_some_and(|condition| condition.status == "True")
+    }
+
+    /// How far the approval behind one of its reservations has come.
+    #[must_use]
+    pub fn reservation_state(&self, reservation: &Reservation) -> ReservationState {
+        let is_confirmed = self.approved_at() == Some(reservation.at);
+        let is_finished = self.finished_at().is_some_and(|ended| ended >= reservation.at);
+        match (is_confirmed, self.is_approved()) {
+            _ if is_finished => ReservationState::Ended,
+            (true, true) => ReservationState::Approved,
+            (true, false) => ReservationState::Ended,
+            (false, _) => ReservationState::Unconfirmed,
+        }
+    }
+
+    /// The names of the gates among its causes.
+    pub fn gate_names(&self) -> impl Iterator<Item = &str> {
+        let gates = self.spec.causes.iter().filter(|cause| cause.source == CauseSource::Gate);
+        gates.map(|cause| cause.name.as_str())
+    }
+
     /// When its latest cause was observed.
     #[must_use]
     pub fn requested_at(&self) -> Timestamp {
@@ -104,14 +143,29 @@ impl Remediation {
         let least = self.status.approved_at.into_iter().chain([self.requested_at()]).max();
         let now = whole_second(least.filter(|_| is_end).map_or(now, |least| now.max(least)));
         let conditions = conditions(findings, &before, self.generation, &now.to_string());
-        let approved = conditions.iter().find(|one| one.type_ == APPROVED && one.status == "True");
-        NodeRemediationStatus {
-            observed_generation: self.generation,
-            approved_at: approved
-                .and_then(|one| one.last_transition_time.parse().ok())
-                .or(self.status.approved_at),
-            conditions,
-            ..self.status.clone()
-        }
+        NodeRemediationStatus { observed_generation: self.generation, conditions, ..self.status.clone() }
     }
+
+    /// The status that says that this reservation approves the remediation. Only with it anything may be done.
+    #[must_use]
+    pub fn approved_status(&self, reservation: &Reservation, now: Timestamp) -> NodeRemediationStatus {
+        let findings = vec![
+            Finding::new(APPROVED, "True", WITHIN_BUDGET, approval_message(reservation)),
+            Finding::new(SUCCEEDED, "Unknown", IN_PROGRESS, "the node is being replaced"),
+        ];
+        // The leader that reserved it may have had a clock ahead of ours.
+        let status = self.status_with(findings, now.max(reservation.at));
+        NodeRemediationStatus { approved_at: Some(reservation.at), ..status }
+    }
+
+    /// The status that reports a request of the controller that the API server refuses.
+    #[must_use]
+    pub fn refused_status(&self, message: &str, now: Timestamp) -> NodeRemediationStatus {
+        let message = clean(message, MAX_REFUSAL);
+        self.status_with(vec![Finding::new(SUCCEEDED, "Unknown", REQUEST_REFUSED, message)], now)
+    }
+}
+
+pub(super) fn approval_message(reservation: &Reservation) -> String {
+    format!("approved at {}", format_time(reservation.at))
 }

@@ -6,13 +6,21 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 
 use crate::api::NodeIdentity;
+use crate::gate::{GateView, Ownership, ownership};
 use crate::node::{CORDONED, NodeView};
 use crate::record::{self, Record};
 use crate::topology::{self, GROUPS};
 
 /// Annotations that forbid the disruption of a node or a pod.
 pub(super) const DO_NOT_DISRUPT: [&str; 2] = ["nodekeeper.dev/do-not-disrupt", "karpenter.sh/do-not-disrupt"];
-const CONTROL_PLANE: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
+/// Labels and taints of nodes that run the control plane or its etcd. `controlplane` is the name that older
+/// distributions use.
+const CONTROL_PLANE: [&str; 4] = [
+    "node-role.kubernetes.io/control-plane",
+    "node-role.kubernetes.io/master",
+    "node-role.kubernetes.io/controlplane",
+    "node-role.kubernetes.io/etcd",
+];
 const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
 /// Labels and annotations with the image of the machine, the most precise first.
 const IMAGES: [&str; 3] = [
@@ -55,9 +63,18 @@ pub struct Target {
     pub registered: bool,
     /// JSON Patch can add an annotation only if the map exists.
     pub has_annotations: bool,
+    /// The node as gates see it, with its taints and all its labels.
+    pub view: NodeView,
 }
 
 impl Target {
+    /// Whether pods can be scheduled on the node, as [`super::GroupStats`] counts it.
+    pub(super) fn is_schedulable(&self, gates: &[&GateView]) -> bool {
+        let ownership = ownership(gates.iter().copied(), &self.view);
+        let is_gated = matches!(ownership, Ownership::Gated(_) | Ownership::Unserved(..));
+        self.view.ready && !self.unschedulable && !is_gated
+    }
+
     #[must_use]
     pub fn new(node: &Node) -> Self {
         let view = NodeView::new(node);
@@ -102,6 +119,7 @@ impl Target {
                 && !view.has_taint("karpenter.sh/unregistered"),
             has_annotations: view.has_annotations,
             zone,
+            view,
         }
     }
 }

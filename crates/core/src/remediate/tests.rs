@@ -19,11 +19,13 @@ use super::drain::PodView;
 use super::provider::NodeClaimView;
 use super::*;
 use crate::api::{
-    CauseVerdict, FailedCheck, NodeIdentity, NodeRemediationSpec, NodeRemediationStatus, Pause,
-    RemediationPolicySpec, SharedOutage,
+    CauseVerdict, FailedCheck, FailureAction, NodeIdentity, NodeRemediationSpec, NodeRemediationStatus,
+    Pause, RemediationPolicySpec, SharedOutage,
 };
 use crate::checks::WorkerIdentity;
 use crate::condition::Finding;
+use crate::gate::GateView;
+use crate::node::{NodeView, Taint};
 use crate::record::{Record, VerificationScope};
 use crate::report::{CheckResult, Outcome, Report, Verdict};
 use crate::worker::Progress;
@@ -89,8 +91,20 @@ fn target(uid: &str) -> Target {
         record: Some(failed_record(uid, at(0))),
         registered: true,
         is_karpenter_node: true,
+        view: NodeView { ready: true, taints: vec![gate_taint()], ..NodeView::default() },
         ..Target::default()
     }
+}
+
+fn gate_taint() -> Taint {
+    Taint { key: "node-ready/unverified".into(), effect: "NoSchedule".into() }
+}
+
+/// A gate that wants nodes replaced that fail or are stuck.
+fn replacing_gate() -> GateView {
+    let mut gate = control::gate();
+    (gate.spec.on_failure, gate.spec.on_stuck) = (FailureAction::Replace, FailureAction::Replace);
+    gate
 }
 
 fn claim(name: &str) -> NodeClaimView {
@@ -156,6 +170,8 @@ fn group(size: u32, schedulable: u32) -> GroupStats {
 fn reservation(uid: &str, approved: Timestamp) -> Reservation {
     Reservation {
         remediation: uid.into(),
+        uid: format!("request-{uid}"),
+        boot_id: "boot-1".into(),
         node: format!("node-{uid}"),
         group: format!("pool-{uid}"),
         zone: format!("zone-{uid}"),
@@ -179,6 +195,7 @@ struct World {
     request: Remediation,
     policy: Option<Policy>,
     target: Option<Target>,
+    gates: Vec<GateView>,
     pods: Vec<PodView>,
     replacement: Replacement,
     group_stats: GroupStats,
@@ -194,6 +211,7 @@ impl World {
             request: request("n1", vec![cause(CauseSource::Gate, at(0))]),
             policy: Some(policy()),
             target: Some(target("n1")),
+            gates: vec![replacing_gate()],
             pods: vec![],
             replacement: Replacement::Karpenter(claim("c1")),
             group_stats: group(20, 12),
@@ -210,6 +228,10 @@ impl World {
         world
     }
 
+    fn gate(&mut self) -> &mut GateView {
+        &mut self.gates[0]
+    }
+
     fn policy(&mut self) -> &mut Policy {
         self.policy.as_mut().expect("there is one")
     }
@@ -223,15 +245,18 @@ impl World {
         Self::with(|world| {
             world.request.spec.causes = vec![cause(CauseSource::Person, at(0))];
             world.target().record = None;
+            world.target().view.taints.clear();
         })
     }
 
     fn evaluate(&self) -> Approval {
         let requests: Vec<&Remediation> = self.others.iter().chain([&self.request]).collect();
+        let gates: Vec<&GateView> = self.gates.iter().collect();
         evaluate(&EvaluationInput {
             request: &self.request,
             policy: self.policy.as_ref(),
             target: self.target.as_ref(),
+            gates: &gates,
             pods: &self.pods,
             replacement: &self.replacement,
             group_stats: &self.group_stats,

@@ -19,7 +19,7 @@ use crate::runtime::call::{CallError, READ_TIMEOUT, WRITE_TIMEOUT, call};
 pub enum Eviction {
     /// The pod is terminating or gone.
     Accepted,
-    /// A PodDisruptionBudget does not allow it now; the server's message.
+    /// A PodDisruptionBudget does not allow it now, or the request failed in another way; the server's message.
     Blocked(String),
 }
 
@@ -108,7 +108,8 @@ impl WorkerPods {
 }
 
 impl Writer {
-    /// Evicts a pod through the Eviction API, which respects PodDisruptionBudgets.
+    /// Evicts a pod through the Eviction API, which respects PodDisruptionBudgets. Whatever the server answers is about this
+    /// pod alone, so it is no error: two budgets for a pod are a 500, for example.
     pub async fn evict_pod(&self, pod: &PodView) -> Result<Eviction, WriteError> {
         self.permit.check(&self.clock)?;
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
@@ -122,15 +123,20 @@ impl Writer {
         let request = pods.create_subresource::<_, Status>("eviction", &pod.name, &params, &eviction);
         match call(WRITE_TIMEOUT, request).await {
             Ok(_) => Ok(Eviction::Accepted),
-            Err(CallError::Status(status)) if status.code == 429 => {
-                let causes = status.details.iter().flat_map(|details| &details.causes);
-                let messages: Vec<&str> = causes.map(|cause| cause.message.as_str()).collect();
-                let message = if messages.is_empty() { status.message.clone() } else { messages.join("; ") };
-                Ok(Eviction::Blocked(format!("pod {}/{}: {message}", pod.namespace, pod.name)))
-            }
             // The pod is gone, or another has its name.
             Err(error) if matches!(error.code(), Some(404 | 409)) => Ok(Eviction::Accepted),
-            Err(error) => Err(error.into()),
+            Err(error) => {
+                let message = refusal(&error);
+                Ok(Eviction::Blocked(format!("pod {}/{}: {message}", pod.namespace, pod.name)))
+            }
         }
     }
+}
+
+/// The message of a refused eviction: a budget's is in the causes of the answer.
+fn refusal(error: &CallError) -> String {
+    let CallError::Status(status) = error else { return error.to_string() };
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    let messages: Vec<&str> = causes.map(|cause| cause.message.as_str()).collect();
+    if status.code == 429 && !messages.is_empty() { messages.join("; ") } else { status.message.clone() }
 }

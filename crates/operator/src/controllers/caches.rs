@@ -261,12 +261,12 @@ fn label_condition(gates: Cache<GateView>, texts: Arc<Mutex<NodeTexts>>) -> impl
     }
 }
 
-fn untyped<K: Resource<DynamicType = ()>>(client: &Client) -> Api<DynamicObject> {
+pub(super) fn untyped<K: Resource<DynamicType = ()>>(client: &Client) -> Api<DynamicObject> {
     Api::all_with(client.clone(), &ApiResource::erase::<K>(&()))
 }
 
 /// Parses an object; one that cannot be parsed is treated as if it were not there.
-fn parse<K: Resource<DynamicType = ()> + DeserializeOwned>(object: &DynamicObject) -> Option<K> {
+pub(super) fn parse<K: Resource<DynamicType = ()> + DeserializeOwned>(object: &DynamicObject) -> Option<K> {
     let parsed = serde_json::to_value(object).and_then(serde_json::from_value);
     let name = object.name_any();
     parsed

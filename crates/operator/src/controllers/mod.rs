@@ -10,11 +10,14 @@ mod remediation;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
-use kube::{Api, Client};
+use kube::{Api, Client, Resource};
+use nodekeeper_core::api::RemediationPolicy;
 use nodekeeper_core::fleet::FleetIndex;
 use nodekeeper_core::limits::WorkerLimiter;
 use nodekeeper_core::node::PartialNode;
+use nodekeeper_core::remediate::{Policy, Target};
 use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
 
 use crate::apply::{WorkerPods, WritePermit, Writer};
 use crate::clock::Clock;
@@ -89,6 +92,33 @@ impl Shared {
 
     fn apply_node(&self, node: &PartialNode) {
         self.apply_response(&self.caches.nodes, self.caches.view_node(node));
+    }
+
+    /// Reads a custom resource from the API server, past the cache. One that cannot be parsed is treated as if it were not
+    /// there.
+    async fn get<K>(&self, name: &str) -> Result<Option<K>, CallError>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned,
+    {
+        let object = call(READ_TIMEOUT, caches::untyped::<K>(&self.client).get_opt(name)).await?;
+        Ok(object.and_then(|object| caches::parse(&object)))
+    }
+
+    async fn get_policy(&self) -> Result<Option<Policy>, CallError> {
+        let policy = self.get::<RemediationPolicy>(Policy::NAME).await?;
+        Ok(policy.and_then(|policy| Policy::new(&policy)))
+    }
+
+    /// Whether the policy is still the one that was read. Then a write that failed with a conflict was refused.
+    async fn is_policy_unchanged(&self, policy: &Policy) -> bool {
+        let now = self.get_policy().await.ok().flatten();
+        now.is_some_and(|now| now.resource_version == policy.resource_version)
+    }
+
+    /// The same for a node.
+    async fn is_node_unchanged(&self, target: &Target) -> bool {
+        let now = self.get_node(&target.identity.name).await.ok().flatten();
+        now.is_some_and(|now| now.metadata.resource_version.as_ref() == Some(&target.resource_version))
     }
 
     /// Reads a node from the API server, past the cache.

@@ -6,18 +6,18 @@ pub mod node_object;
 
 use kube::Client;
 use nodekeeper_core::remediate::Target;
-use nodekeeper_core::remediate::provider::{NodeClaims, Replacement, find as decide};
+use nodekeeper_core::remediate::provider::{NodeClaims, Replacement};
 use tracing::warn;
 
 use crate::apply::{WriteError, Writer};
 
-/// Finds out who would replace a node.
-pub async fn find(client: &Client, target: &Target, may_delete_node: bool) -> Replacement {
+/// Reads from what [`nodekeeper_core::remediate::provider::find`] decides who would replace a node.
+pub async fn read(client: &Client, target: &Target) -> NodeClaims {
     let claims = karpenter::find(client, target).await;
     if let NodeClaims::Unreadable(why) = &claims {
         warn!(node = target.identity.name, why, "NodeClaims not read; nothing is deleted");
     }
-    decide(target, &claims, may_delete_node)
+    claims
 }
 
 /// Asks the provider to replace the machine.

@@ -12,4 +12,6 @@ mod controls;
 mod fuse;
 mod incidents;
 mod outage;
+mod refusals;
 mod test_cluster;
+mod withdrawals;

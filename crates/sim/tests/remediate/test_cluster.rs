@@ -133,16 +133,17 @@ impl TestCluster {
     /// Starts another controller. The first one leads.
     pub fn start_controller(&mut self) {
         let client = self.cluster.client("replica-0");
-        self.start(client);
+        self.start_with(client);
     }
 
-    pub fn start_controller_with_faults(&mut self, rates: Rates) {
+    pub fn start_controller_with_faults(&mut self, rates: Rates) -> Faults {
         let faults = Faults::new(self.seed, rates, Arc::default());
-        let client = Transport::new(&self.cluster, "replica-0").with_faults(faults).client();
-        self.start(client);
+        let client = Transport::new(&self.cluster, "replica-0").with_faults(faults.clone()).client();
+        self.start_with(client);
+        faults
     }
 
-    fn start(&mut self, client: kube::Client) {
+    pub fn start_with(&mut self, client: kube::Client) {
         self.started += 1;
         let settings =
             Settings::new(template(), format!("replica-0_{}", self.started), self.seed + self.started);
@@ -205,6 +206,31 @@ impl TestCluster {
 
     pub fn heal_dns(&self, node: &str) {
         self.cluster.network().heal(&Outage::Node(node.into()));
+    }
+
+    /// A budget for the pods with this label that always needs as many healthy pods.
+    pub fn add_budget(&self, name: &str, app: &str, min_available: i64) {
+        let body = json!({"metadata": {"name": name},
+            "spec": {"minAvailable": min_available, "selector": {"matchLabels": {"app": app}}}});
+        self.api.create("policy/v1", "PodDisruptionBudget", "default", body).expect("it is valid");
+    }
+
+    /// Runs a pod of a `ReplicaSet` on a node.
+    pub async fn deploy(&self, name: &str, app: &str, node: &str) {
+        let set = json!({"metadata": {"name": name}, "spec": {"replicas": 0, "selector": {"matchLabels": {"app": app}},
+            "template": {"metadata": {"labels": {"app": app}}, "spec": {"containers": [
+                {"name": "main", "image": "example.com/web:1"}]}}}});
+        let set = self.api.create("apps/v1", "ReplicaSet", "default", set).expect("it is valid");
+        let owner = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": name, "uid": uid(&set), "controller": true});
+        let body = json!({"metadata": {"name": name, "labels": {"app": app}, "ownerReferences": [owner]},
+            "spec": {"nodeName": node, "containers": [
+                {"name": "main", "image": "example.com/web:1", "command": ["serve"]}]}});
+        self.api.create("v1", "Pod", "default", body).expect("it is valid");
+        self.until("the pod runs", 2, |test| {
+            let pod = test.api.get("pods", "default", name);
+            pod.is_some_and(|pod| text(&pod, "status.phase") == "Running")
+        })
+        .await;
     }
 
     /// Creates a remediation as a user.

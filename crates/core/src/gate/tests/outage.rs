@@ -229,11 +229,21 @@ fn a_request_from_before_an_outage_is_not_approved_after_it() {
         },
     );
     let request = crate::remediate::Remediation::new(&object);
-    let mut target = crate::remediate::Target { record: Some(sim.record()), ..Default::default() };
+    let mut target =
+        crate::remediate::Target { record: Some(sim.record()), view: sim.node.clone(), ..Default::default() };
     target.identity.boot_id = BOOT.into();
-    let moment = sim.record().at.expect("a time");
-    let held = crate::remediate::check_evidence(&request, &target, None, true, moment).expect_err("blocked");
+    let held = crate::remediate::check_evidence(&crate::remediate::EvidenceInput {
+        request: &request,
+        target: &target,
+        policy: None,
+        gates: &[&sim.gate],
+        ran_elsewhere: true,
+        approved_at: None,
+        now: sim.record().at.expect("a time"),
+    });
+    let held = held.expect_err("blocked");
     assert_eq!(held.reason, crate::remediate::BlockReason::EvidenceExpired);
+    assert!(held.message.contains("another verdict"), "{}", held.message);
 }
 
 #[test]

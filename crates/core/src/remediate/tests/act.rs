@@ -13,6 +13,7 @@ struct Scene {
     request: Remediation,
     policy: Option<Policy>,
     target: Option<Target>,
+    gates: Vec<GateView>,
     pods: Vec<PodView>,
     replacement: Replacement,
     blocked: Option<String>,
@@ -25,6 +26,7 @@ impl Scene {
             request: request("n1", vec![cause(CauseSource::Gate, at(0))]),
             policy: Some(policy()),
             target: Some(target("n1")),
+            gates: vec![replacing_gate()],
             pods: vec![],
             replacement: Replacement::Karpenter(claim("c1")),
             blocked: None,
@@ -53,11 +55,13 @@ impl Scene {
     }
 
     fn next(&self) -> NextStep {
+        let gates: Vec<&GateView> = self.gates.iter().collect();
         next(&ActInput {
             request: &self.request,
             policy: self.policy.as_ref(),
             reservation: &reservation("n1", at(0)),
             target: self.target.as_ref(),
+            gates: &gates,
             pods: &self.pods,
             replacement: &self.replacement,
             blocked: self.blocked.as_deref(),
@@ -195,6 +199,74 @@ fn a_limit_stops_a_remediation_in_flight() {
 }
 
 #[test]
+fn r01_no_step_is_taken_after_the_gate_withdrew() {
+    for (change, words) in super::evidence::WITHDRAWALS {
+        let mut world = World::with(change);
+        let mut scene = Scene::new();
+        let (taints, gate) = (world.target().view.taints.clone(), world.gates.pop());
+        scene.gates = gate.into_iter().collect();
+        scene.target().view.taints = taints;
+        let next = scene.next();
+        assert_eq!((&next.step, next.is_end()), (&Step::Wait, true), "no cordon: {words}");
+        assert_eq!(said(&next, "Approved"), Some(("False", "EvidenceExpired")), "{words}");
+        scene.cordon();
+        for pods in [vec![pod("p")], vec![]] {
+            scene.pods = pods;
+            let next = scene.next();
+            assert_eq!((&next.step, next.is_end()), (&Step::Uncordon, true), "{words}");
+        }
+    }
+}
+
+#[test]
+fn r05_a_reservation_is_for_one_boot() {
+    let mut scene = Scene::cordoned();
+    scene.request = request("n1", vec![cause(CauseSource::Person, at(0))]);
+    // The gate requested the replacement again after the reboot.
+    scene.request.spec.node.boot_id = "boot-2".into();
+    scene.target().identity.boot_id = "boot-2".into();
+    assert_eq!(said(&scene.next(), "Approved"), Some(("False", "NodeRebooted")));
+    scene.request.spec.node.boot_id = String::new();
+    assert_eq!(said(&scene.next(), "Approved"), Some(("False", "NodeRebooted")));
+}
+
+#[test]
+fn r11_only_causes_that_were_fresh_at_the_approval_count() {
+    let mut scene = Scene::cordoned();
+    scene.target().record = Some(failed_record("n1", at(0)).opened("label"));
+    scene.request.spec.causes.push(cause(CauseSource::Person, at(-30)));
+    assert_eq!(said(&scene.next(), "Succeeded"), Some(("False", "NodeRecovered")), "that cause had expired");
+    scene.request.spec.causes[1].observed_at = Some(at(-5));
+    scene.now = at(30);
+    assert_eq!(
+        scene.next().step,
+        Step::Replace(Replacement::Karpenter(claim("c1"))),
+        "it was fresh at the approval, and a drain may take longer than evidence lasts"
+    );
+    scene.request.spec.causes[1].observed_at = Some(at(20));
+    assert_eq!(said(&scene.next(), "Succeeded"), Some(("False", "NodeRecovered")), "it came later");
+}
+
+#[test]
+fn r16_an_act_is_checked_like_an_approval() {
+    let changes: [(&str, SceneChange); 4] = [
+        ("NodeGone", |scene| scene.request.spec.node.provider_id = "cloud://other".into()),
+        ("ControlPlane", |scene| scene.target().control_plane = true),
+        ("EvidenceExpired", |scene| scene.request.spec.causes[0].observed_at = Some(at(-11))),
+        ("EvidenceExpired", |scene| scene.target().record = None),
+    ];
+    for (reason, change) in changes {
+        let mut scene = Scene::cordoned();
+        change(&mut scene);
+        let next = scene.next();
+        assert_eq!((&next.step, said(&next, "Approved")), (&Step::Uncordon, Some(("False", reason))));
+    }
+    let mut confirmed = Scene::cordoned();
+    confirmed.target().record = Some(failed_record("n1", at(1)));
+    assert!(!confirmed.next().is_end(), "a worker that ran at the approval failed too");
+}
+
+#[test]
 fn a_failed_remediation_is_not_resumed() {
     let mut scene = Scene::cordoned();
     scene.policy().spec.pause = Some(Pause { reason: "sale".into(), until: at(2) });
@@ -314,7 +386,7 @@ fn the_drain_evicts_pods_and_waits_for_them() {
     assert!(matches!(&waits, DrainPlan::Waiting(why) if why.contains("shop/going")), "{waits:?}");
     assert_eq!(planned(&[going.clone(), pod("p")], &spec, 0), DrainPlan::Evict(vec![pod("p")]));
     let many: Vec<PodView> = (0..60).map(|i| pod(&format!("p{i}"))).collect();
-    assert!(matches!(planned(&many, &spec, 0), DrainPlan::Evict(some) if some.len() == 50));
+    assert_eq!(planned(&many, &spec, 0), DrainPlan::Evict(many), "refused ones keep no other from its turn");
     let at_360 = planned(std::slice::from_ref(&going), &spec, 360);
     assert!(matches!(planned(&[going], &spec, 359), DrainPlan::Waiting(_)));
     assert!(matches!(&at_360, DrainPlan::Refused("PodStuck", why) if why.contains("300 s")), "{at_360:?}");

@@ -130,9 +130,25 @@ fn a_group_keeps_a_schedulable_node() {
     assert_eq!((open(2, other_goes), open(3, other_goes)), (Some(BlockReason::LastOpenNode), None));
 }
 
+#[test]
+fn r01_r13_a_schedulable_node_is_ready_and_not_gated() {
+    let last = |change: Change| {
+        let mut world = World::by_person();
+        world.target().record = Some(failed_record("n1", at(0)));
+        world.group_stats = group(2, 1);
+        change(&mut world);
+        world.block_reason()
+    };
+    assert_eq!(last(|_| ()), Some(BlockReason::LastOpenNode), "a user freed it, whatever its record says");
+    assert_eq!(last(|world| world.target().view.taints = vec![gate_taint()]), None, "its gate holds it");
+    assert_eq!(last(|world| world.target().view.ready = false), None, "the other node is the open one");
+}
+
 /// Writes the conditions as the operator does.
 fn write(request: &mut Remediation, findings: Vec<Finding>, now: Timestamp) {
-    request.status = request.status_with(findings, now);
+    let is_approval = findings.iter().any(|one| one.type_ == "Approved" && one.status == "True");
+    let approved_at = if is_approval && !request.is_approved() { Some(now) } else { request.approved_at() };
+    request.status = NodeRemediationStatus { approved_at, ..request.status_with(findings, now) };
 }
 
 fn going_on() -> Vec<Finding> {
@@ -171,7 +187,7 @@ fn a_lost_status_is_rebuilt_from_the_remediations() {
 }
 
 #[test]
-fn a_remediation_in_flight_is_not_approved_twice() {
+fn r05_a_node_in_replacement_is_not_approved_for_another_request() {
     let mut world = World::by_person();
     world.policy().spec.budget = crate::api::Budget {
         max_in_flight_per_group: 9,
@@ -180,13 +196,34 @@ fn a_remediation_in_flight_is_not_approved_twice() {
         max_per_hour: 99,
         max_group_percent_per_hour: 100,
     };
-    write(&mut world.request, going_on(), at(0));
+    let earlier = Reservation { uid: "a deleted request".into(), ..reservation("n1", at(0)) };
+    world.policy().status.reservations = vec![earlier];
     let blocked = world.blocked();
     assert!(
         blocked.reason == BlockReason::BudgetSpent && blocked.message.contains("already"),
         "{}",
         blocked.message
     );
+}
+
+/// It was approved at noon and given up; later it was requested again, and is blocked.
+pub(super) fn given_up_and_requested_again() -> Remediation {
+    let mut request = request("n1", vec![cause(CauseSource::Person, at(0))]);
+    write(&mut request, going_on(), at(0));
+    write(&mut request, given_up(), at(15));
+    request.spec.causes = vec![cause(CauseSource::Person, at(20))];
+    let blocked = Blocked::new(BlockReason::BudgetSpent, "3 remediations were approved in the last hour");
+    write(&mut request, blocked.findings(), at(21));
+    request
+}
+
+#[test]
+fn r03_a_given_up_act_leaves_no_reservation_in_flight() {
+    let request = given_up_and_requested_again();
+    let restored = |minutes| policy::status_at(&policy(), std::slice::from_ref(&request), at(minutes));
+    let early = restored(22).reservations;
+    assert!(early.len() == 1 && early[0].ended.is_some(), "it counts for the hour: {early:?}");
+    assert_eq!(restored(61).reservations, [], "and no longer");
 }
 
 #[derive(Clone, Debug)]

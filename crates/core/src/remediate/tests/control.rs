@@ -151,7 +151,13 @@ fn a_withdrawn_verdict_is_explained_by_the_outage() {
 }
 
 fn kept(policy: &Policy, compared: &ControlGroupResult, now: Timestamp) -> RemediationPolicyStatus {
-    policy::keep(policy, &[], &[("default".into(), "a".into(), compared.clone())], true, now)
+    policy::keep(
+        policy,
+        &[],
+        &[("default".into(), "a".into(), compared.clone())],
+        NodeProgress::InReplacement,
+        now,
+    )
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! What a reconcile of a remediation does.
 
 use super::*;
-use crate::remediate::decision::{Decision, Effect, EvictionBackoff, LiveState, decide, decide_cached};
+use crate::remediate::decision::{Decision, Effect, LiveState, RefusalBackoff, decide, decide_cached};
 
 fn live(world: &World) -> LiveState {
     LiveState {
+        policy: world.policy.clone(),
+        gates: world.gates.clone(),
         target: world.target.clone(),
         pods: world.pods.clone(),
         replacement: world.replacement.clone(),
@@ -14,16 +16,17 @@ fn live(world: &World) -> LiveState {
 fn decided(world: &World) -> Decision {
     let cluster = ClusterView {
         nodes: Vec::new(),
-        gates: Vec::new(),
+        gates: world.gates.iter().collect(),
         controls: Vec::new(),
         remediations: vec![&world.request],
         policy: world.policy.as_ref(),
         now: world.now,
         elapsed: Duration::ZERO,
     };
+    let live = live(world);
     match decide_cached(&world.request, &cluster, &world.group_stats) {
         Some(decision) => decision,
-        None => decide(&world.request, &cluster, &world.group_stats, &live(world), None),
+        None => decide(&world.request, &cluster, &world.group_stats, &live, None),
     }
 }
 
@@ -41,24 +44,56 @@ fn a_block_is_written_and_reported_once() {
     assert_eq!((again.effects.len(), again.newly_blocked), (0, None));
 }
 
-#[test]
-fn an_act_begins_with_its_reservation_and_nothing_else() {
-    let mut world = World::with(|world| {
-        // A person's request needs no control group.
-        world.request = request("n1", vec![cause(CauseSource::Person, at(0))]);
-    });
+/// A person's request, which needs no control group.
+fn requested() -> World {
+    World::with(|world| world.request = request("n1", vec![cause(CauseSource::Person, at(0))]))
+}
+
+/// The request is reserved, and does not say yet that it is approved.
+fn reserved() -> World {
+    let mut world = requested();
     let decision = decided(&world);
-    let [Effect::ReserveAct(status), Effect::EmitEvent(_)] = &decision.effects[..] else {
+    let [Effect::ReserveAct(status)] = &decision.effects[..] else { panic!("{decision:?}") };
+    world.policy().status = (**status).clone();
+    world
+}
+
+/// The request says that it is approved.
+fn approved() -> World {
+    let mut world = reserved();
+    let decision = decided(&world);
+    let [Effect::UpdateStatus(status), Effect::EmitEvent(event)] = &decision.effects[..] else {
         panic!("{decision:?}")
     };
-    if let Some(policy) = &mut world.policy {
-        policy.status = (**status).clone();
-    }
+    assert_eq!(event.reason, "RemediationApproved");
+    world.request.status = (**status).clone();
+    world
+}
+
+/// The policy was created again, and its status is rebuilt.
+fn rebuild_status(world: &mut World) {
+    let request = world.request.clone();
+    let policy = world.policy();
+    policy.status = RemediationPolicyStatus::default();
+    policy.status = policy::status_of(policy, &[request]);
+}
+
+fn is_harmless(decision: &Decision) -> bool {
+    let is_harm =
+        |effect: &Effect| matches!(effect, Effect::Cordon | Effect::EvictPods(_) | Effect::Replace(_));
+    !decision.effects.iter().any(is_harm)
+}
+
+#[test]
+fn r02_an_act_begins_after_its_reservation_and_its_approval() {
+    let mut world = approved();
+    let (reservation, request) =
+        (&world.policy.as_ref().expect("one").status.reservations[0], &world.request);
+    assert_eq!((&*reservation.uid, &*reservation.boot_id), ("request-n1", "boot-1"));
+    assert_eq!((request.is_approved(), request.approved_at()), (true, Some(reservation.at)));
     let next = decided(&world);
     assert_eq!(next.effects.first(), Some(&Effect::Cordon), "{next:?}");
-    if let Some(target) = &mut world.target {
-        target.unschedulable = true;
-    }
+    world.target().unschedulable = true;
     let replaced = decided(&world);
     assert!(matches!(
         replaced.effects[..],
@@ -70,8 +105,107 @@ fn an_act_begins_with_its_reservation_and_nothing_else() {
 }
 
 #[test]
+fn r02_after_a_crash_a_reservation_is_confirmed_or_released() {
+    let stale = |decision: &Decision| {
+        let [Effect::ReleaseAct(status), ..] = &decision.effects[..] else { panic!("{decision:?}") };
+        assert!(status.reservations.iter().all(|one| one.ended.is_some()), "{status:?}");
+        is_harmless(decision)
+    };
+    let mut world = reserved();
+    world.policy().spec.pause = Some(Pause { reason: "sale".into(), until: at(60) });
+    let paused = decided(&world);
+    assert!(stale(&paused) && matches!(paused.effects[1], Effect::UpdateStatus(_)), "{paused:?}");
+    let mut world = reserved();
+    world.target().identity.boot_id = "boot-2".into();
+    world.request.spec.node.boot_id = String::new();
+    assert!(stale(&decided(&world)), "it was reserved for another boot");
+    let mut world = reserved();
+    world.now = at(3);
+    assert!(stale(&decided(&world)), "its drain would have begun long ago");
+}
+
+#[test]
+fn r02_a_request_that_is_not_approved_permits_nothing() {
+    let mut world = approved();
+    let blocked = Blocked::new(BlockReason::Paused, "a pause").findings();
+    world.request.status = world.request.status_with(blocked, at(2));
+    assert!(is_harmless(&decided(&world)), "its reservation is still in the policy's status");
+    rebuild_status(&mut world);
+    let rebuilt = &world.policy().status.reservations;
+    assert!(rebuilt.len() == 1 && rebuilt[0].ended.is_some() && rebuilt[0].uid.is_empty(), "{rebuilt:?}");
+    assert!(is_harmless(&decided(&world)));
+    world.now = at(20);
+    let expired = decided(&world);
+    assert_eq!(expired.newly_blocked.map(|one| one.reason), Some(BlockReason::EvidenceExpired));
+    // An approved one has to be approved again, too: what is rebuilt only counts.
+    let mut world = approved();
+    rebuild_status(&mut world);
+    assert_eq!(world.policy().status.reservations[0].ended, None, "it may be in flight");
+    let again = decided(&world);
+    let [Effect::ReserveAct(status)] = &again.effects[..] else { panic!("{again:?}") };
+    let in_flight = status.reservations.iter().filter(|one| one.ended.is_none());
+    assert_eq!((status.reservations.len(), in_flight.count()), (2, 1), "both count for the hour");
+}
+
+#[test]
+fn r03_what_was_given_up_is_evaluated_again() {
+    let mut world = requested();
+    world.request = super::budget::given_up_and_requested_again();
+    world.now = at(25);
+    // The policy's status does not know yet that it was given up.
+    world.policy().status.reservations = vec![reservation("n1", at(0))];
+    let again = decided(&world);
+    let [Effect::ReserveAct(status)] = &again.effects[..] else { panic!("{again:?}") };
+    let times: Vec<_> = status.reservations.iter().map(|one| (one.at, one.ended.is_some())).collect();
+    assert_eq!(times, [(at(0), true), (at(25), false)]);
+}
+
+#[test]
+fn r05_a_request_that_was_made_again_inherits_nothing() {
+    let mut world = approved();
+    world.target().unschedulable = true;
+    let approved_status = world.request.status.clone();
+    world.request =
+        Remediation { uid: "made-again".into(), ..request("n1", world.request.spec.causes.clone()) };
+    let decision = decided(&world);
+    assert!(is_harmless(&decision), "{decision:?}");
+    assert_eq!(decision.newly_blocked.map(|one| one.reason), Some(BlockReason::BudgetSpent));
+    world.request.status = approved_status;
+    assert!(is_harmless(&decided(&world)), "even if somebody copied the status");
+}
+
+#[test]
+fn r06_what_was_read_counts_and_not_what_is_cached() {
+    let world = approved();
+    let cached = world.policy.clone().expect("one");
+    let gates = world.gates.clone();
+    let cluster = ClusterView {
+        nodes: Vec::new(),
+        gates: gates.iter().collect(),
+        controls: Vec::new(),
+        remediations: vec![&world.request],
+        policy: Some(&cached),
+        now: world.now,
+        elapsed: Duration::ZERO,
+    };
+    let with = |change: fn(&mut LiveState)| {
+        let mut live = live(&world);
+        change(&mut live);
+        decide(&world.request, &cluster, &world.group_stats, &live, None)
+    };
+    assert!(!is_harmless(&with(|_| ())));
+    assert!(is_harmless(&with(|live| live.policy = None)));
+    let paused = with(|live| {
+        if let Some(policy) = &mut live.policy {
+            policy.spec.pause = Some(Pause { reason: "sale".into(), until: at(60) });
+        }
+    });
+    assert!(is_harmless(&paused));
+}
+
+#[test]
 fn refused_evictions_back_off() {
-    let mut backoff = EvictionBackoff::default();
+    let mut backoff = RefusalBackoff::default();
     let waits: Vec<u64> = (0..6).map(|_| backoff.refused("budget".into()).as_secs()).collect();
     assert_eq!(waits, [5, 10, 20, 40, 60, 60]);
 }

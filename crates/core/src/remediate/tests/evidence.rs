@@ -1,6 +1,7 @@
 //! Evidence.
 
 use super::*;
+use crate::api::Enforcement;
 
 #[test]
 fn evidence_expires_after_its_ttl() {
@@ -64,6 +65,33 @@ fn a_cause_of_a_gate_has_to_match_the_record() {
     );
 }
 
+/// How a user withdraws a gate's request, and what the message says about it.
+pub(super) const WITHDRAWALS: [(Change, &str); 8] = [
+    (|world| world.target().view.taints.clear(), "no longer has a taint of gate default"),
+    (|world| world.gate().spec.enforcement = Enforcement::Paused, "`spec.enforcement` of gate default"),
+    (|world| world.gate().spec.enforcement = Enforcement::DryRun, "`spec.enforcement` of gate default"),
+    (|world| world.gate().spec.on_failure = FailureAction::KeepTainted, "`spec.onFailure` of gate default"),
+    (|world| world.gate().generation = 2, "was changed after the verdict"),
+    (|world| world.gate().deleting = true, "was deleted"),
+    (|world| world.gate().uid = "gate-2".into(), "was deleted"),
+    (|world| world.gates.clear(), "was deleted"),
+];
+
+#[test]
+fn r01_a_gate_cause_counts_only_while_its_gate_wants_it() {
+    for (change, words) in WITHDRAWALS {
+        let blocked = World::with(change).blocked();
+        assert_eq!(blocked.reason, BlockReason::EvidenceExpired, "{words}");
+        assert!(blocked.message.contains(words), "{}", blocked.message);
+    }
+    let other_taint = World::with(|world| world.target().view.taints[0].effect = "NoExecute".into());
+    assert_eq!(other_taint.block_reason(), Some(BlockReason::EvidenceExpired));
+    let mut stuck = stuck(true);
+    assert_eq!(stuck.block_reason(), None);
+    stuck.gate().spec.on_stuck = FailureAction::KeepTainted;
+    assert!(stuck.blocked().message.contains("`spec.onStuck`"), "though it replaces nodes that fail");
+}
+
 #[test]
 fn another_verdict_needs_another_request() {
     let blocked = World::with(|world| world.target().record = Some(failed_record("n1", at(1)))).blocked();
@@ -71,19 +99,30 @@ fn another_verdict_needs_another_request() {
     assert!(blocked.message.contains("request the remediation again"), "{}", blocked.message);
 }
 
+/// A node about which no worker of its gate reported.
+fn stuck(ran_elsewhere: bool) -> World {
+    let mut world = World::new();
+    world.request.spec.causes[0].verdict = CauseVerdict::Stuck;
+    world.request.spec.causes[0].checks = vec![];
+    let inconclusive =
+        Record { verdict: Some(Verdict::Inconclusive), failed: vec![], ..failed_record("n1", at(0)) };
+    world.target().record = Some(inconclusive);
+    world.ran_elsewhere = ran_elsewhere;
+    world.compared = ControlGroupResult::default();
+    world
+}
+
+#[test]
+fn r08_a_stuck_node_waits_for_every_outage_of_its_zone() {
+    let mut world = stuck(true);
+    world.policy().status.down = vec![down("b", "dns", "kubernetes.")];
+    assert_eq!(world.block_reason(), None);
+    world.policy().status.down = vec![down("a", "tcp", "x:1")];
+    assert_eq!(world.block_reason(), Some(BlockReason::SharedDependencyDown));
+}
+
 #[test]
 fn a_stuck_node_needs_reports_from_other_nodes() {
-    let stuck = |ran_elsewhere| {
-        let mut world = World::new();
-        world.request.spec.causes[0].verdict = CauseVerdict::Stuck;
-        world.request.spec.causes[0].checks = vec![];
-        let inconclusive =
-            Record { verdict: Some(Verdict::Inconclusive), failed: vec![], ..failed_record("n1", at(0)) };
-        world.target().record = Some(inconclusive);
-        world.ran_elsewhere = ran_elsewhere;
-        world.compared = ControlGroupResult::default();
-        world
-    };
     let fuse_state = stuck(true).approved().fuses;
     assert_eq!(
         (fuse_state.len(), &*fuse_state[0].check),

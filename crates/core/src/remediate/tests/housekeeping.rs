@@ -100,6 +100,8 @@ fn a_cordon_of_ours_goes_with_its_reservation() {
     assert_eq!(count(&cluster), 1, "nothing is reserved");
     let reservation = Reservation {
         remediation: "uid-n1".into(),
+        uid: "request-uid-n1".into(),
+        boot_id: "boot-1".into(),
         node: "n1".into(),
         group: String::new(),
         zone: "a".into(),

@@ -12,24 +12,24 @@ pub(super) fn status_at(
     requests: &[Remediation],
     now: Timestamp,
 ) -> RemediationPolicyStatus {
-    keep(policy, requests, &[], true, now)
+    keep(policy, requests, &[], NodeProgress::InReplacement, now)
 }
 
 pub(super) fn keep(
     policy: &Policy,
     requests: &[Remediation],
     compared: &[(String, String, ControlGroupResult)],
-    is_there: bool,
+    progress: NodeProgress,
     now: Timestamp,
 ) -> RemediationPolicyStatus {
     let requests: Vec<&Remediation> = requests.iter().collect();
     let group_stats = GroupStats::default();
-    let is_there = |_: &str| is_there;
+    let progress = |_: &str| progress;
     reconcile_policy_status(&PolicyInput {
         policy,
         requests: &requests,
         group_stats: &group_stats,
-        is_there: &is_there,
+        progress: &progress,
         compared,
         now,
     })
@@ -46,19 +46,21 @@ fn ended(uid: &str, minutes: i64) -> Remediation {
 fn a_reservation_ends_with_its_remediation() {
     let mut policy = policy();
     policy.status.reservations = vec![reservation("x", at(0))];
-    let ends = |requests: &[Remediation], is_there, minutes| {
-        let kept = keep(&policy, requests, &[], is_there, at(minutes)).reservations;
+    let (stays, gone) = (NodeProgress::InReplacement, NodeProgress::Gone);
+    let ends = |requests: &[Remediation], progress, minutes| {
+        let kept = keep(&policy, requests, &[], progress, at(minutes)).reservations;
         kept.first().map(|one| one.ended)
     };
     let pending = request("x", vec![cause(CauseSource::Person, at(0))]);
-    assert_eq!(ends(std::slice::from_ref(&pending), true, 59), Some(None));
-    assert_eq!(ends(std::slice::from_ref(&pending), false, 59), Some(None), "its request has to say so");
-    assert_eq!(ends(&[ended("x", 5)], true, 6), Some(Some(at(6))));
-    assert_eq!(ends(&[ended("x", -5)], true, 6), Some(None), "that was the end of an earlier remediation");
-    assert_eq!(ends(&[], true, 59), Some(None), "a deleted NodeRemediation has not ended");
-    assert_eq!(ends(&[], false, 59), Some(Some(at(59))), "but the node is gone with it");
-    assert_eq!(ends(std::slice::from_ref(&pending), true, 119), Some(None));
-    assert_eq!(ends(&[pending], true, 120), None, "no remediation takes two hours");
+    assert_eq!(ends(std::slice::from_ref(&pending), stays, 59), Some(None));
+    assert_eq!(ends(std::slice::from_ref(&pending), gone, 59), Some(None), "its request has to say so");
+    assert_eq!(ends(&[ended("x", 5)], stays, 6), Some(Some(at(6))));
+    assert_eq!(ends(&[ended("x", -5)], stays, 6), Some(None), "that was the end of an earlier remediation");
+    assert_eq!(ends(&[], stays, 59), Some(None), "a deleted NodeRemediation has not ended");
+    assert_eq!(ends(&[], NodeProgress::Untouched, 59), Some(Some(at(59))), "unless nothing is left of it");
+    assert_eq!(ends(&[], gone, 59), Some(Some(at(59))), "or the node is gone with it");
+    assert_eq!(ends(std::slice::from_ref(&pending), stays, 119), Some(None));
+    assert_eq!(ends(&[pending], stays, 120), None, "no remediation takes two hours");
 }
 
 #[test]

@@ -185,6 +185,18 @@ fn a_target_reads_owner_template_and_attributes() {
 }
 
 #[test]
+fn r17_etcd_and_legacy_control_plane_roles_are_protected() {
+    for role in ["etcd", "controlplane"] {
+        let key = format!("node-role.kubernetes.io/{role}");
+        assert!(node(serde_json::json!({"metadata": {"labels": {&key: "true"}}})).control_plane, "{role}");
+        let taints = serde_json::json!({"spec": {"taints": [{"key": key, "effect": "NoExecute"}]}});
+        assert!(node(taints).control_plane, "{role}");
+    }
+    let worker = node(serde_json::json!({"metadata": {"labels": {"node-role.kubernetes.io/worker": ""}}}));
+    assert!(!worker.control_plane);
+}
+
+#[test]
 fn a_target_recognises_karpenter_and_control_plane() {
     for json in [
         serde_json::json!({"metadata": {"labels": {"karpenter.sh/nodepool": "p"}}}),
@@ -203,6 +215,7 @@ fn a_target_recognises_karpenter_and_control_plane() {
     ] {
         assert!(node(json.clone()).control_plane, "{json}");
     }
+    assert!(!plain.control_plane);
     for key in ["ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted"] {
         let going = node(serde_json::json!({"spec": {"taints": [{"key": key, "effect": "NoSchedule"}]}}));
         assert!(going.terminating, "{key}");

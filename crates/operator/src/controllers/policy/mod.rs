@@ -52,6 +52,15 @@ impl PolicyReconciler {
         Ok(targets)
     }
 
+    /// Whether the object of an effect that met a conflict has not changed: then trying again soon would not help.
+    async fn is_refused(&self, policy: Option<&Policy>, effect: &PolicyEffect) -> bool {
+        match (effect, policy) {
+            (PolicyEffect::UpdateStatus(_), Some(policy)) => self.shared.is_policy_unchanged(policy).await,
+            (PolicyEffect::Uncordon(target), _) => self.shared.is_node_unchanged(target).await,
+            _ => false,
+        }
+    }
+
     async fn apply(&self, policy: Option<&Policy>, effect: &PolicyEffect) -> Result<(), WriteError> {
         let Shared { caches, writer, pods, clock, .. } = &*self.shared;
         match effect {
@@ -127,6 +136,10 @@ impl Reconciler for PolicyReconciler {
         for effect in &decision.effects {
             match self.apply(policy.as_ref(), effect).await {
                 Ok(()) => {}
+                Err(WriteError::Conflict(message)) if self.is_refused(policy.as_ref(), effect).await => {
+                    warn!(message, "policy not reconciled: the API server refuses the write");
+                    return Err(ReconcileError(message));
+                }
                 Err(WriteError::Conflict(_) | WriteError::Gone(_)) => return Ok(Action::RequeueAfter(SOON)),
                 Err(error) => {
                     warn!(%error, "policy not reconciled");

@@ -7,34 +7,29 @@ use nodekeeper_core::gate::EventSpec;
 use nodekeeper_core::reasons::remediation::SUCCEEDED;
 use nodekeeper_core::remediate::decision::{Decision, Effect};
 use nodekeeper_core::remediate::drain::PodView;
-use nodekeeper_core::remediate::{Policy, Remediation, Target};
+use nodekeeper_core::remediate::{Policy, Remediation};
 use tracing::{debug, info, warn};
 
 use super::super::Shared;
-use super::RemediationReconciler;
+use super::{LIVE_FOR, Reading, RemediationReconciler, SOON, STATUS};
 use crate::apply::{Eviction, WriteError};
 use crate::providers;
 
 /// An effect that failed.
 pub(super) struct Failed {
     pub error: WriteError,
-    /// It was the status of the remediation, which the watch shows anew.
-    pub of_status: bool,
-}
-
-impl From<WriteError> for Failed {
-    fn from(error: WriteError) -> Self {
-        Self { error, of_status: false }
-    }
+    /// What failed, for messages.
+    pub what: &'static str,
+    /// The object has not changed, so that the same write would fail again.
+    pub is_refused: bool,
 }
 
 impl RemediationReconciler {
-    /// Applies all effects in order. Returns how long to wait, where evictions were refused.
+    /// Applies all effects in order. Returns how long to wait, where evictions were refused or the reading is too old.
     pub(super) async fn apply(
         &self,
         remediation: &Remediation,
-        policy: Option<&Policy>,
-        target: Option<&Target>,
+        reading: Option<&Reading>,
         decision: &Decision,
     ) -> Result<Option<Duration>, Failed> {
         let mut wait = None;
@@ -42,38 +37,72 @@ impl RemediationReconciler {
             match effect {
                 Effect::UpdateStatus(status) => {
                     let updated = self.update_status(remediation, status, decision.act_ended).await;
-                    updated.map_err(|error| Failed { error, of_status: true })?;
+                    updated.map_err(|error| Failed { error, what: STATUS, is_refused: false })?;
                 }
                 Effect::EmitEvent(event) => self.emit_event(remediation, event).await,
-                Effect::EvictPods(pods) => wait = self.evict_pods(remediation, pods).await?,
-                effect => self.apply_act(remediation, policy, target, effect).await?,
+                effect => {
+                    let Some(reading) = reading else { continue };
+                    let is_harm =
+                        matches!(effect, Effect::Cordon | Effect::EvictPods(_) | Effect::Replace(_));
+                    if is_harm && !self.is_live(reading) {
+                        return Ok(Some(SOON));
+                    }
+                    match self.apply_act(reading, effect).await {
+                        Ok(next) => wait = next,
+                        Err(error) => return Err(self.failed(reading, effect, error).await),
+                    }
+                }
             }
         }
         Ok(wait)
     }
 
-    async fn apply_act(
-        &self,
-        remediation: &Remediation,
-        policy: Option<&Policy>,
-        target: Option<&Target>,
-        effect: &Effect,
-    ) -> Result<(), WriteError> {
+    /// Whether an act may rely on what was read.
+    fn is_live(&self, reading: &Reading) -> bool {
+        self.shared.clock.elapsed() < reading.at + LIVE_FOR
+    }
+
+    /// Finds out whether the write met a change or was refused.
+    async fn failed(&self, reading: &Reading, effect: &Effect, error: WriteError) -> Failed {
+        let Reading { live, .. } = reading;
+        let what = match effect {
+            Effect::ReserveAct(_) | Effect::ReleaseAct(_) => "writing the reservation to the policy's status",
+            Effect::Cordon => "cordoning the node",
+            Effect::Uncordon => "uncordoning the node",
+            Effect::Replace(_) => "deleting the NodeClaim or Node",
+            Effect::EvictPods(_) | Effect::UpdateStatus(_) | Effect::EmitEvent(_) => "a request",
+        };
+        let is_refused = match (effect, &live.policy, &live.target) {
+            _ if !matches!(error, WriteError::Conflict(_)) => false,
+            (Effect::ReserveAct(_) | Effect::ReleaseAct(_), Some(policy), _) => {
+                self.shared.is_policy_unchanged(policy).await
+            }
+            (Effect::Cordon | Effect::Uncordon, _, Some(target)) => {
+                self.shared.is_node_unchanged(target).await
+            }
+            (effect, ..) => matches!(effect, Effect::Replace(_)),
+        };
+        Failed { error, what, is_refused }
+    }
+
+    async fn apply_act(&self, reading: &Reading, effect: &Effect) -> Result<Option<Duration>, WriteError> {
         let Shared { caches, writer, .. } = &*self.shared;
+        let Reading { remediation, live, .. } = reading;
         let node = &remediation.spec.node.name;
-        if let Effect::ReserveAct(status) = effect {
+        if let Effect::ReserveAct(status) | Effect::ReleaseAct(status) = effect {
             // Guarded by the policy that this was decided from, and no newer one.
-            let Some(policy) = policy else {
+            let Some(policy) = &live.policy else {
                 return Err(WriteError::Conflict("there is no policy".into()));
             };
             let written = writer.update_policy_status(policy, status).await?;
             if let Some(policy) = Policy::new(&written) {
                 self.shared.apply_response(&caches.policies, policy);
             }
-            info!(node, "remediation approved");
-            return Ok(());
+            let is_reserved = matches!(effect, Effect::ReserveAct(_));
+            debug!(node, reserved = is_reserved, "reservation written");
+            return Ok(None);
         }
-        let Some(target) = target else { return Ok(()) };
+        let Some(target) = &live.target else { return Ok(None) };
         let patched = match effect {
             Effect::Cordon => {
                 let patched = writer.cordon_node(target, &remediation.name).await?;
@@ -85,6 +114,7 @@ impl RemediationReconciler {
                 info!(node, "node uncordoned");
                 patched
             }
+            Effect::EvictPods(pods) => return self.evict_pods(reading, pods).await,
             Effect::Replace(replacement) => {
                 providers::replace(writer, replacement, target).await?;
                 None
@@ -94,32 +124,40 @@ impl RemediationReconciler {
         if let Some(patched) = patched {
             self.shared.apply_node(&patched);
         }
-        Ok(())
+        Ok(None)
     }
 
-    /// Evicts pods. Where a PodDisruptionBudget refuses one, it is tried again after a growing time.
-    async fn evict_pods(
-        &self,
-        remediation: &Remediation,
-        pods: &[PodView],
-    ) -> Result<Option<Duration>, WriteError> {
+    /// Evicts pods for as long as the reading permits it. Refused evictions are tried again after a growing time.
+    async fn evict_pods(&self, reading: &Reading, pods: &[PodView]) -> Result<Option<Duration>, WriteError> {
+        let Remediation { name, spec, .. } = &reading.remediation;
+        let before = self.evictions.lock().get(name).map(|one| one.pods.clone()).unwrap_or_default();
+        let (refused, others): (Vec<_>, Vec<_>) = pods.iter().partition(|pod| before.contains(&pod.uid));
         let mut blocked = None;
-        for pod in pods {
+        for pod in others.into_iter().chain(refused) {
+            if !self.is_live(reading) {
+                return Ok(Some(SOON));
+            }
             match self.shared.writer.evict_pod(pod).await? {
                 Eviction::Accepted => debug!(pod = pod.name, namespace = pod.namespace, "pod evicted"),
-                Eviction::Blocked(message) => blocked = Some(message),
+                Eviction::Blocked(message) => {
+                    info!(node = spec.node.name, message, "eviction refused");
+                    let mut evictions = self.evictions.lock();
+                    let refused = evictions.entry(name.clone()).or_default();
+                    refused.backoff.message.clone_from(&message);
+                    refused.pods.insert(pod.uid.clone());
+                    blocked = Some(message);
+                }
             }
         }
         let mut evictions = self.evictions.lock();
         let Some(message) = blocked else {
-            evictions.remove(&remediation.name);
+            evictions.remove(name);
             return Ok(None);
         };
-        info!(node = remediation.spec.node.name, message, "eviction refused");
-        Ok(Some(evictions.entry(remediation.name.clone()).or_default().refused(message)))
+        Ok(Some(evictions.entry(name.clone()).or_default().backoff.refused(message)))
     }
 
-    async fn update_status(
+    pub(super) async fn update_status(
         &self,
         remediation: &Remediation,
         status: &NodeRemediationStatus,
@@ -128,6 +166,9 @@ impl RemediationReconciler {
         let Shared { caches, writer, metrics, .. } = &*self.shared;
         let written = writer.update_remediation_status(remediation, status).await?;
         let after = Remediation::new(&written);
+        if after.is_approved() && !remediation.is_approved() {
+            info!(node = remediation.spec.node.name, "remediation approved");
+        }
         if let Some(succeeded) = act_ended {
             let result = if succeeded { "succeeded" } else { "given_up" };
             let provider = if status.provider.is_empty() { "none" } else { &status.provider };

@@ -2,20 +2,24 @@
 
 mod effects;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
+use futures::future::{try_join_all, try_join3};
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use kube::api::ListParams;
-use nodekeeper_core::remediate::decision::{Decision, EvictionBackoff, LiveState, decide, decide_cached};
+use nodekeeper_core::api::{NodeGate, NodeRemediation};
+use nodekeeper_core::gate::GateView;
+use nodekeeper_core::remediate::decision::{Decision, LiveState, RefusalBackoff, decide, decide_cached};
 use nodekeeper_core::remediate::drain::PodView;
-use nodekeeper_core::remediate::provider::Replacement;
+use nodekeeper_core::remediate::provider::{NodeClaims, Replacement, find};
 use nodekeeper_core::remediate::{GroupStats, Policy, Remediation, Target};
 use parking_lot::Mutex;
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
+use self::effects::Failed;
 use super::{Shared, kinds};
 use crate::apply::WriteError;
 use crate::providers;
@@ -28,18 +32,46 @@ const STATS_PERIOD: Duration = Duration::from_secs(1);
 const CONFLICT_WAIT: Duration = Duration::from_secs(5);
 /// After an act or an approval that met a change.
 const SOON: Duration = Duration::from_millis(100);
+/// For so long an act may rely on what was read. Then everything is read again.
+const LIVE_FOR: Duration = Duration::from_secs(5);
+/// What a failed write of the remediation's status is called.
+const STATUS: &str = "the status";
+
+/// The evictions of one remediation that were refused.
+#[derive(Default)]
+struct RefusedEvictions {
+    backoff: RefusalBackoff,
+    /// The uids of the pods. The others have their turn first.
+    pods: BTreeSet<String>,
+}
+
+/// What was read from the API server for one decision.
+struct Reading {
+    remediation: Remediation,
+    live: LiveState,
+    /// When the reads of what permits an act began.
+    at: Duration,
+}
 
 /// Reconciles remediations.
 pub struct RemediationReconciler {
     shared: Arc<Shared>,
     /// Refused evictions, by remediation.
-    evictions: Mutex<BTreeMap<String, EvictionBackoff>>,
+    evictions: Mutex<BTreeMap<String, RefusedEvictions>>,
+    /// Other refused requests, by remediation, and when the next may be sent.
+    refusals: Mutex<BTreeMap<String, (RefusalBackoff, Duration)>>,
     stats: Mutex<Option<(Duration, Arc<GroupStats>)>>,
 }
 
 impl RemediationReconciler {
     pub fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, evictions: Mutex::default(), stats: Mutex::default() }
+        let (evictions, refusals, stats) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { shared, evictions, refusals, stats }
+    }
+
+    fn forget(&self, name: &str) {
+        self.evictions.lock().remove(name);
+        self.refusals.lock().remove(name);
     }
 
     /// Counts all nodes. Many remediations are reconciled in the same moment, so the counts are kept for a second.
@@ -55,22 +87,86 @@ impl RemediationReconciler {
         stats
     }
 
-    /// Reads the node, its pods and who would replace it from the API server, past the caches.
-    async fn read(&self, remediation: &Remediation) -> Result<LiveState, CallError> {
-        let name = &remediation.spec.node.name;
-        let node = self.shared.get_node(name).await?;
-        let target = node.map(|node| Target::new(&node));
-        let Some(target) = target.filter(|target| target.identity.uid == remediation.spec.node.uid) else {
-            return Ok(LiveState { target: None, pods: Vec::new(), replacement: Replacement::None });
+    /// Reads all that a decision about a remediation depends on from the API server, past the caches. None if the
+    /// remediation is gone. What can permit or forbid an act is read last, because the other reads may take long.
+    async fn read(&self, known: &Remediation) -> Result<Option<Reading>, ReconcileError> {
+        let Shared { client, clock, .. } = &*self.shared;
+        let (node, uid) = (&known.spec.node.name, &known.spec.node.uid);
+        let view = |node: Option<Node>| node.map(|node| Target::new(&node));
+        let first = view(self.shared.get_node(node).await.map_err(not_read)?);
+        let first = first.filter(|target| target.identity.uid == *uid);
+        let (mut pods, mut claims) = (Vec::new(), NodeClaims::NotServed);
+        if let Some(target) = &first {
+            let params = ListParams::default().fields(&format!("spec.nodeName={node}"));
+            let all = call(READ_TIMEOUT, Api::<Pod>::all(client.clone()).list(&params)).await;
+            pods = all.map_err(not_read)?.items.iter().map(PodView::new).collect();
+            claims = providers::read(client, target).await;
+        }
+        let at = clock.elapsed();
+        let remediation = self.shared.get::<NodeRemediation>(&known.name).await.map_err(not_read)?;
+        let remediation = remediation.map(|read| Remediation::new(&read));
+        let Some(remediation) = remediation.filter(|read| read.uid == known.uid) else { return Ok(None) };
+        let reads = try_join3(
+            self.shared.get_policy(),
+            try_join_all(remediation.gate_names().map(|name| self.shared.get::<NodeGate>(name))),
+            self.shared.get_node(node),
+        );
+        let (policy, gates, last) = reads.await.map_err(not_read)?;
+        let target = view(last).filter(|target| target.identity.uid == *uid);
+        let machine = |target: &Option<Target>| {
+            target.as_ref().map(|target| (target.identity.clone(), target.owner.clone()))
         };
-        let pods: Api<Pod> = Api::all(self.shared.client.clone());
-        let params = ListParams::default().fields(&format!("spec.nodeName={name}"));
-        let pods = call(READ_TIMEOUT, pods.list(&params)).await?;
-        let policy = self.shared.caches.policy();
-        let may_delete_node = policy.is_some_and(|policy| policy.deletes_node_object_for(remediation));
-        let replacement = providers::find(&self.shared.client, &target, may_delete_node).await;
-        let pods = pods.items.iter().map(PodView::new).collect();
-        Ok(LiveState { target: Some(target), pods, replacement })
+        if machine(&first) != machine(&target) {
+            return Err(ReconcileError("the node changed while its pods were read".into()));
+        }
+        let may_delete_node = policy.as_ref().is_some_and(|one| one.deletes_node_object_for(&remediation));
+        let replacement = target.as_ref().map(|target| find(target, &claims, may_delete_node));
+        let gates = gates.iter().flatten().map(GateView::new).collect();
+        let replacement = replacement.unwrap_or(Replacement::None);
+        Ok(Some(Reading { remediation, live: LiveState { policy, gates, target, pods, replacement }, at }))
+    }
+
+    /// How long requests of this remediation have to wait, because the API server refused one.
+    fn backoff_left(&self, name: &str) -> Option<Duration> {
+        let until = self.refusals.lock().get(name).map(|(_, until)| *until)?;
+        until.checked_sub(self.shared.clock.elapsed()).filter(|left| !left.is_zero())
+    }
+
+    /// What follows a write that failed. One that the API server refuses is named in the status, and tried again after a
+    /// growing time.
+    async fn handle_failure(&self, known: &Remediation, failed: Failed) -> Result<Action, ReconcileError> {
+        let Failed { error, what, is_refused } = failed;
+        let message = match &error {
+            WriteError::Conflict(message) | WriteError::Gone(message) if !is_refused => {
+                debug!(remediation = known.name, message, "changed meanwhile");
+                return Ok(Action::RequeueAfter(if what == STATUS { CONFLICT_WAIT } else { SOON }));
+            }
+            WriteError::NotLeader => return Err(ReconcileError(error.to_string())),
+            _ if what == STATUS => return Err(ReconcileError(error.to_string())),
+            _ => format!("{what} failed: {error}"),
+        };
+        let elapsed = self.shared.clock.elapsed();
+        let (wait, is_first) = {
+            let mut refusals = self.refusals.lock();
+            let (backoff, until) = refusals.entry(known.name.clone()).or_default();
+            let is_first = backoff.message.is_empty();
+            let wait = backoff.refused(message.clone());
+            *until = elapsed + wait;
+            (wait, is_first)
+        };
+        if is_first && matches!(error, WriteError::OutcomeUnknown(_)) {
+            // A single lost answer says nothing.
+            self.refusals.lock().entry(known.name.clone()).or_default().1 = Duration::ZERO;
+            return Err(ReconcileError(message));
+        }
+        warn!(node = known.spec.node.name, message, "request refused");
+        let status = known.refused_status(&message, self.shared.clock.now());
+        if status != known.status
+            && let Err(error) = self.update_status(known, &status, None).await
+        {
+            debug!(remediation = known.name, %error, "refusal not reported");
+        }
+        Ok(Action::RequeueAfter(wait))
     }
 
     fn pending(&self, is_concerned: impl Fn(&Remediation) -> bool) -> Vec<Arc<str>> {
@@ -118,43 +214,44 @@ impl Reconciler for RemediationReconciler {
     async fn reconcile(&self, name: &Arc<str>) -> Result<Action, ReconcileError> {
         let Shared { caches, clock, .. } = &*self.shared;
         let known = caches.remediations.lock().get(name).cloned();
-        let Some(remediation) = known else {
-            self.evictions.lock().remove(&**name);
+        let Some(known) = known else {
+            self.forget(name);
             return Ok(Action::AwaitChange);
         };
+        if let Some(left) = self.backoff_left(name) {
+            return Ok(Action::RequeueAfter(left));
+        }
         let stats = self.group_stats();
-        let cached = caches.with_cluster(clock, |cluster| decide_cached(&remediation, cluster, &stats));
-        let (decision, policy, target) = if let Some(decision) = cached {
-            (decision, None, None)
+        let cached = caches.with_cluster(clock, |cluster| decide_cached(&known, cluster, &stats));
+        let (decision, reading) = if let Some(decision) = cached {
+            (decision, None)
         } else {
-            let live = self.read(&remediation).await;
-            let live = live.map_err(|error| ReconcileError(format!("node not read: {error}")))?;
-            let refused = self.evictions.lock().get(&**name).map(|backoff| backoff.message.clone());
-            let (decision, policy) = caches.with_cluster(clock, |cluster| {
-                let decision = decide(&remediation, cluster, &stats, &live, refused.as_deref());
-                (decision, cluster.policy.cloned())
+            // Its deletion is on its way to the cache.
+            let Some(reading) = self.read(&known).await? else { return Ok(Action::AwaitChange) };
+            let refused = self.evictions.lock().get(&**name).map(|refused| refused.backoff.message.clone());
+            let decision = caches.with_cluster(clock, |cluster| {
+                decide(&reading.remediation, cluster, &stats, &reading.live, refused.as_deref())
             });
-            (decision, policy, live.target)
+            (decision, Some(reading))
         };
-        self.report_block(&remediation, &decision);
-        match self.apply(&remediation, policy.as_ref(), target.as_ref(), &decision).await {
+        let remediation = reading.as_ref().map_or(&known, |reading| &reading.remediation);
+        self.report_block(remediation, &decision);
+        match self.apply(remediation, reading.as_ref(), &decision).await {
             Ok(wait) => {
+                self.refusals.lock().remove(&**name);
                 let wait = wait.or(decision.requeue_after);
                 if wait.is_none() {
-                    self.evictions.lock().remove(&**name);
+                    self.forget(name);
                 }
                 Ok(wait.map_or(Action::AwaitChange, Action::RequeueAfter))
             }
-            Err(effects::Failed {
-                error: WriteError::Conflict(message) | WriteError::Gone(message),
-                of_status,
-            }) => {
-                debug!(remediation = &**name, message, "changed meanwhile");
-                Ok(Action::RequeueAfter(if of_status { CONFLICT_WAIT } else { SOON }))
-            }
-            Err(failed) => Err(ReconcileError(failed.error.to_string())),
+            Err(failed) => self.handle_failure(remediation, failed).await,
         }
     }
+}
+
+fn not_read(error: CallError) -> ReconcileError {
+    ReconcileError(format!("objects not read: {error}"))
 }
 
 /// Whether a policy changed in what remediations are decided by.

@@ -1,0 +1,141 @@
+//! The API server refuses requests of the controller for a long time: an admission policy, a webhook, a missing right.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt as _, Full};
+use jiff::{SignedDuration, Timestamp};
+use kube::client::Body;
+use nodekeeper_sim::object::{condition, text};
+use nodekeeper_sim::transport::{BoxError, Transport};
+use nodekeeper_sim::value::json;
+use parking_lot::Mutex;
+use tokio::time::sleep;
+use tower::{ServiceExt as _, service_fn};
+
+use super::test_cluster::{TestCluster, group, max_in_window, permissive_policy};
+
+/// Which requests are refused: the method, a part of the path, a part of the body, and the status code.
+type Rule = (&'static str, &'static str, &'static str, u16);
+
+/// A rule, until it is lifted, and when it was applied.
+#[derive(Clone)]
+struct Refusals(Arc<Mutex<(Option<Rule>, Vec<Timestamp>)>>);
+
+impl Refusals {
+    fn new(rule: Rule) -> Self {
+        Self(Arc::new(Mutex::new((Some(rule), Vec::new()))))
+    }
+
+    fn lift(&self) {
+        self.0.lock().0 = None;
+    }
+
+    fn times(&self) -> Vec<Timestamp> {
+        self.0.lock().1.clone()
+    }
+
+    fn client(&self, test: &TestCluster) -> kube::Client {
+        let (refusals, clock) = (self.clone(), test.cluster.clock().clone());
+        let transport = Transport::new(&test.cluster, "replica-0");
+        let service = service_fn(move |request: Request<Body>| {
+            let (refusals, clock, transport) = (refusals.clone(), clock.clone(), transport.clone());
+            async move {
+                let (parts, body) = request.into_parts();
+                let body = body.collect().await?.to_bytes();
+                let applies = |(method, path, content, _): &Rule| {
+                    parts.method == *method
+                        && parts.uri.path().contains(path)
+                        && String::from_utf8_lossy(&body).contains(content)
+                };
+                let rule = refusals.0.lock().0.filter(applies);
+                let Some((.., code)) = rule else {
+                    return transport.oneshot(Request::from_parts(parts, Body::from(body))).await;
+                };
+                sleep(Duration::from_millis(1)).await;
+                refusals.0.lock().1.push(clock.now());
+                let answer = json!({"apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Failure",
+                    "message": "policy 'frozen' denied the request", "reason": "Invalid", "code": code});
+                let answer = Full::new(Bytes::from(answer.to_string())).boxed_unsync();
+                Ok::<_, BoxError>(Response::builder().status(code).body(answer)?)
+            }
+        });
+        kube::Client::new(service, "default")
+    }
+}
+
+fn replacement_events(test: &TestCluster) -> usize {
+    let events = test.api.all("events");
+    events.iter().filter(|event| text(event, "reason") == "NodeReplacementRequested").count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn r04_a_refused_request_is_backed_off_and_reported() {
+    let rules: [Rule; 4] = [
+        ("DELETE", "/nodeclaims/", "", 403),
+        ("DELETE", "/nodeclaims/", "", 422),
+        ("PATCH", "/api/v1/nodes/", "/spec/unschedulable", 422),
+        ("PATCH", "/remediationpolicies/default/status", "", 422),
+    ];
+    for rule in rules {
+        let mut test = TestCluster::new(1, &permissive_policy());
+        let refusals = Refusals::new(rule);
+        test.start_with(refusals.client(&test));
+        test.add_healthy_nodes(3, "a").await;
+        let pool = group("pool", 1, 1);
+        test.karpenter(pool.clone());
+        let reported = |test: &TestCluster| {
+            let request = test.request(&pool.node(0));
+            let said = request.as_ref().and_then(|request| condition(request, "Succeeded"));
+            said.is_some_and(|said| {
+                text(said, "reason") == "RequestRefused" && text(said, "message").contains("'frozen'")
+            })
+        };
+        test.until("the refusal is reported", 10, reported).await;
+        let before = refusals.times().len();
+        sleep(Duration::from_mins(5)).await;
+        let times = refusals.times();
+        assert!(times.len() > before, "{rule:?}: it is tried again");
+        // Of the policy's status the policy controller writes the other half.
+        let burst = max_in_window(&times[before..], SignedDuration::from_mins(1));
+        assert!(burst <= 8, "{rule:?}: {burst} in a minute");
+        assert_eq!(replacement_events(&test), 0, "{rule:?}: nothing was deleted");
+        refusals.lift();
+        test.until("the node is replaced", 15, |test| test.is_verified(&pool.node(1))).await;
+        assert_eq!((test.deletions().len(), replacement_events(&test)), (1, 1), "{rule:?}");
+    }
+}
+
+/// The first pod of the node has two budgets, for which the API server answers 500.
+#[tokio::test(start_paused = true)]
+async fn r07_an_eviction_that_fails_does_not_stop_the_others() {
+    let mut policy = permissive_policy();
+    policy["deleteNodeObjectFor"] = json!([{"source": "Person", "name": "*"}]);
+    let mut test = TestCluster::new(1, &policy);
+    test.start_controller();
+    test.add_healthy_nodes(3, "a").await;
+    for budget in ["one", "other"] {
+        test.add_budget(budget, "guarded", 0);
+    }
+    test.deploy("a-guarded", "guarded", "good-a-0").await;
+    test.deploy("b-free", "free", "good-a-0").await;
+    test.request_remediation("good-a-0");
+    test.until("the other pod is evicted", 5, |test| test.api.get("pods", "default", "b-free").is_none())
+        .await;
+    let reported = |test: &TestCluster| {
+        let request = test.request("good-a-0");
+        let drained = request.as_ref().and_then(|request| condition(request, "Drained"));
+        drained.is_some_and(|drained| {
+            text(drained, "reason") == "Draining"
+                && text(drained, "message").contains("default/a-guarded")
+                && text(drained, "message").contains("PodDisruptionBudget")
+        })
+    };
+    test.until("the answer is reported", 2, reported).await;
+    assert!(test.api.get("pods", "default", "a-guarded").is_some());
+    let budget = test.api.get("policy/poddisruptionbudgets", "default", "other").expect("it is there");
+    test.api.delete(&budget, None).expect("it is there");
+    test.until("the node is gone", 5, |test| test.node("good-a-0").is_none()).await;
+}
