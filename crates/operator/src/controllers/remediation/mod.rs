@@ -92,6 +92,7 @@ impl RemediationReconciler {
     async fn read(&self, known: &Remediation) -> Result<Option<Reading>, ReconcileError> {
         let Shared { client, clock, .. } = &*self.shared;
         let (node, uid) = (&known.spec.node.name, &known.spec.node.uid);
+        let not_read = |error: CallError| ReconcileError(format!("objects not read: {error}"));
         let view = |node: Option<Node>| node.map(|node| Target::new(&node));
         let first = view(self.shared.get_node(node).await.map_err(not_read)?);
         let first = first.filter(|target| target.identity.uid == *uid);
@@ -113,10 +114,8 @@ impl RemediationReconciler {
         );
         let (policy, gates, last) = reads.await.map_err(not_read)?;
         let target = view(last).filter(|target| target.identity.uid == *uid);
-        let machine = |target: &Option<Target>| {
-            target.as_ref().map(|target| (target.identity.clone(), target.owner.clone()))
-        };
-        if machine(&first) != machine(&target) {
+        let machine = |target: &Target| (target.identity.clone(), target.owner.clone());
+        if first.as_ref().map(machine) != target.as_ref().map(machine) {
             return Err(ReconcileError("the node changed while its pods were read".into()));
         }
         let may_delete_node = policy.as_ref().is_some_and(|one| one.deletes_node_object_for(&remediation));
@@ -248,10 +247,6 @@ impl Reconciler for RemediationReconciler {
             Err(failed) => self.handle_failure(remediation, failed).await,
         }
     }
-}
-
-fn not_read(error: CallError) -> ReconcileError {
-    ReconcileError(format!("objects not read: {error}"))
 }
 
 /// Whether a policy changed in what remediations are decided by.
