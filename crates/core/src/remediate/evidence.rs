@@ -88,7 +88,11 @@ fn check_cause(seen: &EvidenceInput<'_>, cause: &RemediationCause) -> Result<(),
         CauseSource::Person => "person",
     };
     let ttl = evidence_ttl(policy);
-    let age = seen.approved_at.unwrap_or(seen.now).duration_since(observed);
+    let age = match (seen.approved_at, cause.source) {
+        // The gate may have verified the node again since, with the same verdict.
+        (Some(approved), CauseSource::Gate) => approved.max(observed).duration_since(observed),
+        (approved, _) => approved.unwrap_or(seen.now).duration_since(observed),
+    };
     // A cause from the future would stay fresh for too long.
     if age < -MAX_CLOCK_SKEW {
         let (name, at) = (&cause.name, format_time(observed));

@@ -80,7 +80,10 @@ async fn r04_a_refused_request_is_backed_off_and_reported() {
         ("PATCH", "/remediationpolicies/default/status", "", 422),
     ];
     for rule in rules {
-        let mut test = TestCluster::new(1, &permissive_policy());
+        let mut policy = permissive_policy();
+        // Control workers are created after the policy's status was written.
+        policy["controlGroup"] = json!({"size": 0});
+        let mut test = TestCluster::new(1, &policy);
         let refusals = Refusals::new(rule);
         test.start_with(refusals.client(&test));
         test.add_healthy_nodes(3, "a").await;

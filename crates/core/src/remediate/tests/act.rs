@@ -262,8 +262,10 @@ fn r16_an_act_is_checked_like_an_approval() {
         assert_eq!((&next.step, said(&next, "Approved")), (&Step::Uncordon, Some(("False", reason))));
     }
     let mut confirmed = Scene::cordoned();
-    confirmed.target().record = Some(failed_record("n1", at(1)));
+    confirmed.target().record = Some(failed_record("n1", at(5)));
     assert!(!confirmed.next().is_end(), "a worker that ran at the approval failed too");
+    confirmed.request.spec.causes[0].observed_at = Some(at(5));
+    assert!(!confirmed.next().is_end(), "and its gate requested the replacement again");
 }
 
 #[test]

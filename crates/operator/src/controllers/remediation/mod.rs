@@ -197,6 +197,9 @@ impl Reconciler for RemediationReconciler {
             kinds::REMEDIATIONS => vec![change.key.clone()],
             kinds::NODES => self.pending(|one| *one.spec.node.name == *change.key),
             kinds::CONTROLS => self.pending(|_| true),
+            kinds::GATES if gate_changed(change) => {
+                self.pending(|one| one.gate_names().any(|name| *name == *change.key))
+            }
             kinds::POLICIES if acts_changed(change) => self.pending(|_| true),
             _ => Vec::new(),
         }
@@ -247,6 +250,13 @@ impl Reconciler for RemediationReconciler {
             Err(failed) => self.handle_failure(remediation, failed).await,
         }
     }
+}
+
+/// Whether a gate was created, changed or deleted. Its status does not matter here.
+fn gate_changed(change: &Change) -> bool {
+    let (before, after) = change.states::<GateView>();
+    let state = |gate: &GateView| (gate.uid.clone(), gate.generation, gate.deleting);
+    before.map(state) != after.map(state)
 }
 
 /// Whether a policy changed in what remediations are decided by.
