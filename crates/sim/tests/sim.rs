@@ -64,6 +64,8 @@ const FAULTS: &[&str] = &[
     "node opted out",
     "remediation deleted by user",
     "remediation requested by user",
+    "taint removed by user",
+    "gate keeps its nodes",
 ];
 
 /// The observations that it must have made.

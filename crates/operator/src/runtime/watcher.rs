@@ -303,11 +303,8 @@ where
         let (kind, previous) = (self.kind, self.backoff);
         let broke = matches!((&error, &self.state), (WatchError::Resume(_), WatchState::Watching(..)));
         let longest = if broke { LONGEST_BACKOFF_OPEN } else { LONGEST_BACKOFF };
-        self.backoff = if lived >= HEALTHY {
-            FIRST_BACKOFF
-        } else {
-            (self.backoff * 2).clamp(FIRST_BACKOFF, longest)
-        };
+        self.backoff =
+            if lived >= HEALTHY { FIRST_BACKOFF } else { (self.backoff * 2).clamp(FIRST_BACKOFF, longest) };
         match error {
             WatchError::Resume(why) => {
                 // Every watch ends now and then. One that cannot even begin is logged at once, and then each time that

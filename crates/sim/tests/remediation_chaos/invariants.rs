@@ -13,6 +13,7 @@ use nodekeeper_sim::store::Change;
 use nodekeeper_sim::value::Value;
 
 use super::history::{History, STALENESS, approved, is_cordon, mark};
+use super::wanted::Wanted;
 use super::{CLAIMS, POLICIES, REMEDIATIONS, reserved};
 use crate::gate::invariants::{
     foreign, identity, is_control, is_gated, is_ours, without_foreign_writes, without_status,
@@ -35,6 +36,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
     all.push(Box::<OnFreshEvidence>::default());
     all.push(Box::<NotForTheOutage>::default());
     all.push(Box::<WithinTheBudget>::default());
+    all.push(Box::<Wanted>::default());
     all.push(Box::<Settled>::default());
     all
 }

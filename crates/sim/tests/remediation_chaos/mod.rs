@@ -6,6 +6,7 @@
 mod history;
 pub mod invariants;
 pub mod sabotage;
+mod wanted;
 
 use std::time::Duration;
 
@@ -82,6 +83,31 @@ fn enable_replacement(user: &Local) -> Option<&'static str> {
     changed.ok().map(|_| "gate requests replacement")
 }
 
+/// Removes the taint of a node by hand; if possible of one that is about to be replaced.
+fn free_node(user: &Local, random: &mut fastrand::Rng) -> Option<&'static str> {
+    let requests = user.all(REMEDIATIONS);
+    let is_requested = |node: &Value| requests.iter().any(|request| name(request) == uid(node));
+    let gated: Vec<_> =
+        user.all("nodes").into_iter().filter(|node| gate::invariants::is_gated(node)).collect();
+    let requested: Vec<_> = gated.iter().filter(|node| is_requested(node)).collect();
+    let node = match requested.get(random.usize(..requested.len().max(1))) {
+        Some(node) => *node,
+        None => gated.get(random.usize(..gated.len().max(1)))?,
+    };
+    let kept: Vec<Value> =
+        items(node, "spec.taints").iter().filter(|one| one["key"] != taint()["key"]).cloned().collect();
+    user.change(node, None, |node| set(node, "spec.taints", json!(kept)))
+        .ok()
+        .map(|_| "taint removed by user")
+}
+
+/// The gate keeps its nodes from now on.
+fn stop_replacement(user: &Local) -> Option<&'static str> {
+    let gate = user.get("nodekeeper.dev/nodegates", "", "default")?;
+    let changed = user.change(&gate, None, |gate| set(gate, "spec.onFailure", json!("KeepTainted")));
+    changed.ok().map(|_| "gate keeps its nodes")
+}
+
 /// Times are short enough for a run of ten minutes. Every eighth run is a dry run.
 fn create_policy(user: &Local) -> Option<&'static str> {
     let enforcement = if dice(user, 8) == 0 { "DryRun" } else { "Enforce" };
@@ -128,13 +154,15 @@ pub fn is_web(pod: &Value) -> bool {
 fn user_action(user: &Local, random: &mut fastrand::Rng) -> Option<&'static str> {
     let nodes = user.all("nodes");
     let node = nodes.get(random.usize(..nodes.len().max(1)))?;
-    match random.u8(0..16) {
+    match random.u8(0..18) {
         0..=3 => gate::user_action(user, random),
         4..=6 => deploy(user, node, random),
         7 => enable_replacement(user),
         8 => opt_out(user, node),
         9 => request_remediation(user, node),
         10 | 11 => delete_policy_or_request(user, random),
+        12 => free_node(user, random),
+        13 => stop_replacement(user),
         _ => change_policy(user, random),
     }
 }
