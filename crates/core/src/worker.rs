@@ -24,6 +24,8 @@ pub const CONTROLS: &str = "app.kubernetes.io/name=nodekeeper,app.kubernetes.io/
 /// Label with the uid of the worker's node.
 pub const NODE_UID: &str = "nodekeeper.dev/node-uid";
 const NODE_NAME: &str = "nodekeeper.dev/node-name";
+/// Annotation with the names of the init containers that the gate asked for, separated by commas.
+const INIT_CONTAINERS: &str = "nodekeeper.dev/init-containers";
 /// Annotation with the worker's identity, as JSON.
 const SUBJECT: &str = "nodekeeper.dev/subject";
 

@@ -1,7 +1,7 @@
 //! Derives the progress of a worker from its container statuses.
 
 use super::partial::{ContainerStatus, PartialPod, Status, Terminated};
-use super::{CHECK_PREFIX, CONTAINER, Progress};
+use super::{CHECK_PREFIX, CONTAINER, INIT_CONTAINERS, Progress};
 use crate::checks::WorkerIdentity;
 use crate::record::InconclusiveReason;
 use crate::report::{self, CheckResult, Outcome, Report, Verdict};
@@ -21,7 +21,7 @@ pub(super) fn progress(pod: &PartialPod, identity: &WorkerIdentity) -> Progress 
     let Some(status) = pod.status.as_ref() else {
         return Progress::Waiting(InconclusiveReason::NotStarted, String::new());
     };
-    if let Some(failed) = failed_init_container(status, identity) {
+    if let Some(failed) = failed_init_container(pod, status, identity) {
         return failed;
     }
     let worker = status_of(status, CONTAINER);
@@ -54,6 +54,13 @@ fn status_of<'a>(status: &'a Status, name: &str) -> Option<&'a ContainerStatus> 
 
 /// The pod ended before its worker container did.
 fn ended_early(pod: &PartialPod, status: &Status, is_running: bool) -> Progress {
+    if let Some((name, end)) = failed_init_containers(status).next() {
+        let why = format!(
+            "init container {name}, which the gate did not ask for, ended with exit code {}",
+            end.exit_code()
+        );
+        return Progress::Inconclusive(InconclusiveReason::Other, why);
+    }
     match status.reason.as_deref() {
         // The reason for which the container waited is more useful than the deadline.
         Some(DEADLINE) if !is_running => {
@@ -111,17 +118,22 @@ fn image_pull_failure(name: &str, container: &ContainerStatus) -> Option<(Inconc
     Some((cause, format!("check {name}: {why}")))
 }
 
-/// An init container that fails is a failed check of its name. One that was killed makes the worker inconclusive.
-fn failed_init_container(status: &Status, identity: &WorkerIdentity) -> Option<Progress> {
-    let (name, end) = status
-        .init_containers
-        .iter()
-        .flatten()
-        .find_map(|one| Some((one.name(), ended(one).filter(|end| end.exit_code() != 0)?)))?;
+/// An init container of the gate that fails is a failed check of its name. One that was killed makes the worker
+/// inconclusive. Others say nothing about the node, and a sidecar among them is killed after the worker has passed.
+fn failed_init_container(pod: &PartialPod, status: &Status, identity: &WorkerIdentity) -> Option<Progress> {
+    // Older releases did not tell, and all counted.
+    let own = pod.metadata.annotations.as_ref().and_then(|all| all.get(INIT_CONTAINERS));
+    let is_own = |name: &str| own.is_none_or(|own| own.split(',').any(|one| one == name));
+    let (name, end) = failed_init_containers(status).find(|(name, _)| is_own(name))?;
     Some(match exec_failure(name, end) {
         Ok(result) => Progress::Reported(Report::judge(identity.clone(), vec![result], 0)),
         Err((cause, why)) => Progress::Inconclusive(cause, why),
     })
+}
+
+fn failed_init_containers(status: &Status) -> impl Iterator<Item = (&str, &Terminated)> {
+    let all = status.init_containers.iter().flatten();
+    all.filter_map(|one| Some((one.name(), ended(one).filter(|end| end.exit_code() != 0)?)))
 }
 
 /// Adds the results of the exec checks to the worker's report.

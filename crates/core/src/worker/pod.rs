@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use super::{CHECK_PREFIX, CONTAINER, NODE_NAME, NODE_UID, Role, SUBJECT};
+use super::{CHECK_PREFIX, CONTAINER, INIT_CONTAINERS, NODE_NAME, NODE_UID, Role, SUBJECT};
 use crate::api::{InitContainer, NodeGateSpec, Resources, SecurityContext, Volume, Worker};
 use crate::checks::{Assignment, CaReference, Checks, Exec, WorkerIdentity};
 use crate::env_var::EnvVar;
@@ -244,7 +244,7 @@ fn build(
     let volumes: Vec<Value> =
         worker.volumes.iter().map(|volume| json!(volume)).chain(ca).chain(access).collect();
     Ok(serde_json::from_value(json!({
-        "metadata": metadata(template, node, identity, role)?,
+        "metadata": metadata(template, node, worker, identity, role)?,
         "spec": {
             "restartPolicy": "Never",
             "activeDeadlineSeconds": gate.deadlines.worker_seconds,
@@ -279,10 +279,12 @@ fn report_bytes(containers: usize) -> Option<u32> {
 fn metadata(
     template: &Template,
     node: &NodeView,
+    worker: &Worker,
     identity: &WorkerIdentity,
     role: Role,
 ) -> Result<Value, serde_json::Error> {
     let uid = node.uid.to_string();
+    let init: Vec<&str> = worker.init_containers.iter().map(|container| container.name.as_str()).collect();
     let labels: BTreeMap<&str, &str> = BTreeMap::from([
         ("app.kubernetes.io/name", "nodekeeper"),
         ("app.kubernetes.io/component", role.component()),
@@ -297,6 +299,8 @@ fn metadata(
         "labels": labels,
         "annotations": {
             NODE_NAME: &*node.name,
+            // Somebody may add others.
+            INIT_CONTAINERS: init.join(","),
             SUBJECT: serde_json::to_string(identity)?,
             "linkerd.io/inject": "disabled",
         },

@@ -242,11 +242,52 @@ fn f17_writing_a_gate_does_not_grant_root() {
     assert!(error.contains("spec.worker.volumes"), "{error}");
 }
 
+/// Of a pod whose gate asked for the init container `driver`.
+fn with_init(status: &Value) -> Progress {
+    let mut pod = made();
+    let annotations = pod.metadata.annotations.get_or_insert_default();
+    annotations.insert("nodekeeper.dev/init-containers".into(), "first,driver".into());
+    pod.status = Some(serde_json::from_value(status.clone()).expect("a status"));
+    view(&pod).expect("a worker").progress
+}
+
 fn init_ended(code: i32, reason: &str) -> Progress {
-    let end = json!({"exitCode": code, "reason": reason, "message": "no driver\n"});
-    let status = json!({"name": "driver", "image": "", "imageID": "", "ready": false, "restartCount": 0,
-        "state": {"terminated": end}});
-    with_status(json!({"phase": "Failed", "initContainerStatuses": [status]}))
+    let end = json!({"terminated": {"exitCode": code, "reason": reason, "message": "no driver\n"}});
+    with_init(&json!({"phase": "Failed", "initContainerStatuses": [one("driver", &end)]}))
+}
+
+#[test]
+fn g02_injected_init_containers_say_nothing_about_the_node() {
+    let failed = json!({"terminated": {"exitCode": 1, "reason": "Error"}});
+    let injected =
+        with_init(&json!({"phase": "Failed", "initContainerStatuses": [one("mesh-init", &failed)]}));
+    let Progress::Inconclusive(InconclusiveReason::Other, why) = injected else { panic!("{injected:?}") };
+    assert!(why.contains("mesh-init") && why.contains("exit code 1"), "{why}");
+    let own = with_init(&json!({"phase": "Failed",
+        "initContainerStatuses": [one("mesh-init", &failed), one("driver", &failed)]}));
+    assert!(matches!(own, Progress::Reported(_)), "the gate's own still counts: {own:?}");
+}
+
+#[test]
+fn g02_a_sidecar_that_is_killed_after_the_worker_changes_no_verdict() {
+    let killed = json!({"terminated": {"exitCode": 143, "reason": "Error"}});
+    for outcome in [Outcome::Passed, Outcome::Failed] {
+        let report = report(outcome);
+        let end = json!({"terminated": {"exitCode": report.exit_code(), "message": report.to_message(4096)}});
+        let status = json!({"phase": "Failed", "containerStatuses": [one("worker", &end)],
+            "initContainerStatuses": [one("mesh-proxy", &killed)]});
+        assert_eq!(with_init(&status), Progress::Reported(report));
+    }
+}
+
+#[test]
+fn an_init_container_of_a_pod_of_an_older_release_counts() {
+    let mut pod = made();
+    pod.metadata.annotations.get_or_insert_default().remove("nodekeeper.dev/init-containers");
+    let failed = json!({"terminated": {"exitCode": 1, "reason": "Error"}});
+    let status = json!({"phase": "Failed", "initContainerStatuses": [one("driver", &failed)]});
+    pod.status = Some(serde_json::from_value(status).expect("a status"));
+    assert!(matches!(view(&pod).expect("a worker").progress, Progress::Reported(_)));
 }
 
 #[test]
