@@ -35,31 +35,6 @@ async fn a_node_that_passes_costs_three_writes_and_an_event() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_gate_status_is_written_at_most_every_two_seconds() {
-    let bench = Bench::new();
-    let written: Arc<Mutex<Vec<Instant>>> = Arc::default();
-    let log = written.clone();
-    bench.cluster.observe(Box::new(move |change| {
-        if change.user.starts_with("replica") && change.collection.ends_with("/nodegates") {
-            log.lock().push(Instant::now());
-        }
-    }));
-    let settings = Settings { most_workers: 3, ..Settings::new(template(), "replica-0_1".into(), 1) };
-    let _controller = bench.controller_with(settings, "replica-0", bench.clock());
-    for n in 0..25 {
-        bench.join(&format!("n{n}"));
-    }
-    bench.until("all nodes are verified", |bench| (0..25).all(|n| bench.is_verified(&format!("n{n}")))).await;
-    let settled = Instant::now();
-    sleep(Duration::from_mins(30)).await;
-    let written = written.lock();
-    // A request takes a different time on its way each time.
-    let is_too_soon = |pair: &[Instant]| pair[1] - pair[0] < Duration::from_millis(1_500);
-    assert!(written.len() > 3 && !written.windows(2).any(is_too_soon), "{written:?}");
-    assert!(written.last().is_some_and(|last| *last < settled + Duration::from_secs(3)), "{written:?}");
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_stopped_leader_releases_its_lease_at_once() {
     let bench = Bench::new();
     let (first, stop) = bench.controller("replica-0");

@@ -32,8 +32,7 @@ pub fn run(flags: Controller) -> Result<()> {
     let resolved = resolve(flags, file)?;
     telemetry::init(resolved.log_format, &resolved.log_level)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    // A task of its own: each wake-up of the future that the runtime blocks on costs a write to an eventfd.
-    runtime.block_on(async { tokio::spawn(control(resolved)).await? })
+    runtime.block_on(control(resolved))
 }
 
 /// The effective configuration: flags and environment first, then the file, then defaults.

@@ -234,8 +234,8 @@ impl Watches {
         let mut heartbeat = Duration::ZERO;
         let mut leading = false;
         loop {
-            // The lease is renewed in the same task, however many events there are. A yield at each event would double
-            // the wake-ups of an idle replica.
+            // The lease is renewed in the same task, however many events there are. A yield at each event would look for
+            // I/O half as often again.
             tokio::task::coop::consume_budget().await;
             let now = self.clock.elapsed();
             let leads = !self.dispatcher.controllers().is_empty();
