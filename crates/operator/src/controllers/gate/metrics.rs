@@ -100,8 +100,7 @@ impl EffectMetrics<'_> {
         if record.number <= before.number {
             return;
         }
-        let counted = record.attempts > if record.scope == before.scope { before.attempts } else { 0 };
-        let verdict = record.verdict.filter(|_| counted).unwrap_or(Verdict::Inconclusive);
+        let verdict = record.verdict.unwrap_or(Verdict::Inconclusive);
         let worker = self.workers.iter().find(|worker| worker.identity.number == record.number);
         let took = worker.map_or(Duration::ZERO, |worker| self.elapsed.saturating_sub(worker.first_seen));
         let checks = match worker.map(|worker| &worker.progress) {
@@ -131,5 +130,53 @@ fn label(error: &WriteError) -> &'static str {
         WriteError::Gone(_) => "gone",
         WriteError::OutcomeUnknown(_) => "no_answer",
         WriteError::Refused(_) => "refused",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nodekeeper_core::record::{VerificationScope, WorkerResult};
+
+    use super::*;
+    use crate::metrics::{Format, Options};
+
+    /// The record after worker `number` passed on a node with the record `before`.
+    fn passed(before: &Record, number: u32) -> Record {
+        before.after(WorkerResult {
+            uid: "a".into(),
+            scope: VerificationScope::default(),
+            number,
+            verdict: Verdict::Passed,
+            why: "6 checks passed",
+            failed: Vec::new(),
+            cause: None,
+            elapsed_seconds: 1,
+            restart: false,
+            at: Timestamp::UNIX_EPOCH,
+        })
+    }
+
+    #[test]
+    fn g11_a_verified_node_that_passes_again_is_counted_as_passed() {
+        let (metrics, fleet) = (Metrics::new(Options::default()), Mutex::default());
+        let mut record = Record::default();
+        for number in [1, 2] {
+            let next = passed(&record, number);
+            let node = NodeView { record: Some(Box::new(record)), ..NodeView::default() };
+            let effect = EffectMetrics {
+                node: &node,
+                gate: "default",
+                gated: number == 1,
+                workers: &[],
+                now: Timestamp::UNIX_EPOCH,
+                elapsed: Duration::ZERO,
+                took: Duration::ZERO,
+            };
+            effect.record(&metrics, &fleet, &Effect::RemoveTaint(next.clone()), &Ok(()));
+            record = next.opened("label");
+        }
+        let text = metrics.render(Format::Prometheus).expect("it can be rendered");
+        let line = r#"nodekeeper_verifications_total{gate="default",result="passed"} 2"#;
+        assert!(text.contains(line), "{text}");
     }
 }
