@@ -5,6 +5,9 @@ use k8s_openapi::api::core::v1::Pod;
 use super::Observed;
 use crate::api::{Awaited, DaemonSetRef, WaitFor};
 
+/// The taint of a Ready node whose routes or CNI are not set up. A check would blame the node for it.
+const NETWORK_UNAVAILABLE: &str = "node.kubernetes.io/network-unavailable";
+
 /// The taints of controllers that initialise nodes: a cloud controller manager and Cluster API.
 const UNINITIALIZED: [&str; 2] =
     ["node.cloudprovider.kubernetes.io/uninitialized", "node.cluster.x-k8s.io/uninitialized"];
@@ -46,6 +49,10 @@ pub(super) enum Unmet {
 /// The first prerequisite that the node does not meet.
 pub(super) fn unmet(observed: &Observed<'_>, wait: &WaitFor) -> Option<Unmet> {
     let node = observed.node;
+    if node.has_taint(NETWORK_UNAVAILABLE) {
+        let why = format!("the node's network is not set up yet: it has the taint {NETWORK_UNAVAILABLE}");
+        return Some(Unmet::OnNode(why));
+    }
     if wait.cloud == Awaited::Wait
         && let Some(taint) = UNINITIALIZED.into_iter().find(|taint| node.has_taint(taint))
     {

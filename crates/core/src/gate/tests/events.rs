@@ -92,6 +92,15 @@ fn f16_no_worker_starts_before_prerequisites_are_met() {
 }
 
 #[test]
+fn g05_a_worker_waits_for_the_network_of_the_node() {
+    let (mut node, gate) = (node(), gate());
+    node.taints.push(taint("node.kubernetes.io/network-unavailable"));
+    let decision = before(&gate, &node, &[]);
+    assert_eq!((decision.state, decision.effects), (State::Waiting, vec![]));
+    assert!(decision.why.contains("network-unavailable"), "{}", decision.why);
+}
+
+#[test]
 fn a_worker_waits_for_the_listed_conditions_and_taints() {
     let (mut node, mut gate) = (node(), gate());
     gate.spec.wait_for = serde_json::from_value(serde_json::json!({
