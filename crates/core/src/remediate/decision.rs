@@ -35,7 +35,7 @@ const CONFIRMED_WITHIN: SignedDuration = SignedDuration::from_mins(1);
 pub enum Effect {
     /// Reserve the act in the policy's status.
     ReserveAct(Box<RemediationPolicyStatus>),
-    /// End a reservation in the policy's status for which nothing was done.
+    /// Remove a reservation from the policy's status for which nothing was done. It does not count for the budget.
     ReleaseAct(Box<RemediationPolicyStatus>),
     UpdateStatus(Box<NodeRemediationStatus>),
     Cordon,
@@ -181,14 +181,14 @@ pub fn decide<'a>(
         (Approval::Blocked(blocked), None) => block(remediation, blocked, now),
         (Approval::Blocked(blocked), Some((policy, one))) => {
             let mut decision = block(remediation, blocked, now);
-            decision.effects.insert(0, release(policy, one, now));
+            decision.effects.insert(0, release(policy, one));
             decision
         }
     }
 }
 
-fn release(policy: &Policy, reservation: &Reservation, now: Timestamp) -> Effect {
-    Effect::ReleaseAct(Box::new(policy.status_without(reservation, now)))
+fn release(policy: &Policy, reservation: &Reservation) -> Effect {
+    Effect::ReleaseAct(Box::new(policy.status_without(reservation)))
 }
 
 /// The remediation says that it is approved. The act begins only after this write has landed.
@@ -207,7 +207,7 @@ fn confirm(
         let status = remediation.approved_status(reservation, now);
         vec![Effect::UpdateStatus(Box::new(status)), Effect::EmitEvent(event)]
     } else {
-        vec![release(policy, reservation, now)]
+        vec![release(policy, reservation)]
     };
     Decision { effects, requeue_after: Some(SOON), ..Decision::nothing() }
 }

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::annotations::{PAUSE_UNTIL, PolicyAnnotations};
-use super::{BlockReason, Blocked, Remediation, format_time, whole_second};
+use super::{BlockReason, Blocked, Remediation, format_time};
 use crate::api::{Pause, RemediationPolicy, RemediationPolicySpec, RemediationPolicyStatus, Reservation};
 use crate::reasons::remediation::{INVALID_ANNOTATION, PAUSED_BY_ANNOTATION, PAUSED_BY_SPEC};
 
@@ -117,16 +117,10 @@ impl Policy {
         self.status.reservations.iter().find(|one| is_own(one) && one.ended.is_none())
     }
 
-    /// The status in which this reservation has ended.
-    pub(super) fn status_without(
-        &self,
-        reservation: &Reservation,
-        now: Timestamp,
-    ) -> RemediationPolicyStatus {
+    /// The status without this reservation, for which nothing was done.
+    pub(super) fn status_without(&self, reservation: &Reservation) -> RemediationPolicyStatus {
         let mut status = self.status.clone();
-        for one in status.reservations.iter_mut().filter(|one| *one == reservation) {
-            one.ended = Some(whole_second(now).max(one.at));
-        }
+        status.reservations.retain(|one| one != reservation);
         status
     }
 }

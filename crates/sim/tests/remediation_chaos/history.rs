@@ -98,3 +98,16 @@ pub fn approved(change: &Change) -> Vec<&Value> {
     let is_new = |one: &&Value| !text(one, "group").is_empty() && at(one, "ended").is_none() && !known(one);
     if is_ours(change) { reserved(after).filter(is_new).collect() } else { Vec::new() }
 }
+
+/// The reservations that a change of the policy releases: their remediations never said that they were approved.
+pub fn released<'a>(change: &'a Change, history: &History) -> Vec<&'a Value> {
+    let (Some(before), Some(after)) = (&change.before, &change.after) else { return Vec::new() };
+    let is_released = |one: &&Value| {
+        let same = |other: &Value| other["remediation"] == one["remediation"] && other["at"] == one["at"];
+        let request = history.requests.get(text(one, "remediation"));
+        let is_confirmed =
+            request.is_some_and(|request| text(request, "status.approvedAt") == text(one, "at"));
+        at(one, "ended").is_none() && !reserved(after).any(same) && !is_confirmed
+    };
+    if is_ours(change) { reserved(before).filter(is_released).collect() } else { Vec::new() }
+}

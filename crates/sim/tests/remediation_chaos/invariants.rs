@@ -12,7 +12,7 @@ use nodekeeper_sim::object::{
 use nodekeeper_sim::store::Change;
 use nodekeeper_sim::value::Value;
 
-use super::history::{History, STALENESS, approved, is_cordon, mark};
+use super::history::{History, STALENESS, approved, is_cordon, mark, released};
 use super::wanted::Wanted;
 use super::{CLAIMS, POLICIES, REMEDIATIONS, reserved};
 use crate::gate::invariants::{
@@ -66,6 +66,10 @@ impl WithinTheBudget {
             self.approved.retain(|(_, name)| is_known(name));
             return Ok(());
         };
+        for one in released(change, &self.history) {
+            let position = self.approved.iter().rposition(|(_, name)| *name == text(one, "remediation"));
+            position.map(|position| self.approved.remove(position));
+        }
         for one in approved(change) {
             self.approved.push((change.at, text(one, "remediation").to_owned()));
             let lately = self.approved.iter().filter(|(at, _)| change.at.duration_since(*at) < HOUR).count();

@@ -108,7 +108,7 @@ fn r02_an_act_begins_after_its_reservation_and_its_approval() {
 fn r02_after_a_crash_a_reservation_is_confirmed_or_released() {
     let stale = |decision: &Decision| {
         let [Effect::ReleaseAct(status), ..] = &decision.effects[..] else { panic!("{decision:?}") };
-        assert!(status.reservations.iter().all(|one| one.ended.is_some()), "{status:?}");
+        assert_eq!(status.reservations, [], "nothing was done, so nothing counts");
         is_harmless(decision)
     };
     let mut world = reserved();
