@@ -191,7 +191,11 @@ impl<'s> Run<'s> {
         if keep_trace {
             cluster.trace().enable();
         }
-        let rates = random_rates(&mut random);
+        let mut rates = random_rates(&mut random);
+        if is_large(seed) {
+            // Otherwise no list of so many nodes would ever be complete.
+            (rates.cut, rates.late) = (rates.cut / 8, rates.late / 8);
+        }
         Self {
             scenario,
             seed,
@@ -311,8 +315,7 @@ impl<'s> Run<'s> {
 
     /// 6 to 23 machines in three zones; 100 to 120 in one of ten runs, even and odd ones.
     fn choose_nodes(&mut self) -> Vec<NodeSpec> {
-        let is_large = matches!(self.seed % 20, 0 | 11);
-        let count = if is_large { self.random.usize(100..=120) } else { self.random.usize(6..24) };
+        let count = if is_large(self.seed) { self.random.usize(100..=120) } else { self.random.usize(6..24) };
         let zone = |i: usize| ["a", "b", "c"][i % 3].to_owned();
         let node = |i: usize| NodeSpec {
             name: format!("n{i:03}"),
@@ -355,6 +358,11 @@ impl<'s> Run<'s> {
             }
         }
     }
+}
+
+/// Whether a run has a hundred nodes.
+fn is_large(seed: u64) -> bool {
+    matches!(seed % 20, 0 | 11)
 }
 
 /// The message of a panic, without the task id, which differs between runs.

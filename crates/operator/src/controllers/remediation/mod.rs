@@ -26,6 +26,8 @@ use crate::providers;
 use crate::runtime::call::{CallError, READ_TIMEOUT, call};
 use crate::runtime::{Action, Change, ControllerOptions, ReconcileError, Reconciler};
 
+/// The objects of a remediation are read again after so long: each of many events may concern all remediations.
+const READ_PERIOD: Duration = Duration::from_secs(1);
 /// For so long the counts of all nodes are used again.
 const STATS_PERIOD: Duration = Duration::from_secs(1);
 /// After a write that met a change.
@@ -58,6 +60,8 @@ pub struct RemediationReconciler {
     shared: Arc<Shared>,
     /// Refused evictions, by remediation.
     evictions: Mutex<BTreeMap<String, RefusedEvictions>>,
+    /// When the objects of a remediation were read last.
+    read_at: Mutex<BTreeMap<String, Duration>>,
     /// Other refused requests, by remediation, and when the next may be sent.
     refusals: Mutex<BTreeMap<String, (RefusalBackoff, Duration)>>,
     stats: Mutex<Option<(Duration, Arc<GroupStats>)>>,
@@ -65,13 +69,30 @@ pub struct RemediationReconciler {
 
 impl RemediationReconciler {
     pub fn new(shared: Arc<Shared>) -> Self {
-        let (evictions, refusals, stats) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self { shared, evictions, refusals, stats }
+        Self {
+            shared,
+            evictions: Mutex::default(),
+            read_at: Mutex::default(),
+            refusals: Mutex::default(),
+            stats: Mutex::default(),
+        }
     }
 
     fn forget(&self, name: &str) {
         self.evictions.lock().remove(name);
         self.refusals.lock().remove(name);
+    }
+
+    /// How long to wait before the objects of a remediation are read again. Now, if there is nothing to wait for.
+    fn read_wait(&self, name: &str) -> Option<Duration> {
+        let elapsed = self.shared.clock.elapsed();
+        let mut read_at = self.read_at.lock();
+        let left = read_at.get(name).and_then(|at| (*at + READ_PERIOD).checked_sub(elapsed));
+        let left = left.filter(|left| !left.is_zero());
+        if left.is_none() {
+            read_at.insert(name.to_owned(), elapsed);
+        }
+        left
     }
 
     /// Counts all nodes. Many remediations are reconciled in the same moment, so the counts are kept for a second.
@@ -218,6 +239,7 @@ impl Reconciler for RemediationReconciler {
         let known = caches.remediations.lock().get(name).cloned();
         let Some(known) = known else {
             self.forget(name);
+            self.read_at.lock().remove(&**name);
             return Ok(Action::AwaitChange);
         };
         if let Some(left) = self.backoff_left(name) {
@@ -228,6 +250,9 @@ impl Reconciler for RemediationReconciler {
         let (decision, reading) = if let Some(decision) = cached {
             (decision, None)
         } else {
+            if let Some(left) = self.read_wait(name) {
+                return Ok(Action::RequeueAfter(left));
+            }
             // Its deletion is on its way to the cache.
             let Some(reading) = self.read(&known).await? else { return Ok(Action::AwaitChange) };
             let refused = self.evictions.lock().get(&**name).map(|refused| refused.backoff.message.clone());
