@@ -139,8 +139,8 @@ pub mod remediation {
     pub const NODE_TERMINATING: &str = "NodeTerminating";
     /// The node has passed its gate since. The remediation has ended.
     pub const NODE_RECOVERED: &str = "NodeRecovered";
-    /// The observation is too old or outdated, or the gate no longer requests the replacement. The requester has to observe
-    /// the node again.
+    /// The observation is too old or outdated, or the gate no longer requests the replacement.
+    /// The requester has to observe the node again.
     pub const EVIDENCE_EXPIRED: &str = "EvidenceExpired";
     /// Remediation is paused by the policy. Wait for the end of the pause, or remove it.
     pub const PAUSED: &str = "Paused";

@@ -13,8 +13,8 @@ use crate::topology::{self, GROUPS};
 
 /// Annotations that forbid the disruption of a node or a pod.
 pub(super) const DO_NOT_DISRUPT: [&str; 2] = ["nodekeeper.dev/do-not-disrupt", "karpenter.sh/do-not-disrupt"];
-/// Labels and taints of nodes that run the control plane or its etcd. `controlplane` is the name that older
-/// distributions use.
+/// Labels and taints of nodes that run the control plane or its etcd.
+/// Older distributions write `controlplane`.
 const CONTROL_PLANE: [&str; 4] = [
     "node-role.kubernetes.io/control-plane",
     "node-role.kubernetes.io/master",

@@ -94,8 +94,8 @@ impl Shared {
         self.apply_response(&self.caches.nodes, self.caches.view_node(node));
     }
 
-    /// Reads a custom resource from the API server, past the cache. One that cannot be parsed is treated as if it were not
-    /// there.
+    /// Reads a custom resource from the API server, past the cache.
+    /// One that cannot be parsed is treated as if it were not there.
     async fn get<K>(&self, name: &str) -> Result<Option<K>, CallError>
     where
         K: Resource<DynamicType = ()> + DeserializeOwned,

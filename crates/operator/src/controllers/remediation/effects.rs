@@ -42,9 +42,9 @@ impl RemediationReconciler {
                 Effect::EmitEvent(event) => self.emit_event(remediation, event).await,
                 effect => {
                     let Some(reading) = reading else { continue };
-                    let is_harm =
+                    let disrupts =
                         matches!(effect, Effect::Cordon | Effect::EvictPods(_) | Effect::Replace(_));
-                    if is_harm && !self.is_live(reading) {
+                    if disrupts && !self.is_live(reading) {
                         return Ok(Some(SOON));
                     }
                     match self.apply_act(reading, effect).await {

@@ -152,8 +152,8 @@ impl RemediationReconciler {
         until.checked_sub(self.shared.clock.elapsed()).filter(|left| !left.is_zero())
     }
 
-    /// What follows a write that failed. One that the API server refuses is named in the status, and tried again after a
-    /// growing time.
+    /// What follows a write that failed.
+    /// One that the API server refuses is named in the status, and tried again after a growing time.
     async fn handle_failure(&self, known: &Remediation, failed: Failed) -> Result<Action, ReconcileError> {
         let Failed { error, what, is_refused } = failed;
         let message = match &error {
