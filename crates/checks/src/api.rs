@@ -23,18 +23,19 @@ pub(crate) async fn check(net: &impl Net) -> Finding {
     let review: Value = answer.decode().unwrap_or_default();
     match review.pointer("/status/userInfo/username").and_then(Value::as_str) {
         Some(ANONYMOUS) => {
-            Finding::new(Outcome::Failed, reason::UNAUTHORIZED, "the API server does not accept the token")
+            let message = "the API server does not accept the token";
+            Finding::new(Outcome::Inconclusive, reason::UNAUTHORIZED, message)
         }
         Some(name) if !name.is_empty() => Finding::passed(name.to_owned()),
         _ => Finding::new(Outcome::Failed, reason::BAD_ANSWER, "the response has no user name"),
     }
 }
 
-/// Returns the result for an unexpected status. Only 401 is a failure of the node; missing RBAC rules and server errors are
-/// inconclusive.
+/// Returns the result for an unexpected status. It is inconclusive, because the API server was reached: its answer is about
+/// the cluster. A token that is not accepted was issued by the API server, and the node only passes it on.
 pub(crate) fn refusal(answer: &Answer) -> Finding {
     let (outcome, reason) = match answer.status {
-        401 => (Outcome::Failed, reason::UNAUTHORIZED),
+        401 => (Outcome::Inconclusive, reason::UNAUTHORIZED),
         403 => (Outcome::Inconclusive, reason::FORBIDDEN),
         404 => (Outcome::Inconclusive, reason::NOT_FOUND),
         429 | 500.. => (Outcome::Inconclusive, reason::SERVER_ERROR),

@@ -43,9 +43,10 @@ pub struct Autoscalers {
     pub cluster_autoscaler: bool,
 }
 
-/// The condition `AutoscalerCompatible` of a gate with these taint keys.
+/// The condition `AutoscalerCompatible` of a gate with these taint keys. `has_nodes`: nodes with the taint come, whoever
+/// puts it on them.
 #[must_use]
-pub fn judge(autoscalers: &Autoscalers, taints: &[&str]) -> Finding {
+pub fn judge(autoscalers: &Autoscalers, taints: &[&str], has_nodes: bool) -> Finding {
     let of = |status, reason, message: String| {
         Finding::new(reasons::AUTOSCALER_COMPATIBLE, status, reason, message)
     };
@@ -89,6 +90,16 @@ pub fn judge(autoscalers: &Autoscalers, taints: &[&str]) -> Finding {
         .filter(|pool| pool.startup_taints.iter().any(|key| taints.contains(&key.as_str())))
         .map(|pool| pool.name.as_str())
         .collect();
+    if let (Some(pool), Some(taint)) = (pools.first(), taints.first())
+        && with.is_empty()
+        && !has_nodes
+    {
+        let name = &pool.name;
+        let message = format!(
+            "no NodePool has the taint and no node has it: add `startupTaints: [{{key: {taint}, effect: NoSchedule}}]` under `spec.template.spec`, for example of NodePool {name}; Karpenter takes that for drift and replaces the nodes of the pool"
+        );
+        return of("Unknown", reasons::NOTHING_TO_GATE, message);
+    }
     match (pools.is_empty() && !autoscalers.cluster_autoscaler, with.is_empty()) {
         (true, _) => of("True", reasons::NO_AUTOSCALER, "there is no autoscaler".into()),
         (_, true) => of("True", reasons::COMPATIBLE, "no autoscaler treats the taint as permanent".into()),
@@ -116,7 +127,7 @@ mod tests {
         cluster_autoscaler: bool,
         taint: &str,
     ) -> (&'static str, &'static str, String) {
-        let found = judge(&Autoscalers { pools: Ok(pools), cluster_autoscaler }, &[taint]);
+        let found = judge(&Autoscalers { pools: Ok(pools), cluster_autoscaler }, &[taint], true);
         (found.status, found.reason, found.message)
     }
 
@@ -137,6 +148,17 @@ mod tests {
         assert_eq!(verdict(vec![], true, "startup-taint.cluster-autoscaler.kubernetes.io/k").0, "True");
         assert_eq!(verdict(vec![], false, "k").1, "NoAutoscaler");
         let unread = Autoscalers { pools: Err("forbidden".into()), cluster_autoscaler: false };
-        assert_eq!(judge(&unread, &["k"]).status, "Unknown");
+        assert_eq!(judge(&unread, &["k"], true).status, "Unknown");
+    }
+
+    #[test]
+    fn g15_a_taint_that_no_pool_has_gates_nothing() {
+        let other = Autoscalers { pools: Ok(vec![pool("taints")]), cluster_autoscaler: false };
+        let found = judge(&other, &["mine"], false);
+        assert_eq!((found.status, found.reason), ("Unknown", "NothingToGate"));
+        assert!(found.message.contains("startupTaints: [{key: mine, effect: NoSchedule}]"), "{found:?}");
+        assert_eq!(judge(&other, &["mine"], true).status, "True", "another one taints the nodes");
+        let with = Autoscalers { pools: Ok(vec![pool("startupTaints")]), cluster_autoscaler: false };
+        assert_eq!(judge(&with, &["k"], false).status, "True");
     }
 }

@@ -1,5 +1,6 @@
 //! The index of all nodes' states, and the status of a NodeGate that is derived from it.
 
+mod failed_writes;
 mod gate_status;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,6 +10,7 @@ use crate::api::NodeCounts;
 use crate::gate::{Fleet, State};
 use crate::record::InconclusiveReason;
 
+pub use failed_writes::{FailedWrites, FailedWritesSummary};
 pub use gate_status::{GateStatusInput, gated_nodes, shadowing_gate, status};
 
 /// So many nodes whose workers cannot run for the same reason are a common failure, if they are the majority of the nodes
@@ -69,7 +71,9 @@ impl GateCounts {
         }
     }
 
-    fn is_empty(&self) -> bool {
+    /// Whether the gate has no nodes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.states.values().all(|count| *count == 0)
     }
 

@@ -164,6 +164,9 @@ pub struct Decision {
     pub wants_slot: Option<u32>,
     /// The worker that starts is a periodic one.
     pub periodic: bool,
+    /// The worker that is given up because nothing was heard of it for too long. The pod is read once more before that:
+    /// the watch may be behind.
+    pub gives_up_on: Option<String>,
     /// The node's pods have to be watched, because a DaemonSet is waited for.
     pub wants_pods: bool,
     /// The explanation, for logs and messages.
@@ -178,6 +181,7 @@ impl Decision {
             recheck_in: None,
             wants_slot: None,
             periodic: false,
+            gives_up_on: None,
             wants_pods: false,
             why: why.into(),
         }
@@ -208,7 +212,7 @@ pub fn decide(observed: &Observed<'_>) -> Decision {
     }
     match observed.ownership {
         Ownership::Gated(gate) => match gate.spec.enforcement {
-            Enforcement::Paused => paused(gate),
+            Enforcement::Paused => paused(observed, gate),
             Enforcement::DryRun => dry_run::decide(observed, gate, record),
             Enforcement::Enforce => enforce(gate, true),
         },
@@ -222,7 +226,7 @@ pub fn decide(observed: &Observed<'_>) -> Decision {
     }
 }
 
-fn paused(gate: &GateView) -> Decision {
+fn paused(observed: &Observed<'_>, gate: &GateView) -> Decision {
     let note = format!(
         "gate {0} is paused: the node stays tainted until `spec.enforcement` is `Enforce` (kubectl edit nodegate {0})",
         gate.name
@@ -231,7 +235,9 @@ fn paused(gate: &GateView) -> Decision {
     let dedup_key = u32::try_from(gate.generation).ok().or(Some(0));
     let event =
         EventSpec { dedup_key, ..EventSpec::new(true, reasons::NODE_GATE_PAUSED, "KeepTaint", note.clone()) };
-    Decision::new(State::Waiting, note).with([Effect::EmitEvent(event)])
+    // Workers that have not ended would keep their slots.
+    let unfinished = observed.workers.iter().filter(|worker| !worker.has_ended());
+    Decision::new(State::Waiting, note).with(remove_workers(unfinished)).with([Effect::EmitEvent(event)])
 }
 
 /// No gate will ever remove the taint: one Event says how to free the node.

@@ -13,6 +13,10 @@ const START_TIMEOUT: Duration = Duration::from_mins(1);
 const PERIODIC_INTERVAL: Duration = Duration::from_secs(1);
 /// A refusal that was not repeated for so long is forgotten.
 const STALE: Duration = Duration::from_mins(5);
+/// So many creations in a row whose outcome is unknown, within no less than [`FAILING_FOR`], count as a refusal: a webhook
+/// that fails is a 500.
+const MIN_FAILURES: u32 = 3;
+const FAILING_FOR: Duration = Duration::from_secs(30);
 const FIRST_BACKOFF: Duration = Duration::from_secs(1);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
 
@@ -33,6 +37,16 @@ struct CreateBackoff {
     until: Duration,
     /// One node is trying again for all.
     trying: bool,
+}
+
+/// What became of the creation of a worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Creation {
+    Created,
+    /// The API server refuses the pod; its message.
+    Refused(String),
+    /// The server's answer is unknown, or the same request may succeed later; its message.
+    Failed(String),
 }
 
 /// First workers of nodes, and later ones.
@@ -56,6 +70,8 @@ pub struct WorkerLimiter {
     starting: WorkerCount,
     waiting: BTreeSet<PendingNode>,
     backoffs: BTreeMap<String, CreateBackoff>,
+    /// By gate: creations in a row that failed, and when the first of them did.
+    failures: BTreeMap<String, (u32, Duration)>,
     /// When the next worker of a periodic re-check may start.
     next_periodic: Duration,
 }
@@ -68,6 +84,7 @@ impl WorkerLimiter {
             starting: WorkerCount::default(),
             waiting: BTreeSet::new(),
             backoffs: BTreeMap::new(),
+            failures: BTreeMap::new(),
             next_periodic: Duration::ZERO,
         }
     }
@@ -117,30 +134,39 @@ impl WorkerLimiter {
 
     /// Ends the reservation: the cache counts the worker from here on. Returns whether the reason for which the API
     /// server refuses workers of the gate changed.
-    pub fn finish(
-        &mut self,
-        gate: &str,
-        number: u32,
-        refused: Option<String>,
-        created: bool,
-        now: Duration,
-    ) -> bool {
+    pub fn finish(&mut self, gate: &str, number: u32, creation: Creation, now: Duration) -> bool {
         let count = if number == 1 { &mut self.starting.first } else { &mut self.starting.another };
         *count = count.saturating_sub(1);
-        let Some(why) = refused else {
-            if created {
+        let why = match creation {
+            Creation::Created => {
+                self.failures.remove(gate);
                 return self.backoffs.remove(gate).is_some();
             }
-            if let Some(backoff) = self.backoffs.get_mut(gate) {
-                backoff.trying = false;
+            Creation::Refused(why) => why,
+            Creation::Failed(why) => {
+                let (count, since) = self.failures.entry(gate.to_owned()).or_insert((0, now));
+                *count = count.saturating_add(1);
+                if *count < MIN_FAILURES || now.saturating_sub(*since) < FAILING_FOR {
+                    if let Some(backoff) = self.backoffs.get_mut(gate) {
+                        backoff.trying = false;
+                    }
+                    return false;
+                }
+                why
             }
-            return false;
         };
         let before = self.backoffs.get(gate);
-        let pause = before.map_or(FIRST_BACKOFF, |backoff| (backoff.pause * 2).min(LONGEST_BACKOFF));
         let changed = before.is_none_or(|backoff| backoff.why != why);
-        self.backoffs
-            .insert(gate.to_owned(), CreateBackoff { why, pause, until: now + pause, trying: false });
+        let (pause, until) = match before {
+            None => (FIRST_BACKOFF, now + FIRST_BACKOFF),
+            // Requests that were sent together are refused together: that is one refusal.
+            Some(backoff) if now < backoff.until => (backoff.pause, backoff.until),
+            Some(backoff) => {
+                let pause = (backoff.pause * 2).min(LONGEST_BACKOFF);
+                (pause, now + pause)
+            }
+        };
+        self.backoffs.insert(gate.to_owned(), CreateBackoff { why, pause, until, trying: false });
         changed
     }
 
@@ -154,6 +180,7 @@ impl WorkerLimiter {
     /// Forgets a deleted gate.
     pub fn forget(&mut self, gate: &str) {
         self.backoffs.remove(gate);
+        self.failures.remove(gate);
     }
 
     /// Queues a node for the next free slot.
@@ -231,6 +258,7 @@ mod tests {
             uid: String::new(),
             resource_version: String::new(),
             first_seen: Duration::ZERO,
+            unscheduled_since: Duration::ZERO,
             deleting: false,
             node_name: String::new(),
             identity: WorkerIdentity { number, ..WorkerIdentity::default() },
@@ -244,6 +272,53 @@ mod tests {
 
     fn at(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
+    }
+
+    fn refused(why: &str) -> Creation {
+        Creation::Refused(why.into())
+    }
+
+    #[test]
+    fn g06_creations_that_fail_for_long_count_as_refused() {
+        let mut limiter = WorkerLimiter::new(10);
+        let failed = || Creation::Failed("failed calling webhook".into());
+        for (seconds, reported) in [(0, false), (10, false), (29, false), (30, true), (40, false)] {
+            limiter.reserve("g", 1, false, at(seconds));
+            assert_eq!(limiter.finish("g", 1, failed(), at(seconds)), reported, "{seconds}");
+        }
+        assert_eq!(limiter.refusal("g", at(40)).as_deref(), Some("failed calling webhook"));
+        assert!(!limiter.free("g", [].iter(), at(40)).first, "one node tries for all");
+        limiter.reserve("g", 1, false, at(60));
+        assert!(limiter.finish("g", 1, Creation::Created, at(60)) && limiter.refusal("g", at(60)).is_none());
+        limiter.reserve("g", 1, false, at(61));
+        assert!(!limiter.finish("g", 1, failed(), at(61)), "the count begins again");
+    }
+
+    #[test]
+    fn g07_the_refusals_of_one_burst_are_one_refusal() {
+        let mut limiter = WorkerLimiter::new(100);
+        for _ in 0..50 {
+            limiter.reserve("g", 1, false, at(0));
+        }
+        for _ in 0..50 {
+            limiter.finish("g", 1, refused("quota"), at(0));
+        }
+        assert!(limiter.free("g", [].iter(), at(1)).first, "the first pause is a second");
+    }
+
+    #[test]
+    fn t03_retries_count_against_the_limit() {
+        let limiter = WorkerLimiter::new(4);
+        let busy = |first: u32, another: u32| {
+            let first = (0..first).map(|_| worker(1, Progress::Running));
+            let all: Vec<_> = first.chain((0..another).map(|_| worker(2, Progress::Running))).collect();
+            let Slots { first, another, .. } = limiter.free("g", all.iter(), at(0));
+            (first, another)
+        };
+        assert_eq!(busy(3, 0), (true, true));
+        assert_eq!(busy(4, 0), (false, false), "a retry takes no more than what is left");
+        assert_eq!(busy(2, 2), (false, false));
+        assert_eq!(busy(1, 2), (true, false), "half of the slots are for first workers");
     }
 
     #[test]
@@ -273,7 +348,7 @@ mod tests {
     fn one_node_tries_for_all_where_workers_are_refused() {
         let mut limiter = WorkerLimiter::new(10);
         limiter.reserve("g", 1, false, at(0));
-        assert!(limiter.finish("g", 1, Some("quota".into()), false, at(0)), "news for the gate's status");
+        assert!(limiter.finish("g", 1, refused("quota"), at(0)), "news for the gate's status");
         for node in ["a", "b", "c"] {
             limiter.wait(pending(0, node));
         }
@@ -282,11 +357,11 @@ mod tests {
         assert_eq!(limiter.admit([].iter(), at(1)), ["a"]);
         limiter.reserve("g", 1, false, at(0));
         assert!(limiter.admit([].iter(), at(1)).is_empty(), "one at a time");
-        assert!(!limiter.finish("g", 1, Some("quota".into()), false, at(1)));
+        assert!(!limiter.finish("g", 1, refused("quota"), at(1)));
         assert_eq!(limiter.next_wakeup([].iter(), at(1)), Some(at(3)), "the pause grows");
         assert_eq!(limiter.admit([].iter(), at(3)), ["b"]);
         limiter.reserve("g", 1, false, at(0));
-        assert!(limiter.finish("g", 1, None, true, at(3)), "it is over");
+        assert!(limiter.finish("g", 1, Creation::Created, at(3)), "it is over");
         assert_eq!(limiter.admit([].iter(), at(3)), ["c"]);
     }
 
@@ -294,7 +369,7 @@ mod tests {
     fn a_refused_gate_does_not_hold_up_another() {
         let mut limiter = WorkerLimiter::new(10);
         limiter.reserve("g", 1, false, at(0));
-        limiter.finish("g", 1, Some("no such account".into()), false, at(0));
+        limiter.finish("g", 1, refused("no such account"), at(0));
         assert_eq!(
             limiter.free("other", [].iter(), at(0)),
             Slots { first: true, another: true, periodic: true }

@@ -1,5 +1,6 @@
 //! A trimmed view of a Node.
 
+mod field_manager;
 mod partial;
 
 use std::borrow::Cow;
@@ -15,6 +16,7 @@ use crate::labels::{Labels, NodeTexts};
 use crate::record::{Record, VerificationScope};
 use crate::report::Verdict;
 
+pub use field_manager::taints_manager;
 pub use partial::PartialNode;
 
 /// Taints that an autoscaler puts on a node that it is removing.

@@ -23,6 +23,12 @@ pub const NODE_GATED: &str = "NodeGated";
 /// A verified node failed and keeps running without a taint, because a tenth of the gate's nodes is tainted again
 /// already. Look for a cause that the nodes share.
 pub const NODE_RETAINT_SKIPPED: &str = "NodeRetaintSkipped";
+/// Somebody keeps putting the gate's taint back, or removing its label. The note has the field manager that wrote the
+/// taints last. Stop that controller, or use another taint or label.
+pub const NODE_REVERTED: &str = "NodeReverted";
+/// The API server does not accept what the gate has to write about the node. The note has the server's message. Change
+/// the role, admission policy or webhook that it names.
+pub const NODE_WRITE_REFUSED: &str = "NodeWriteRefused";
 /// The node has a gate's taint and no gate serves it. Change a gate's selector or remove the taint.
 pub const NODE_UNSERVED: &str = "NodeUnserved";
 /// The node stays tainted because its gate is paused. Set `spec.enforcement: Enforce`.
@@ -58,11 +64,19 @@ pub const DRY_RUN: &str = "DryRun";
 pub const WORKERS_CANNOT_RUN: &str = "WorkersCannotRun";
 /// `WorkersCannotRun` is True: the API server refuses worker pods. Fix the quota or admission policy in the message.
 pub const CREATE_REFUSED: &str = "CreateRefused";
+/// `WorkersCannotRun` is True: the controller may not watch pods, which `spec.waitFor.daemonSets` needs. Grant the right
+/// in the message.
+pub const MISSING_RIGHTS: &str = "MissingRights";
 /// `WorkersCannotRun` is True: the workers of three or more nodes fail to run for the same reason. Fix the image, the
 /// pull secrets or the resources.
 pub const COMMON_FAILURE: &str = "CommonFailure";
 /// `WorkersCannotRun` is False: nothing is known that keeps workers from running.
 pub const WORKERS_RUN: &str = "WorkersRun";
+
+/// Type: the API server does not accept what the gate has to write about its nodes.
+pub const WRITES_REFUSED: &str = "WritesRefused";
+/// `WritesRefused` is True: writes are refused, or have failed for a minute. Change what the message names.
+pub const WRITE_REFUSED: &str = "WriteRefused";
 
 /// Type: workers found the cluster's DNS without ready endpoints.
 pub const CLUSTER_DNS_NOT_RUNNING: &str = "ClusterDNSNotRunning";
@@ -95,6 +109,9 @@ pub const COMPATIBLE: &str = "Compatible";
 pub const TAINT_IS_PERMANENT: &str = "TaintIsPermanent";
 /// `AutoscalerCompatible` is Unknown: Cluster Autoscaler's flags cannot be read. Start it with `--startup-taint`.
 pub const STARTUP_TAINT_NOT_CONFIRMED: &str = "StartupTaintNotConfirmed";
+/// `AutoscalerCompatible` is Unknown, and the reason of `Ready`: no `NodePool` and no node has the gate's taint. Add it to
+/// the `startupTaints` of the pools whose nodes the gate is for.
+pub const NOTHING_TO_GATE: &str = "NothingToGate";
 /// `AutoscalerCompatible` is Unknown: Karpenter's `NodePools` cannot be read. Grant the permission in the message.
 pub const CANNOT_READ: &str = "CannotRead";
 

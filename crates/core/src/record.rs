@@ -53,6 +53,9 @@ pub struct Record {
     /// The gate put its taint back and has not removed it since.
     #[serde(rename = "regated", skip_serializing_if = "std::ops::Not::not")]
     pub retainted: bool,
+    /// How often in a row somebody put the taint back, or removed the label, soon after the gate had verified the node.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub reverted: u32,
     /// Key of the verified label that the gate set. Removing the label requests another worker.
     #[serde(skip_serializing_if = "SharedText::is_empty")]
     pub label: SharedText,
@@ -181,6 +184,7 @@ impl Record {
             elapsed_seconds: before.elapsed_seconds.saturating_add(elapsed_seconds),
             open: self.is_open(),
             retainted: self.retainted,
+            reverted: self.reverted,
             label: self.label.clone(),
             taint: self.taint.clone(),
         }

@@ -81,6 +81,8 @@ pub struct WorkerView {
     pub resource_version: String,
     /// When this process first observed the pod, on its monotonic clock. The pod's age is not read from wall clocks.
     pub first_seen: Duration,
+    /// When this process first observed that the scheduler does not place the pod. Zero unless that is its progress.
+    pub unscheduled_since: Duration,
     /// The pod has a deletion timestamp.
     pub deleting: bool,
     pub node_name: String,
@@ -120,6 +122,7 @@ impl WorkerView {
             uid: metadata.uid.clone()?,
             resource_version: metadata.resource_version.clone().unwrap_or_default(),
             first_seen: Duration::ZERO,
+            unscheduled_since: Duration::ZERO,
             deleting: metadata.deletion_timestamp.is_some(),
             node_name,
             identity,
@@ -136,6 +139,7 @@ impl WorkerView {
             uid: metadata.uid.clone().unwrap_or_default(),
             resource_version: metadata.resource_version.clone().unwrap_or_default(),
             first_seen: Duration::ZERO,
+            unscheduled_since: Duration::ZERO,
             deleting: metadata.deletion_timestamp.is_some(),
             node_name: node.name.to_string(),
             identity: identity.clone(),
@@ -143,6 +147,16 @@ impl WorkerView {
                 InconclusiveReason::Other,
                 "another pod has the worker's name".into(),
             ),
+        }
+    }
+
+    /// Keeps the times at which the pod was observed before this view of it.
+    pub fn observe(&mut self, before: Option<&Self>, now: Duration) {
+        let before = before.filter(|before| before.uid == self.uid);
+        self.first_seen = before.map_or(now, |before| before.first_seen);
+        if matches!(self.progress, Progress::Unscheduled(_)) {
+            let known = before.filter(|before| matches!(before.progress, Progress::Unscheduled(_)));
+            self.unscheduled_since = known.map_or(now, |before| before.unscheduled_since);
         }
     }
 

@@ -180,7 +180,7 @@ async fn progress_is_reported_while_checks_run() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn api_server_status_codes_map_to_outcomes() {
+async fn g10_api_server_status_codes_map_to_outcomes() {
     use Outcome::{Failed, Inconclusive};
     let checks = Checks {
         api: Some(nodekeeper_core::checks::Api {}),
@@ -189,7 +189,7 @@ async fn api_server_status_codes_map_to_outcomes() {
     };
     let assignment = Assignment { checks, ..Assignment::default() };
     for (status, api, service, reason) in [
-        (401, Failed, Failed, reason::UNAUTHORIZED),
+        (401, Inconclusive, Inconclusive, reason::UNAUTHORIZED),
         (403, Inconclusive, Inconclusive, reason::FORBIDDEN),
         (404, Inconclusive, Failed, reason::NOT_FOUND),
         (429, Inconclusive, Inconclusive, reason::SERVER_ERROR),

@@ -20,8 +20,8 @@ pub struct NodeGateStatus {
     #[schemars(length(max = 20))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub gated_nodes: Vec<GatedNode>,
-    /// Lists the current conditions of the gate: `Ready`, `WorkersCannotRun`, `ClusterDNSNotRunning`, `Shadowed`,
-    /// `NodesUnserved` and `AutoscalerCompatible`.
+    /// Lists the current conditions of the gate: `Ready`, `WorkersCannotRun`, `WritesRefused`, `ClusterDNSNotRunning`,
+    /// `Shadowed`, `NodesUnserved` and `AutoscalerCompatible`.
     #[serde(default)]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]

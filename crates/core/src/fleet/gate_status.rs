@@ -1,6 +1,6 @@
 //! The status of a NodeGate: its counts and conditions.
 
-use super::{FleetIndex, GateCounts};
+use super::{FailedWritesSummary, FleetIndex, GateCounts};
 use crate::api::{Enforcement, GatedNode, NodeGateStatus, NodeSelector};
 use crate::condition::{Finding, conditions};
 use crate::gate::{GateView, State, ownership};
@@ -19,6 +19,10 @@ pub struct GateStatusInput<'a> {
     pub gated_nodes: Vec<GatedNode>,
     /// Why the API server refuses worker pods, if it does.
     pub refused: Option<&'a str>,
+    /// The controller may not watch pods.
+    pub pods_forbidden: bool,
+    /// Writes about nodes that the API server does not accept.
+    pub failed_writes: Option<FailedWritesSummary>,
     /// The gate that serves nodes of this gate, and the number of those nodes; see [`shadowing_gate`].
     pub shadowed_by: Option<(&'a str, usize)>,
     /// One of the nodes that have the gate's taint and no gate, and their number.
@@ -31,8 +35,14 @@ pub struct GateStatusInput<'a> {
 #[must_use]
 pub fn status(input: &GateStatusInput<'_>, before: &NodeGateStatus, now: &str) -> NodeGateStatus {
     let generation = input.gate.generation;
-    let mut findings =
-        vec![workers(input), cluster_dns(input), shadowed(input), unserved(input), input.autoscalers.clone()];
+    let mut findings = vec![
+        workers(input),
+        writes(input),
+        cluster_dns(input),
+        shadowed(input),
+        unserved(input),
+        input.autoscalers.clone(),
+    ];
     findings.insert(0, ready(input, &findings));
     NodeGateStatus {
         observed_generation: generation,
@@ -78,7 +88,8 @@ pub fn gated_nodes<'a>(
 fn ready(input: &GateStatusInput<'_>, findings: &[Finding]) -> Finding {
     let of = |status, reason, message: &str| Finding::new(reasons::READY, status, reason, message);
     let is_blocking = |finding: &&Finding| {
-        [reasons::WORKERS_CANNOT_RUN, reasons::CLUSTER_DNS_NOT_RUNNING].contains(&finding.type_)
+        [reasons::WORKERS_CANNOT_RUN, reasons::WRITES_REFUSED, reasons::CLUSTER_DNS_NOT_RUNNING]
+            .contains(&finding.type_)
             && finding.status == "True"
     };
     match input.gate.spec.enforcement {
@@ -97,6 +108,9 @@ fn ready(input: &GateStatusInput<'_>, findings: &[Finding]) -> Finding {
         ),
         Enforcement::Enforce => match findings.iter().find(is_blocking) {
             Some(finding) => of("False", finding.reason, &finding.message),
+            None if input.autoscalers.reason == reasons::NOTHING_TO_GATE => {
+                of("True", reasons::NOTHING_TO_GATE, &input.autoscalers.message)
+            }
             None => of("True", reasons::SERVING, "the gate verifies tainted nodes and removes their taint"),
         },
     }
@@ -111,6 +125,10 @@ fn workers(input: &GateStatusInput<'_>) -> Finding {
         );
         return of("True", reasons::CREATE_REFUSED, message);
     }
+    if input.pods_forbidden && !input.gate.spec.wait_for.daemon_sets.is_empty() {
+        let message = "`spec.waitFor.daemonSets` needs the right to list and watch pods in all namespaces, which the controller does not have; the chart grants it with `rbac.daemonSetPods`";
+        return of("True", reasons::MISSING_RIGHTS, message.into());
+    }
     match input.counts.cannot_run() {
         Some((cause, count)) => {
             let why = cause.describe();
@@ -121,6 +139,17 @@ fn workers(input: &GateStatusInput<'_>) -> Finding {
         }
         None => of("False", reasons::WORKERS_RUN, "nothing is known that keeps workers from running".into()),
     }
+}
+
+fn writes(input: &GateStatusInput<'_>) -> Finding {
+    let of = |status, reason, message: String| Finding::new(reasons::WRITES_REFUSED, status, reason, message);
+    let Some(FailedWritesSummary { nodes, example, message }) = &input.failed_writes else {
+        return of("False", reasons::NOT_OBSERVED, "the API server accepts the writes of the gate".into());
+    };
+    let message = format!(
+        "the API server does not accept writes about {nodes} nodes, which stay as they are; for example node {example}: {message}. Change the role, admission policy or webhook that the message names; the gate retries"
+    );
+    of("True", reasons::WRITE_REFUSED, message)
 }
 
 fn cluster_dns(input: &GateStatusInput<'_>) -> Finding {

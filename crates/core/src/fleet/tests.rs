@@ -31,6 +31,8 @@ fn status_input<'a>(gate: &'a GateView, counts: &'a GateCounts) -> GateStatusInp
         counts,
         gated_nodes: Vec::new(),
         refused: None,
+        pods_forbidden: false,
+        failed_writes: None,
         shadowed_by: None,
         unserved: None,
         autoscalers,
@@ -99,6 +101,43 @@ fn conditions_keep_their_transition_time() {
     assert_eq!(condition(&then, "WorkersCannotRun").last_transition_time, "t3");
     assert_eq!(condition(&then, "Shadowed").last_transition_time, "t1");
     assert_eq!((then.observed_generation, condition(&then, "Ready").observed_generation), (4, 4));
+}
+
+#[test]
+fn g01_refused_writes_are_a_condition_with_the_servers_message() {
+    let (gate, counts) = (gate(), GateCounts::default());
+    let message = "the removal of the taint: policy 'frozen' denied the request".to_owned();
+    let failed_writes =
+        Some(FailedWritesSummary { nodes: 2, example: "n1".into(), message: message.clone() });
+    let refused = GateStatusInput { failed_writes, ..status_input(&gate, &counts) };
+    let found = status(&refused, &NodeGateStatus::default(), "now");
+    assert!(condition(&found, "WritesRefused").message.contains(&message), "{found:?}");
+    let ready = condition(&found, "Ready");
+    assert_eq!((&*ready.status, &*ready.reason), ("False", "WriteRefused"));
+}
+
+#[test]
+fn g09_a_missing_right_to_watch_pods_is_named() {
+    let (mut gate, counts) = (gate(), GateCounts::default());
+    let workers = |gate: &GateView| {
+        let forbidden = GateStatusInput { pods_forbidden: true, ..status_input(gate, &counts) };
+        condition(&status(&forbidden, &NodeGateStatus::default(), "now"), "WorkersCannotRun").clone()
+    };
+    assert_eq!(workers(&gate).status, "False", "this gate needs no pods");
+    let set = crate::api::DaemonSetRef { namespace: "kube-system".into(), name: "cni".into() };
+    gate.spec.wait_for.daemon_sets = vec![set];
+    let found = workers(&gate);
+    assert!(found.status == "True" && found.message.contains("rbac.daemonSetPods"), "{found:?}");
+}
+
+#[test]
+fn g15_a_gate_without_tainted_nodes_says_so() {
+    let (gate, counts) = (gate(), GateCounts::default());
+    let autoscalers = Finding::new("AutoscalerCompatible", "Unknown", "NothingToGate", "add it");
+    let input = GateStatusInput { autoscalers, ..status_input(&gate, &counts) };
+    let found = status(&input, &NodeGateStatus::default(), "now");
+    let ready = condition(&found, "Ready");
+    assert_eq!((&*ready.status, &*ready.reason, &*ready.message), ("True", "NothingToGate", "add it"));
 }
 
 #[test]

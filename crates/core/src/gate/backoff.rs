@@ -4,6 +4,7 @@ use jiff::SignedDuration;
 
 use super::enforce::ManagedNode;
 use super::scope;
+use super::verified::RecheckReason;
 use crate::api::{Backoff, Retry};
 use crate::jitter::jitter;
 use crate::record::{InconclusiveReason, Record};
@@ -16,7 +17,34 @@ const MAX_INCONCLUSIVE_STREAK: u32 = 20;
 /// The same for a verified node.
 const MAX_INCONCLUSIVE_STREAK_VERIFIED: u32 = 3;
 
+/// What somebody reverts within this time after the node was verified is taken for the work of another controller, if it
+/// happens again and again.
+const REVERTED_WITHIN: SignedDuration = SignedDuration::from_hours(1);
+/// So often a user may do it without a delay, besides the first time.
+const FREE_REVERTS: u32 = 2;
+/// Seconds; the backoff after that. It doubles each time.
+const FIRST_REVERTED_BACKOFF: i64 = 20;
+/// Seconds. Less than [`REVERTED_WITHIN`], or the backoff would end itself.
+const LONGEST_REVERTED_BACKOFF: i64 = 30 * 60;
+
 impl ManagedNode<'_> {
+    /// Whether somebody put the taint back or removed the label soon after the gate had verified the node.
+    pub(super) fn is_reverted(&self) -> bool {
+        let is_back = self.gated || self.recheck_reason() == Some(RecheckReason::LabelRemoved);
+        is_back
+            && self.record.verdict == Some(Verdict::Passed)
+            && self.record.is_open()
+            && self.observed.node.verify.is_none()
+            && self.since_recorded() < REVERTED_WITHIN
+    }
+
+    /// The backoff of a node that another controller keeps reverting; none for the first times.
+    pub(super) fn reverted_backoff(&self) -> Option<SignedDuration> {
+        let times = self.record.reverted.checked_sub(FREE_REVERTS).filter(|_| self.is_reverted())?;
+        let seconds = FIRST_REVERTED_BACKOFF.saturating_mul(1_i64.checked_shl(times).unwrap_or(i64::MAX));
+        Some(jitter(SignedDuration::from_secs(seconds.min(LONGEST_REVERTED_BACKOFF)), self.record))
+    }
+
     pub(super) fn attempts_allowed(&self) -> u32 {
         self.gate.spec.retry.max_retries.unsigned_abs().saturating_add(1)
     }
@@ -51,7 +79,9 @@ impl ManagedNode<'_> {
 
     /// The time between the end of the last worker and the start of the next one.
     pub(super) fn backoff(&self) -> SignedDuration {
-        if !self.continues_scope() || self.record.workers == 0 {
+        if let Some(backoff) = self.reverted_backoff() {
+            backoff
+        } else if !self.continues_scope() || self.record.workers == 0 {
             SignedDuration::ZERO
         } else if self.is_rechecked_slowly() {
             SignedDuration::from_secs(self.gate.spec.retry.recheck_period_seconds.into())

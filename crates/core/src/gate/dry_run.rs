@@ -10,6 +10,7 @@ use super::prerequisites::{Unmet, unmet};
 use super::{
     Decision, Effect, EventSpec, GateView, Observed, State, identity, remove_workers, scope, scope_of,
 };
+use crate::jitter::stable_hash;
 use crate::reasons;
 use crate::record::Record;
 use crate::report::Verdict;
@@ -58,7 +59,8 @@ fn ended(observed: &Observed<'_>, gate: &GateView, worker: &WorkerView) -> Decis
     };
     let note = format!("dry run of gate {}, worker {}: {result}", gate.name, worker.identity.number);
     let event = EventSpec {
-        dedup_key: Some(worker.identity.number),
+        // No record keeps the numbers: one is used again after the pod was deleted.
+        dedup_key: Some(event_key(&worker.uid)),
         ..EventSpec::new(!passed, reasons::NODE_GATE_DRY_RUN, "Check", note.clone())
     };
     let decision = Decision::new(state, note).with([Effect::EmitEvent(event)]);
@@ -75,9 +77,14 @@ fn ended(observed: &Observed<'_>, gate: &GateView, worker: &WorkerView) -> Decis
     }
 }
 
+fn event_key(pod_uid: &str) -> u32 {
+    let [a, b, c, d, ..] = stable_hash(pod_uid, 0).to_be_bytes();
+    u32::from_be_bytes([a, b, c, d])
+}
+
 fn start(observed: &Observed<'_>, gate: &GateView, last: u32) -> Decision {
     let node = observed.node;
-    if !node.ready || node.boot_id.is_empty() || node.unschedulable {
+    if !node.ready || node.unschedulable {
         return Decision::new(State::Waiting, "dry run: the node is not Ready, or cordoned");
     }
     match unmet(observed, &gate.spec.wait_for) {
@@ -90,6 +97,7 @@ fn start(observed: &Observed<'_>, gate: &GateView, last: u32) -> Decision {
     if !(if last == 0 { observed.slots.first } else { observed.slots.another }) {
         return Decision {
             wants_slot: Some(last),
+            wants_pods: !gate.spec.wait_for.daemon_sets.is_empty(),
             ..Decision::new(State::Unverified, "dry run: the node waits for a free worker slot")
         };
     }

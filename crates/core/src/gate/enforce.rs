@@ -91,22 +91,22 @@ impl ManagedNode<'_> {
         doing: &str,
         cause: InconclusiveReason,
     ) -> Decision {
-        let allowed = match cause {
-            InconclusiveReason::Unscheduled => UNSCHEDULED_GRACE,
+        let (since, allowed) = match cause {
+            InconclusiveReason::Unscheduled => (worker.unscheduled_since, UNSCHEDULED_GRACE),
             // Earlier than the pod's own deadline, which would end the pod without the reason.
-            InconclusiveReason::ImagePull => WAITING_GRACE,
+            InconclusiveReason::ImagePull => (worker.first_seen, WAITING_GRACE),
             _ => {
-                Duration::from_secs(self.gate.spec.deadlines.worker_seconds.unsigned_abs().into())
-                    + WAITING_GRACE
+                let deadline = self.gate.spec.deadlines.worker_seconds.unsigned_abs();
+                (worker.first_seen, Duration::from_secs(deadline.into()) + WAITING_GRACE)
             }
         };
-        match allowed.checked_sub(self.age(worker)).filter(|left| !left.is_zero()) {
-            Some(left) => {
-                let decision = Decision::new(state, format!("worker {} {doing}", worker.identity.number));
-                Decision { recheck_in: Some(left), ..decision }
-            }
-            None => self.inconclusive(worker, cause, &format!("the worker {doing}, and is overdue")),
+        let passed = self.observed.elapsed.saturating_sub(since);
+        if let Some(left) = allowed.checked_sub(passed).filter(|left| !left.is_zero()) {
+            let decision = Decision::new(state, format!("worker {} {doing}", worker.identity.number));
+            return Decision { recheck_in: Some(left), ..decision };
         }
+        let decision = self.inconclusive(worker, cause, &format!("the worker {doing}, and is overdue"));
+        Decision { gives_up_on: Some(worker.name.clone()), ..decision }
     }
 
     fn age(&self, worker: &WorkerView) -> Duration {
@@ -196,12 +196,15 @@ impl ManagedNode<'_> {
         } else {
             ("Verify", format!("verified again: {}", report.summary()))
         };
+        let reverted = if self.is_reverted() { self.record.reverted.saturating_add(1) } else { 0 };
+        let record = Record { reverted, ..record.opened(&self.gate.spec.verified_label.key) };
         // A periodic worker that passes emits no Event.
         let is_event =
             self.gated || self.recheck_reason().is_some_and(|reason| reason != RecheckReason::Periodic);
         let event = EventSpec::new(false, reasons::NODE_VERIFIED, action, &*note);
-        Decision::new(State::Verified, note)
-            .with([Effect::RemoveTaint(record.opened(&self.gate.spec.verified_label.key))])
+        // Verified once the taint is removed, which the API server may refuse.
+        Decision::new(State::InProgress, note)
+            .with([Effect::RemoveTaint(record)])
             .with(is_event.then_some(Effect::EmitEvent(event)))
             .with(remove_workers(self.observed.workers))
     }

@@ -19,7 +19,7 @@ impl ManagedNode<'_> {
     /// Decides about the next worker, once the results of all earlier workers are recorded.
     pub(super) fn schedule(&self) -> Decision {
         let node = self.observed.node;
-        if !node.ready || node.boot_id.is_empty() {
+        if !node.ready {
             return self.waiting("the node is not Ready".into());
         }
         if node.unschedulable {
@@ -46,7 +46,9 @@ impl ManagedNode<'_> {
         let wait = self.backoff() - self.since_recorded();
         if wait.is_positive() {
             let seconds = wait.as_secs() + i64::from(wait.subsec_nanos() > 0);
-            return Decision::new(state, format!("{why}; next worker in {seconds} s")).requeue_after(wait);
+            let waits =
+                Decision::new(state, format!("{why}; next worker in {seconds} s")).requeue_after(wait);
+            return waits.with(self.reverted_backoff().map(|_| self.reverted_event()));
         }
         match unmet(self.observed, &self.gate.spec.wait_for).filter(|_| self.gated) {
             Some(Unmet::OnNode(why)) => return self.waiting(why),
@@ -63,11 +65,24 @@ impl ManagedNode<'_> {
         self.start(state, &why)
     }
 
+    /// Emitted once, because two controllers that undo each other's work do so for ever.
+    fn reverted_event(&self) -> Effect {
+        let (gate, times) = (&self.gate.name, self.record.reverted);
+        let what = if self.gated { "put the taint back" } else { "removed the verified label" };
+        let note = format!(
+            "somebody {what} {times} times soon after gate {gate} had verified the node; it is verified again after a growing time. Stop the controller that does it, or use another taint or label for the gate"
+        );
+        let event = EventSpec::new(true, reasons::NODE_REVERTED, "Wait", note);
+        Effect::EmitEvent(EventSpec { dedup_key: Some(0), ..event })
+    }
+
     fn start(&self, state: State, why: &str) -> Decision {
         let slots = self.observed.slots;
         if !(if self.record.number == 0 { slots.first } else { slots.another }) {
             return Decision {
                 wants_slot: Some(self.record.number),
+                // What the node's pods show is needed again as soon as there is a slot.
+                wants_pods: self.gated && !self.gate.spec.wait_for.daemon_sets.is_empty(),
                 ..Decision::new(state, format!("{why}; waits for a free worker slot"))
             };
         }

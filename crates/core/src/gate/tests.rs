@@ -59,6 +59,7 @@ fn worker(number: u32, progress: Progress) -> WorkerView {
         uid: format!("pod-{number}"),
         resource_version: "1".into(),
         first_seen: Duration::ZERO,
+        unscheduled_since: Duration::ZERO,
         deleting: false,
         node_name: "n1".into(),
         identity: identity(number),
@@ -183,12 +184,23 @@ fn the_verified_label_removes_no_taint() {
 }
 
 #[test]
+fn g10_a_ready_node_without_a_boot_id_gets_a_worker() {
+    let node = NodeView { boot_id: Id::default(), ..node() };
+    assert_eq!(starts(&decided(&node, &[])), Some(1), "a virtual kubelet reports none");
+}
+
+#[test]
+fn g01_a_node_is_verified_only_once_its_taint_is_removed() {
+    let decision = decided(&node(), &[reported(1, Outcome::Passed)]);
+    assert!(removes_taint(&decision), "{decision:?}");
+    assert_eq!(decision.state, State::InProgress, "the API server may refuse it");
+}
+
+#[test]
 fn no_worker_starts_on_an_unready_or_cordoned_node() {
-    for change in [
-        (|node: &mut NodeView| node.ready = false) as fn(&mut NodeView),
-        |node| node.unschedulable = true,
-        |node| node.boot_id = Id::default(),
-    ] {
+    for change in
+        [(|node: &mut NodeView| node.ready = false) as fn(&mut NodeView), |node| node.unschedulable = true]
+    {
         let mut node = node();
         change(&mut node);
         let decision = decided(&node, &[]);

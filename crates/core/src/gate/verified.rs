@@ -88,10 +88,7 @@ impl ManagedNode<'_> {
     }
 
     pub(super) fn must_retaint_after_reboot(&self) -> bool {
-        !self.gated
-            && self.was_rebooted()
-            && self.gate.spec.on_reboot == OnReboot::Regate
-            && self.observed.node.ready
+        !self.gated && self.was_rebooted() && self.gate.spec.on_reboot == OnReboot::Regate
     }
 
     pub(super) fn retaint_after_reboot(&self, number: u32) -> Decision {

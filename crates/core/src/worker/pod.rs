@@ -270,9 +270,10 @@ fn build(
     }))?)
 }
 
-/// The kubelet keeps 12 KiB of termination messages per pod and divides them evenly among its containers.
+/// The kubelet keeps 12 KiB of termination messages per pod and divides them evenly among its containers. Somebody may
+/// inject two, such as a mesh's init container and sidecar.
 fn report_bytes(containers: usize) -> Option<u32> {
-    let share = 12 * 1024 / containers;
+    let share = 12 * 1024 / (containers + 2);
     (share < MESSAGE_LIMIT).then(|| u32::try_from(share).unwrap_or_default())
 }
 
@@ -388,7 +389,8 @@ fn container(
     let mut env = vec![
         json!({"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}),
         json!({"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}}),
-        json!({"name": Assignment::ENV, "value": serde_json::to_string(assignment)?}),
+        // The kubelet would replace `$(NAME)` in it.
+        json!({"name": Assignment::ENV, "value": serde_json::to_string(assignment)?.replace('$', "$$")}),
     ];
     let is_free = |var: &&EnvVar| env.iter().all(|own| own["name"] != var.name.as_str());
     let configured: Vec<Value> = worker.env.iter().filter(is_free).map(|var| json!(var)).collect();

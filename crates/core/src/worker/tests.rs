@@ -466,6 +466,18 @@ fn a_deadline_does_not_hide_the_reason_of_the_wait() {
 }
 
 #[test]
+fn g10_the_kubelet_expands_nothing_in_an_assignment() {
+    let mut gate = NodeGateSpec::default();
+    gate.checks.http =
+        serde_json::from_value(json!({"targets": [{"url": "http://a/$(HOME)/$$"}]})).expect("checks");
+    let pod = pod(&Template::default(), &node(), &gate, &subject()).expect("it is allowed");
+    let env = pod.spec.expect("a spec").containers.remove(0).env.expect("an environment");
+    let told =
+        env.into_iter().find(|var| var.name == Assignment::ENV).and_then(|var| var.value).expect("told");
+    assert!(told.contains("http://a/$$(HOME)/$$$$"), "the kubelet turns `$$` into `$`: {told}");
+}
+
+#[test]
 fn an_exec_check_becomes_a_container() {
     let mut gate = NodeGateSpec::default();
     gate.checks.exec = vec![
@@ -480,7 +492,7 @@ fn an_exec_check_becomes_a_container() {
 }
 
 #[test]
-fn the_report_fits_the_containers_share_of_the_message() {
+fn g10_the_report_fits_the_containers_share_of_the_message() {
     let told = |pod: Pod| -> Assignment {
         let env = pod.spec.expect("a spec").containers.remove(0).env.expect("an environment");
         let told = env.into_iter().find(|var| var.name == Assignment::ENV).and_then(|var| var.value);
@@ -493,7 +505,7 @@ fn the_report_fits_the_containers_share_of_the_message() {
         ..Default::default()
     };
     let pod = pod(&Template::default(), &node(), &gate_with(worker), &subject()).expect("it is allowed");
-    assert_eq!(told(pod).report_bytes, Some(12_288 / 5));
+    assert_eq!(told(pod).report_bytes, Some(12_288 / 7));
 }
 
 /// The pod of a worker with these checks, and an init container that mounts a ConfigMap.

@@ -44,6 +44,19 @@ pub enum WriteError {
     Refused(String),
 }
 
+impl WriteError {
+    /// What the API server answered, or why it did not.
+    pub fn message(&self) -> String {
+        match self {
+            Self::NotLeader => self.to_string(),
+            Self::Conflict(message)
+            | Self::Gone(message)
+            | Self::OutcomeUnknown(message)
+            | Self::Refused(message) => message.clone(),
+        }
+    }
+}
+
 impl From<CallError> for WriteError {
     fn from(error: CallError) -> Self {
         let message = error.to_string();

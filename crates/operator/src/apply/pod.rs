@@ -40,7 +40,8 @@ impl WorkerPods {
         Api::namespaced(writer.client.clone(), &self.template.namespace)
     }
 
-    /// Creates a pod, and reads of the answer what its view needs.
+    /// Creates a pod, and reads of the answer what its view needs. No precondition can fail, so a pod that is invalid is
+    /// refused and no conflict.
     async fn create(&self, writer: &Writer, pod: &Pod) -> Result<PartialPod, WriteError> {
         let request = async {
             let body = serde_json::to_vec(pod).map_err(kube::Error::SerdeError)?;
@@ -48,7 +49,11 @@ impl WorkerPods {
             let request = Request::new(path).create(&PostParams::default(), body);
             writer.client.request(request.map_err(kube::Error::BuildRequest)?).await
         };
-        writer.write(request).await
+        writer.permit.check(&writer.clock)?;
+        match call(WRITE_TIMEOUT, request).await {
+            Err(error) if error.code() == Some(422) => Err(WriteError::Refused(error.to_string())),
+            created => Ok(created?),
+        }
     }
 
     /// Creates the worker pod of a node. Its name is made from node uid and worker number, so there is never a second.
@@ -66,8 +71,8 @@ impl WorkerPods {
         let refused = |message: String| WriteError::Refused(message.replace(&name, "worker"));
         match self.create(writer, &pod).await {
             Err(WriteError::Conflict(message)) => match self.adopt_existing_pod(writer, &name).await {
-                // The name is free, so the server refuses the pod itself.
-                Err(WriteError::Gone(_)) => Err(refused(message)),
+                // The name is free: two requests changed a ResourceQuota at once, and the same request may succeed.
+                Err(WriteError::Gone(_)) => Err(WriteError::OutcomeUnknown(message.replace(&name, "worker"))),
                 adopted => adopted.map(CreatedWorker::Adopted),
             },
             // The namespace or the ServiceAccount is missing: reading the node again would not help.

@@ -60,11 +60,11 @@ impl Cached for WorkerView {
     }
 
     fn on_insert(&mut self, now: Duration) {
-        self.first_seen = now;
+        self.observe(None, now);
     }
 
     fn on_update(&mut self, before: &Self, now: Duration) {
-        self.first_seen = if self.uid == before.uid { before.first_seen } else { now };
+        self.observe(Some(before), now);
     }
 }
 

@@ -87,8 +87,14 @@ impl DaemonPods {
     /// The pods of DaemonSets on a node; none as long as they were not listed.
     pub fn of(&self, node: &str) -> Option<Vec<DaemonPod>> {
         let all = self.wanted.lock();
-        let (_, store) = all.nodes.get(node).filter(|(_, store)| store.is_synced())?;
+        let (_, store) = all.nodes.get(node).filter(|(_, store)| store.is_synced() && store.is_served())?;
         Some(store.iter().map(|view| view.pod.clone()).collect())
+    }
+
+    /// Whether the API server does not let us watch pods.
+    pub fn is_forbidden(&self) -> bool {
+        let all = self.wanted.lock();
+        all.nodes.values().any(|(_, store)| store.is_synced() && !store.is_served())
     }
 
     /// The nodes that are watched now: those that have waited longest. And those whose watch has to end.
@@ -142,7 +148,9 @@ impl DaemonPodSource {
     }
 
     fn start(&mut self, node: String) -> BoxStream<'static, Update> {
-        let selector = Selector { fields: Some(format!("spec.nodeName={node}")), ..Selector::default() };
+        let fields = Some(format!("spec.nodeName={node}"));
+        // Optional, so that a missing right is known instead of waited for.
+        let selector = Selector { fields, optional: true, ..Selector::default() };
         let api = Api::<Pod>::all(self.client.clone());
         let projection = Arc::new(DaemonPodView::new);
         let events =

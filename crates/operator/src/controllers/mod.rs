@@ -12,7 +12,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client, Resource};
 use nodekeeper_core::api::RemediationPolicy;
-use nodekeeper_core::fleet::FleetIndex;
+use nodekeeper_core::fleet::{FailedWrites, FleetIndex};
 use nodekeeper_core::limits::WorkerLimiter;
 use nodekeeper_core::node::PartialNode;
 use nodekeeper_core::remediate::{Policy, Target};
@@ -60,6 +60,7 @@ pub struct Shared {
 pub struct TermState {
     pub fleet: Arc<Mutex<FleetIndex>>,
     pub limiter: Mutex<WorkerLimiter>,
+    pub failed_writes: Mutex<FailedWrites>,
 }
 
 impl Shared {
@@ -133,8 +134,8 @@ pub fn build(shared: &Arc<Shared>) -> Vec<Arc<dyn Controller>> {
     shared.caches.forget_unwatched_workers();
     let fleet: Arc<Mutex<FleetIndex>> = Arc::default();
     shared.metrics.set_fleet(fleet.clone());
-    let term =
-        Arc::new(TermState { fleet, limiter: Mutex::new(WorkerLimiter::new(shared.settings.most_workers)) });
+    let limiter = Mutex::new(WorkerLimiter::new(shared.settings.most_workers));
+    let term = Arc::new(TermState { fleet, limiter, failed_writes: Mutex::default() });
     vec![
         controller(gate::GateReconciler::new(shared.clone(), term.clone())),
         controller(gate_status::GateStatusReconciler::new(shared.clone(), term)),

@@ -18,8 +18,8 @@ use super::table::{
 };
 
 /// The values of `state` that are served for every gate, with nodes or without.
-const STATES: [&str; 8] =
-    ["waiting", "gated", "verifying", "verified", "failed", "inconclusive", "stuck", "terminating"];
+const STATES: [&str; 7] =
+    ["waiting", "verifying", "verified", "failed", "inconclusive", "stuck", "terminating"];
 
 /// The totals of kube-node-ready, each with the states that it counts.
 const COMPAT_TOTALS: [(Entry, &[&str]); 4] = [
@@ -199,8 +199,7 @@ fn state_name(state: State) -> &'static str {
         State::Verified => "verified",
         State::Terminating => "terminating",
         State::Waiting => "waiting",
-        State::Unverified => "gated",
-        State::Pending | State::InProgress => "verifying",
+        State::Unverified | State::Pending | State::InProgress => "verifying",
         State::Inconclusive => "inconclusive",
         State::Stuck => "stuck",
         State::Failed => "failed",
@@ -220,5 +219,26 @@ pub fn compat_state(state: State) -> &'static str {
         State::Pending => "pending",
         State::InProgress => "in_progress",
         State::Failed => "failed",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn g12_states_have_the_names_of_the_gate_status() {
+        for (state, name) in [
+            (State::Waiting, "waiting"),
+            (State::Unverified, "verifying"),
+            (State::Pending, "verifying"),
+            (State::InProgress, "verifying"),
+            (State::Inconclusive, "inconclusive"),
+            (State::Stuck, "stuck"),
+            (State::Failed, "failed"),
+            (State::Verified, "verified"),
+        ] {
+            assert!(state_name(state) == name && STATES.contains(&name), "{state:?}");
+        }
     }
 }

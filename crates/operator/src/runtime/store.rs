@@ -241,6 +241,12 @@ impl<V: Cached> Store<V> {
         self.synced
     }
 
+    /// Whether the API server serves the kind and lets us read it.
+    #[must_use]
+    pub fn is_served(&self) -> bool {
+        !self.not_served
+    }
+
     /// Whether the cache holds at least what the API server held when this replica became leader.
     #[must_use]
     pub fn is_current(&self) -> bool {
@@ -259,9 +265,12 @@ impl<V: Cached> Store<V> {
         (object.resource_version() > self.position.max(known)).then(|| self.put(object, now))
     }
 
-    /// Takes in an object that the watch does not show.
+    /// Takes in an object that the watch does not show, unless a newer one is known.
     pub fn force_insert(&mut self, object: V, now: Duration) {
-        self.put(object, now);
+        let known = self.objects.get(&*object.key()).map(Cached::resource_version);
+        if known.is_none_or(|known| known <= object.resource_version()) {
+            self.put(object, now);
+        }
     }
 
     /// Removes an object whose deletion the watch does not show.

@@ -20,8 +20,9 @@ use crate::clock::Clock;
 
 /// The server is asked to keep a watch open for so long.
 const WATCH_SECONDS: u32 = 290;
-/// A watch without any event for longer is considered broken, although its connection is open.
-const MAX_SILENCE: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 5);
+/// A watch without any event for longer is considered broken, although its connection is open. The API server sends a
+/// bookmark about every minute.
+const MAX_SILENCE: Duration = Duration::from_secs(150);
 /// For the first line of an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The bookmark that ends a streamed list carries this annotation.

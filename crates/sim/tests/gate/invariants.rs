@@ -339,8 +339,8 @@ impl Invariant for CountedOnce {
 /// A create is guarded only by its name. A delayed one may create a worker again that had ended and was removed
 /// before. It has no effect: [`CountedOnce`] checks that no number is recorded twice, and [`HealthyNodesAreVerified`]
 /// that the pod is removed.
-/// How long a list and the watch after it may be behind, in seconds.
-const WATCH_DELAY: i64 = 30;
+/// How long a list and the watch after it may be behind, in seconds: lists may break, and are begun again after a backoff.
+const WATCH_DELAY: i64 = 60;
 
 #[derive(Default)]
 struct OneWorkerAtATime {

@@ -10,6 +10,7 @@ mod gate;
 mod budget;
 mod controls;
 mod fuse;
+mod gate_refusals;
 mod incidents;
 mod outage;
 mod refusals;

@@ -18,26 +18,26 @@ use tower::{ServiceExt as _, service_fn};
 use super::test_cluster::{TestCluster, group, max_in_window, permissive_policy};
 
 /// Which requests are refused: the method, a part of the path, a part of the body, and the status code.
-type Rule = (&'static str, &'static str, &'static str, u16);
+pub type Rule = (&'static str, &'static str, &'static str, u16);
 
 /// A rule, until it is lifted, and when it was applied.
 #[derive(Clone)]
-struct Refusals(Arc<Mutex<(Option<Rule>, Vec<Timestamp>)>>);
+pub struct Refusals(Arc<Mutex<(Option<Rule>, Vec<Timestamp>)>>);
 
 impl Refusals {
-    fn new(rule: Rule) -> Self {
+    pub fn new(rule: Rule) -> Self {
         Self(Arc::new(Mutex::new((Some(rule), Vec::new()))))
     }
 
-    fn lift(&self) {
+    pub fn lift(&self) {
         self.0.lock().0 = None;
     }
 
-    fn times(&self) -> Vec<Timestamp> {
+    pub fn times(&self) -> Vec<Timestamp> {
         self.0.lock().1.clone()
     }
 
-    fn client(&self, test: &TestCluster) -> kube::Client {
+    pub fn client(&self, test: &TestCluster) -> kube::Client {
         let (refusals, clock) = (self.clone(), test.cluster.clock().clone());
         let transport = Transport::new(&test.cluster, "replica-0");
         let service = service_fn(move |request: Request<Body>| {

@@ -99,11 +99,37 @@ fn an_unschedulable_worker_is_abandoned_soon() {
     let refused = worker(1, Progress::Unscheduled("untolerated taint".into()));
     let decision = decided(&node(), std::slice::from_ref(&refused));
     assert_eq!((decision.state, decision.recheck_in), (State::Pending, Some(Duration::from_secs(20))));
+    assert_eq!(decision.gives_up_on, None);
     let decision = decided_at(&node(), &[refused], now() + SignedDuration::from_secs(21));
     assert!(
         recorded(&decision).is_some_and(|record| record.why.contains("untolerated taint")),
         "{decision:?}"
     );
+}
+
+#[test]
+fn g04_a_worker_that_is_given_up_is_read_once_more() {
+    let late = now() + SignedDuration::from_hours(1);
+    for progress in [Progress::Running, Progress::Unscheduled("no CPU".into())] {
+        let decision = decided_at(&node(), &[worker(1, progress)], late);
+        assert_eq!(decision.gives_up_on, Some(crate::worker::name("uid-1", 1)), "{decision:?}");
+    }
+    let ended = decided_at(&node(), &[reported(1, Outcome::Passed)], late);
+    assert_eq!(ended.gives_up_on, None);
+}
+
+#[test]
+fn g04_the_grace_of_an_unschedulable_worker_begins_with_the_refusal() {
+    let mut waits = worker(1, Progress::Waiting(InconclusiveReason::NotStarted, String::new()));
+    waits.observe(None, Duration::ZERO);
+    let mut refused = worker(1, Progress::Unscheduled("no CPU".into()));
+    refused.observe(Some(&waits), Duration::from_secs(40));
+    let decision = decided_at(&node(), std::slice::from_ref(&refused), now() + SignedDuration::from_secs(41));
+    assert_eq!(decision.recheck_in, Some(Duration::from_secs(19)));
+    let mut again = worker(1, Progress::Unscheduled("no memory".into()));
+    again.observe(Some(&refused), Duration::from_secs(50));
+    let decision = decided_at(&node(), &[again], now() + SignedDuration::from_secs(60));
+    assert!(recorded(&decision).is_some(), "{decision:?}");
 }
 
 #[test]

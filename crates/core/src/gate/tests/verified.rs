@@ -86,6 +86,67 @@ fn on_reboot_is_respected() {
 }
 
 #[test]
+fn g10_a_rebooted_node_is_retainted_before_it_is_ready() {
+    let (mut node, mut gate) = verified();
+    gate.spec.on_reboot = OnReboot::Regate;
+    (node.boot_id, node.ready) = ("boot-2".into(), false);
+    assert!(retainted(&decided_with(&node, &gate, &[], Fleet::default(), 60)).is_some());
+}
+
+/// Somebody undoes what the gate wrote, each time at once. Returns the seconds between the workers.
+fn pauses(revert: fn(&mut NodeView)) -> Vec<i64> {
+    let (mut node, gate) = verified();
+    let mut pauses = Vec::new();
+    let mut later = 0;
+    for number in 2..14 {
+        revert(&mut node);
+        let waits = decided_with(&node, &gate, &[], Fleet::default(), later);
+        let pause = waits.recheck_in.map_or(0, |wait| i64::try_from(wait.as_secs()).unwrap_or(i64::MAX) + 1);
+        let events = waits.effects.iter().filter(|effect| {
+            matches!(effect, Effect::EmitEvent(event)
+            if event.reason == reasons::NODE_REVERTED && event.dedup_key.is_some())
+        });
+        assert_eq!(events.count(), usize::from(pause > 0), "{waits:?}");
+        later += pause;
+        assert_eq!(starts(&decided_with(&node, &gate, &[], Fleet::default(), later)), Some(number));
+        let decision =
+            decided_with(&node, &gate, &[reported(number, Outcome::Passed)], Fleet::default(), later);
+        set_record(&mut node, recorded(&decision).expect("a record"));
+        node.record_seen_at = Duration::from_secs(later.unsigned_abs());
+        pauses.push(pause);
+    }
+    pauses
+}
+
+#[test]
+fn g03_a_node_that_somebody_keeps_reverting_is_verified_ever_more_rarely() {
+    let put_taint: fn(&mut NodeView) = |node| {
+        if node.taints.len() == 1 {
+            node.taints.push(taint("node-ready/unverified"));
+        }
+    };
+    for revert in [put_taint, |node| node.labels = Labels::default()] {
+        let pauses = pauses(revert);
+        assert_eq!(pauses[..2], [0, 0], "a user may do it");
+        assert!(pauses.windows(2).skip(1).all(|two| two[1] > two[0] || two[1] > 20 * 60), "{pauses:?}");
+        assert!(pauses[11] > 20 * 60 && pauses[11] < 40 * 60, "{pauses:?}");
+    }
+}
+
+#[test]
+fn g03_a_user_is_not_delayed() {
+    let (mut node, gate) = verified();
+    let reverted = Record { reverted: 9, ..record(1, Verdict::Passed, now()).opened("node-ready/verified") };
+    set_record(&mut node, &reverted);
+    node.taints.push(taint("node-ready/unverified"));
+    assert_eq!(starts(&decided_with(&node, &gate, &[], Fleet::default(), 60)), None);
+    let later = decided_with(&node, &gate, &[], Fleet::default(), 2 * 3600);
+    assert_eq!(starts(&later), Some(2), "that is no longer the same dispute");
+    node.verify = Some("now".into());
+    assert_eq!(starts(&decided_with(&node, &gate, &[], Fleet::default(), 60)), Some(2));
+}
+
+#[test]
 fn a_node_retainted_after_reboot_gets_a_worker_at_once() {
     let (mut node, mut gate) = verified();
     gate.spec.on_reboot = OnReboot::Regate;

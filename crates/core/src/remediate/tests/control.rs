@@ -293,6 +293,7 @@ pub(super) fn control(node: &str, number: u32, generation: i64, seen: u64) -> Wo
         uid: node.into(),
         resource_version: "1".into(),
         first_seen: Duration::from_secs(seen),
+        unscheduled_since: Duration::ZERO,
         deleting: false,
         node_name: node.into(),
         identity: WorkerIdentity {

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use nodekeeper_core::checks::WorkerIdentity;
-use nodekeeper_core::gate::{Decision, Effect, GateView};
-use nodekeeper_core::node::NodeView;
+use nodekeeper_core::gate::{Decision, Effect, EventSpec, GateView};
+use nodekeeper_core::limits::Creation;
+use nodekeeper_core::node::{NodeView, taints_manager};
+use nodekeeper_core::reasons;
 use nodekeeper_core::remediate::Remediation;
 use nodekeeper_core::worker::{self, WorkerView};
 use tracing::{info, warn};
@@ -15,12 +17,19 @@ use super::observe::Evaluation;
 use super::{EmittedEvents, GateReconciler};
 use crate::apply::{CreatedWorker, WriteError};
 
+/// An effect that was not applied.
+pub(super) struct FailedEffect {
+    pub error: WriteError,
+    /// Completes "the API server did not accept ". None for an effect whose failure is reported elsewhere.
+    pub write: Option<&'static str>,
+}
+
 /// How long no condition is written for a gate after the API server refused one.
 const CONDITION_BACKOFF: Duration = Duration::from_mins(10);
 
 impl GateReconciler {
     /// Applies all effects in order. One that fails ends the rest, except for an Event.
-    pub(super) async fn apply(&self, evaluation: &Evaluation) -> Result<(), WriteError> {
+    pub(super) async fn apply(&self, evaluation: &Evaluation) -> Result<(), FailedEffect> {
         let Evaluation { node, gate, gated, workers, decision } = evaluation;
         let Shared { clock, metrics, .. } = &*self.shared;
         let gate_name = gate.as_ref().map_or("", |gate| gate.name.as_str());
@@ -37,7 +46,7 @@ impl GateReconciler {
                 &result,
             );
             match (effect, result) {
-                (Effect::EmitEvent(_), Err(error)) => failed_event = Err(error),
+                (Effect::EmitEvent(_), Err(error)) => failed_event = Err(FailedEffect { error, write: None }),
                 (Effect::SetNodeCondition(_), Err(WriteError::Refused(why))) => {
                     // The condition is for others to read; nothing waits for it.
                     warn!(
@@ -46,11 +55,45 @@ impl GateReconciler {
                     );
                     self.refused_conditions.lock().insert(gate_name.to_owned(), elapsed + CONDITION_BACKOFF);
                 }
-                (_, Err(error)) => return Err(error),
+                (effect, Err(error)) => return Err(FailedEffect { error, write: write_of(effect) }),
                 (effect, Ok(())) => self.remember_event(node, effect),
             }
         }
         failed_event
+    }
+
+    /// Reports a write that the API server does not accept, in the status of the gate and in an Event.
+    pub(super) async fn report_failed_write(
+        &self,
+        evaluation: &Evaluation,
+        write: &str,
+        error: &WriteError,
+        is_refused: bool,
+    ) {
+        let Evaluation { node, gate, .. } = evaluation;
+        let gate = gate.as_ref().map_or("", |gate| gate.name.as_str());
+        let message = format!("{write}: {}", error.message());
+        let now = self.shared.clock.elapsed();
+        if !self.term.failed_writes.lock().insert(&node.name, gate, &message, is_refused, now) {
+            return;
+        }
+        self.counts_changed([gate.into()]);
+        let note = format!("the API server did not accept {message}; the gate retries");
+        let number = node.record.as_deref().map_or(0, |record| record.number);
+        let event = EventSpec {
+            dedup_key: Some(number),
+            ..EventSpec::new(true, reasons::NODE_WRITE_REFUSED, "Retry", note)
+        };
+        // The status of the gate says it too.
+        if let Err(error) = self.shared.writer.emit_event(&node.name, &node.uid.to_string(), &event).await {
+            warn!(node = &*node.name, reason = event.reason, %error, "event not created");
+        }
+    }
+
+    /// The writes about a node landed, or it needs none.
+    pub(super) fn forget_failed_write(&self, node: &str) {
+        let gate = self.term.failed_writes.lock().remove(node);
+        self.counts_changed(gate.map(|gate| gate.as_str().into()));
     }
 
     async fn apply_effect(
@@ -77,6 +120,7 @@ impl GateReconciler {
                 return Ok(());
             }
             Effect::EmitEvent(event) => {
+                let event = &self.with_field_manager(node, event).await;
                 return match writer.emit_event(&node.name, &node.uid.to_string(), event).await {
                     // The record holds what this Event says.
                     Err(error) if event.dedup_key.is_none() => {
@@ -113,6 +157,19 @@ impl GateReconciler {
         Ok(())
     }
 
+    /// Adds to an Event about a node that somebody keeps reverting who wrote its taints.
+    async fn with_field_manager(&self, node: &NodeView, event: &EventSpec) -> EventSpec {
+        let mut event = event.clone();
+        if event.reason == reasons::NODE_REVERTED
+            && let Ok(Some(read)) = self.shared.get_node(&node.name).await
+            && let Some(manager) = taints_manager(read.metadata.managed_fields.as_deref().unwrap_or_default())
+        {
+            event.note =
+                format!("{}. The field manager {manager} wrote the taints of the node last", event.note);
+        }
+        event
+    }
+
     async fn start_worker(
         &self,
         node: &NodeView,
@@ -123,9 +180,10 @@ impl GateReconciler {
         let (number, pod) = (identity.number, worker::name(&identity.node_uid, identity.number));
         info!(node = &*node.name, pod, gate = gate.name, worker = number, "Creating worker pod");
         let created = pods.create_worker(writer, node, gate, identity).await;
-        let refused = match &created {
-            Err(WriteError::Refused(message)) => Some(message.clone()),
-            _ => None,
+        let creation = match &created {
+            Ok(_) => Creation::Created,
+            Err(WriteError::Refused(message)) => Creation::Refused(message.clone()),
+            Err(error) => Creation::Failed(error.message()),
         };
         let created = created.map(|created| match created {
             CreatedWorker::New(pod) => {
@@ -140,8 +198,7 @@ impl GateReconciler {
             }
         });
         // The cache counts the worker from here on.
-        let changed =
-            self.term.limiter.lock().finish(&gate.name, number, refused, created.is_ok(), clock.elapsed());
+        let changed = self.term.limiter.lock().finish(&gate.name, number, creation, clock.elapsed());
         if changed {
             self.counts_changed([gate.name.as_str().into()]);
         }
@@ -175,5 +232,19 @@ impl GateReconciler {
             *emitted = EmittedEvents { uid: node.uid.to_string(), ..EmittedEvents::default() };
         }
         emitted.events.insert((event.reason, key));
+    }
+}
+
+/// What an effect writes, for messages.
+fn write_of(effect: &Effect) -> Option<&'static str> {
+    match effect {
+        Effect::RemoveTaint(_) => Some("the removal of the taint"),
+        Effect::Retaint(_) => Some("the taint"),
+        Effect::PatchRecord(_) => Some("the record of the verification"),
+        Effect::SetNodeCondition(_) => Some("the condition of the node"),
+        Effect::RemoveWorker { .. } => Some("the deletion of a worker pod"),
+        Effect::RequestRemediation(_) => Some("the NodeRemediation"),
+        // The limiter of workers reports what keeps them from starting, and an Event is only a report itself.
+        Effect::StartWorker(_) | Effect::EmitEvent(_) => None,
     }
 }

@@ -21,6 +21,7 @@ use crate::apply::WriteError;
 use crate::metrics::NodeError;
 use crate::runtime::{Action, Change, ControllerOptions, Priority, ReconcileError, Reconciler};
 
+use effects::FailedEffect;
 use observe::Evaluation;
 
 /// The shortest time until a node is reconciled again though nothing changed.
@@ -100,12 +101,31 @@ impl GateReconciler {
         Ok(())
     }
 
+    /// Reads a worker into the cache: the watch may be behind.
+    async fn read_worker(&self, pod: &str) -> Result<(), ReconcileError> {
+        let Shared { caches, pods, writer, clock, .. } = &*self.shared;
+        match pods.get(writer, pod).await {
+            Ok(Some(read)) => {
+                if let Some(view) = WorkerView::new(&read) {
+                    caches.workers.lock().force_insert(view, clock.elapsed());
+                }
+                Ok(())
+            }
+            Ok(None) => {
+                caches.workers.lock().remove(pod);
+                Ok(())
+            }
+            Err(error) => Err(ReconcileError(format!("worker {pod} not read: {error}"))),
+        }
+    }
+
     /// The node was deleted.
     fn forget(&self, name: &str) {
         let Shared { caches, metrics, clock, .. } = &*self.shared;
         let changed = self.term.fleet.lock().set(&name.into(), None);
         self.emitted.lock().remove(name);
         self.streaks.lock().remove(name);
+        self.forget_failed_write(name);
         metrics.remove_node(name);
         caches.daemon_pods.want(name, false, clock.elapsed());
         self.counts_changed(changed);
@@ -135,6 +155,7 @@ impl GateReconciler {
         let Evaluation { node, gate, decision, .. } = evaluation;
         debug!(node = &*node.name, state = ?decision.state, why = decision.why, "nothing to do");
         self.streaks.lock().remove(&node.name);
+        self.forget_failed_write(&node.name);
         if let (Some(gate), Some(workers)) = (gate.as_ref(), decision.wants_slot) {
             self.term.limiter.lock().wait(PendingNode {
                 workers,
@@ -147,11 +168,17 @@ impl GateReconciler {
     }
 
     /// What follows a write that failed.
-    async fn recover(&self, node: &NodeView, error: WriteError) -> Result<Action, ReconcileError> {
-        let name = &node.name;
+    async fn recover(&self, evaluation: &Evaluation, failed: FailedEffect) -> Result<Action, ReconcileError> {
+        let (node, name) = (&evaluation.node, &evaluation.node.name);
+        let FailedEffect { error, write } = failed;
+        let report = async |error: &WriteError, is_refused| {
+            if let Some(write) = write {
+                self.report_failed_write(evaluation, write, error, is_refused).await;
+            }
+        };
         match error {
-            WriteError::Conflict(message) | WriteError::Gone(message) => {
-                debug!(node = &**name, message, "conflict; reading the node again");
+            WriteError::Conflict(_) | WriteError::Gone(_) => {
+                debug!(node = &**name, %error, "conflict; reading the node again");
                 if !self.read_node(name).await? {
                     // If another node of this name comes, the watch shows it.
                     self.forget(name);
@@ -161,13 +188,19 @@ impl GateReconciler {
                 if version == Some(node.resource_version) {
                     // The node did not change, so this was no conflict: the write would be refused again.
                     self.needs_live_read.lock().insert(name.clone());
-                    return Err(ReconcileError(format!("refused: {message}")));
+                    report(&error, true).await;
+                    return Err(ReconcileError(format!("refused: {}", error.message())));
                 }
                 self.again(name)
             }
-            WriteError::NotLeader | WriteError::Refused(_) => Err(ReconcileError(error.to_string())),
+            WriteError::NotLeader => Err(ReconcileError(error.to_string())),
+            WriteError::Refused(_) => {
+                report(&error, true).await;
+                Err(ReconcileError(error.to_string()))
+            }
             WriteError::OutcomeUnknown(_) => {
                 self.needs_live_read.lock().insert(name.clone());
+                report(&error, false).await;
                 Err(ReconcileError(error.to_string()))
             }
         }
@@ -273,7 +306,12 @@ impl GateReconciler {
             return Ok(Action::AwaitChange);
         }
         self.read_unwatched_workers(name).await?;
-        let Some(evaluation) = self.evaluate(name) else {
+        let mut evaluation = self.evaluate(name);
+        if let Some(pod) = evaluation.as_ref().and_then(|found| found.decision.gives_up_on.as_ref()) {
+            self.read_worker(pod).await?;
+            evaluation = self.evaluate(name);
+        }
+        let Some(evaluation) = evaluation else {
             self.forget(name);
             return Ok(Action::AwaitChange);
         };
@@ -284,8 +322,11 @@ impl GateReconciler {
         info!(node = &**name, state = ?decision.state, why = decision.why, "decided");
         match self.apply(&evaluation).await {
             // The responses are in the cache: what follows from them is decided next.
-            Ok(()) => self.again(name),
-            Err(error) => self.recover(&evaluation.node, error).await,
+            Ok(()) => {
+                self.forget_failed_write(name);
+                self.again(name)
+            }
+            Err(failed) => self.recover(&evaluation, failed).await,
         }
     }
 }

@@ -77,7 +77,8 @@ impl GateStatusReconciler {
         let autoscalers = self.autoscalers.lock();
         let nothing = Autoscalers { pools: Ok(Vec::new()), cluster_autoscaler: false };
         let there = autoscalers.as_ref().map_or(&nothing, |(_, found)| found);
-        let found = judge(there, &taints);
+        let counts = fleet.counts(name);
+        let found = judge(there, &taints, !counts.is_empty());
         if there.pools.as_ref().is_ok_and(|pools| !pools.is_empty()) {
             metrics.set_autoscaler_compatible("karpenter", found.reason != reasons::TAINT_IS_PERMANENT);
         }
@@ -86,9 +87,11 @@ impl GateStatusReconciler {
         }
         let input = GateStatusInput {
             gate: &gate,
-            counts: &fleet.counts(name),
+            counts: &counts,
             gated_nodes: gated_nodes(&fleet, name, nodes.iter()),
             refused: refused.as_deref(),
+            pods_forbidden: caches.daemon_pods.is_forbidden(),
+            failed_writes: self.term.failed_writes.lock().summary(name),
             shadowed_by: shadowed_by.as_ref().map(|(other, count)| (other.as_str(), *count)),
             unserved,
             autoscalers: found,
@@ -118,6 +121,9 @@ impl Reconciler for GateStatusReconciler {
                 vec![change.key.clone()]
             }
             kinds::GATE_COUNTS => vec![change.key.clone()],
+            kinds::DAEMON_PODS if self.shared.caches.daemon_pods.is_forbidden() => {
+                self.shared.caches.gates.lock().keys().cloned().collect()
+            }
             _ => Vec::new(),
         }
     }

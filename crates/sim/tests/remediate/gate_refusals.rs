@@ -1,0 +1,153 @@
+//! The gate while the API server refuses its writes, another controller undoes them, or a watch says nothing.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use hyper::body::Frame;
+use jiff::SignedDuration;
+use kube::client::Body;
+use nodekeeper_sim::object::{condition, set, text};
+use nodekeeper_sim::transport::{BoxError, Transport};
+use nodekeeper_sim::value::{Value, json};
+use tokio::time::sleep;
+use tower::{ServiceExt as _, service_fn};
+
+use super::refusals::{Refusals, Rule};
+use super::test_cluster::{TestCluster, max_in_window, permissive_policy};
+use crate::gate::taint;
+
+/// A condition of the gate, if it has this status.
+fn gate_condition(test: &TestCluster, type_: &str, status: &str) -> Option<(String, String)> {
+    let gate = test.api.get("nodekeeper.dev/nodegates", "", "default").expect("setup created it");
+    let found = condition(&gate, type_).filter(|one| text(one, "status") == status)?;
+    Some((text(found, "reason").to_owned(), text(found, "message").to_owned()))
+}
+
+fn count(test: &TestCluster, field: &str) -> i64 {
+    let gate = test.api.get("nodekeeper.dev/nodegates", "", "default").expect("setup created it");
+    gate["status"]["nodes"][field].as_i64().unwrap_or_default()
+}
+
+fn events(test: &TestCluster, reason: &str) -> Vec<String> {
+    let all = test.api.all("events");
+    let about = all.iter().filter(|event| text(event, "reason") == reason);
+    about.map(|event| text(event, "message").to_owned()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn g01_a_refused_opening_is_reported_and_not_counted() {
+    for code in [403, 422, 500] {
+        let rule: Rule = ("PATCH", "/api/v1/nodes/", "/spec/taints", code);
+        let mut test = TestCluster::new(1, &permissive_policy());
+        let refusals = Refusals::new(rule);
+        test.start_with(refusals.client(&test));
+        test.join("n0", "a");
+        let named = |test: &TestCluster| {
+            gate_condition(test, "WritesRefused", "True")
+                .is_some_and(|(_, message)| message.contains("'frozen'"))
+        };
+        test.until("the refusal is reported", 4, named).await;
+        assert_eq!((count(&test, "verified"), count(&test, "gated")), (0, 1), "{code}");
+        assert!(gate_condition(&test, "Ready", "False").is_some(), "{code}");
+        let before = refusals.times().len();
+        sleep(Duration::from_mins(10)).await;
+        let times = refusals.times();
+        assert!(times.len() > before, "{code}: it is tried again");
+        let burst = max_in_window(&times[before..], SignedDuration::from_mins(1));
+        assert!(burst <= 8, "{code}: {burst} in a minute");
+        let events = events(&test, "NodeWriteRefused");
+        assert!(events.len() == 1 && events[0].contains("'frozen'"), "{code}: {events:?}");
+        refusals.lift();
+        test.until("the node is verified", 2, |test| test.is_verified("n0")).await;
+        let accepted = |test: &TestCluster| gate_condition(test, "WritesRefused", "False").is_some();
+        test.until("the condition is false again", 1, accepted).await;
+        assert_eq!((count(&test, "verified"), count(&test, "gated")), (1, 0), "{code}");
+    }
+}
+
+/// Another controller makes the node what it was whenever that has changed.
+#[tokio::test(start_paused = true)]
+async fn g03_a_controller_that_reverts_the_gate_causes_no_storm() {
+    let put_taint: fn(&mut Value) = |node| set(node, "spec.taints", json!([taint()]));
+    let remove_label: fn(&mut Value) = |node| set(node, "metadata.labels", json!({}));
+    for (revert, what) in [(put_taint, "taint"), (remove_label, "label")] {
+        let mut test = TestCluster::new(1, &permissive_policy());
+        test.start_controller();
+        test.join("n0", "a");
+        test.until("the node is verified", 5, |test| test.is_verified("n0")).await;
+        let mut reverted = Vec::new();
+        for _ in 0..2 * 3600 {
+            sleep(Duration::from_secs(1)).await;
+            if test.is_verified("n0") {
+                let node = test.node("n0").expect("it is there");
+                reverted.push(test.now());
+                test.api.change(&node, None, revert).expect("the node is valid");
+            }
+        }
+        assert!((4..=12).contains(&reverted.len()), "{what}: {reverted:?}");
+        let events = events(&test, "NodeReverted");
+        assert!(!events.is_empty() && events.len() <= 3 && events[0].contains(what), "{what}: {events:?}");
+    }
+}
+
+/// Lists pods in pages, and answers every watch of them with a stream that says nothing.
+fn with_silent_pods(test: &TestCluster) -> kube::Client {
+    let transport = Transport::new(&test.cluster, "replica-0");
+    let service = service_fn(move |request: Request<Body>| {
+        let transport = transport.clone();
+        async move {
+            let query = request.uri().query().unwrap_or_default();
+            if !request.uri().path().ends_with("/pods") || !query.contains("watch=true") {
+                return transport.oneshot(request).await;
+            }
+            sleep(Duration::from_millis(1)).await;
+            if query.contains("sendInitialEvents") {
+                let answer = json!({"kind": "Status", "message": "not supported", "code": 422}).to_string();
+                let body = Full::new(Bytes::from(answer)).map_err(|never| match never {}).boxed_unsync();
+                return Ok(Response::builder().status(422).body(body)?);
+            }
+            let nothing = futures::stream::pending::<Result<Frame<Bytes>, Infallible>>();
+            let body = StreamBody::new(nothing).map_err(|never| match never {}).boxed_unsync();
+            Ok::<_, BoxError>(Response::new(body))
+        }
+    });
+    kube::Client::new(service, "default")
+}
+
+#[tokio::test(start_paused = true)]
+async fn g04_a_worker_is_not_given_up_by_a_silent_watch() {
+    let mut test = TestCluster::new(1, &permissive_policy());
+    test.start_with(with_silent_pods(&test));
+    test.join("n0", "a");
+    test.until("the node is verified", 5, |test| test.is_verified("n0")).await;
+    assert_eq!(events(&test, "NodeVerificationInconclusive"), Vec::<String>::new());
+    assert_eq!(events(&test, "NodeVerified").len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn g06_worker_creations_that_fail_for_long_are_reported() {
+    // A webhook that cannot be called, and a ResourceQuota that two requests change at once.
+    for code in [500, 409] {
+        let mut test = TestCluster::new(1, &permissive_policy());
+        let refusals = Refusals::new(("POST", "/pods", "", code));
+        test.start_with(refusals.client(&test));
+        for node in ["n0", "n1", "n2"] {
+            test.join(node, "a");
+        }
+        let named = |test: &TestCluster| {
+            let found = gate_condition(test, "WorkersCannotRun", "True");
+            found.is_some_and(|(reason, message)| reason == "CreateRefused" && message.contains("'frozen'"))
+        };
+        test.until("the failure is reported", 3, named).await;
+        let before = refusals.times().len();
+        sleep(Duration::from_mins(5)).await;
+        let burst = max_in_window(&refusals.times()[before..], SignedDuration::from_mins(1));
+        assert!((1..=8).contains(&burst), "{code}: one node tries for all: {burst} in a minute");
+        refusals.lift();
+        let verified = |test: &TestCluster| ["n0", "n1", "n2"].iter().all(|node| test.is_verified(node));
+        test.until("the nodes are verified", 2, verified).await;
+    }
+}
