@@ -132,11 +132,19 @@ impl WorkerLimiter {
         }
     }
 
+    /// Releases the slot of a worker that is not created after all.
+    pub fn cancel(&mut self, gate: &str, number: u32) {
+        let count = if number == 1 { &mut self.starting.first } else { &mut self.starting.another };
+        *count = count.saturating_sub(1);
+        if let Some(backoff) = self.backoffs.get_mut(gate) {
+            backoff.trying = false;
+        }
+    }
+
     /// Ends the reservation: the cache counts the worker from here on. Returns whether the reason for which the API
     /// server refuses workers of the gate changed.
     pub fn finish(&mut self, gate: &str, number: u32, creation: Creation, now: Duration) -> bool {
-        let count = if number == 1 { &mut self.starting.first } else { &mut self.starting.another };
-        *count = count.saturating_sub(1);
+        self.cancel(gate, number);
         let why = match creation {
             Creation::Created => {
                 self.failures.remove(gate);
@@ -147,9 +155,6 @@ impl WorkerLimiter {
                 let (count, since) = self.failures.entry(gate.to_owned()).or_insert((0, now));
                 *count = count.saturating_add(1);
                 if *count < MIN_FAILURES || now.saturating_sub(*since) < FAILING_FOR {
-                    if let Some(backoff) = self.backoffs.get_mut(gate) {
-                        backoff.trying = false;
-                    }
                     return false;
                 }
                 why

@@ -29,6 +29,8 @@ pub enum Fault {
     LostAnswer,
     /// A write is applied long after its client timed out, possibly under another leader.
     Delayed,
+    /// Admission or RBAC refuses this kind of write for minutes, with this status code.
+    Refused(u16),
     /// The client crashes before the request is applied.
     CrashBefore,
     /// The client crashes after the request was applied.
@@ -47,6 +49,7 @@ impl Fault {
             Self::LostRequest => "timeout, not applied",
             Self::LostAnswer => "timeout, applied",
             Self::Delayed => "write delayed",
+            Self::Refused(_) => "write refused for minutes",
             Self::CrashBefore => "crash before a write",
             Self::CrashAfter => "crash after a write",
         }
@@ -118,8 +121,28 @@ impl Coverage {
     }
 }
 
+/// What admission or RBAC refuses to all clients for a while. Clones share it.
+#[derive(Clone, Default)]
+pub struct Admission(Arc<Mutex<Option<(String, u16)>>>);
+
+impl Admission {
+    /// Refuses writes of this kind, one of [`Coverage::write_points`], with this status code.
+    pub fn refuse(&self, write_point: &str, code: u16) {
+        *self.0.lock() = Some((write_point.to_owned(), code));
+    }
+
+    pub fn lift(&self) {
+        *self.0.lock() = None;
+    }
+
+    fn refusal(&self, write_point: &str) -> Option<u16> {
+        self.0.lock().as_ref().filter(|(refused, _)| refused == write_point).map(|(_, code)| *code)
+    }
+}
+
 struct Inner {
     random: fastrand::Rng,
+    admission: Admission,
     rates: Rates,
     dead: bool,
     died: Arc<Notify>,
@@ -127,6 +150,8 @@ struct Inner {
     sent: Arc<Notify>,
     coverage: Arc<Mutex<Coverage>>,
     watches: u64,
+    /// The resources that the client has watched.
+    watched: BTreeSet<String>,
     /// Stalled watches: the plural of their resource, and the number of the first watch that is not stalled.
     stalled: BTreeMap<String, u64>,
     stalls_changed: Arc<Notify>,
@@ -148,6 +173,7 @@ impl Faults {
         let random = fastrand::Rng::with_seed(seed);
         Self(Arc::new(Mutex::new(Inner {
             random,
+            admission: Admission::default(),
             rates,
             dead: false,
             died: Arc::default(),
@@ -155,9 +181,17 @@ impl Faults {
             sent: Arc::default(),
             coverage,
             watches: 0,
+            watched: BTreeSet::new(),
             stalled: BTreeMap::new(),
             stalls_changed: Arc::default(),
         })))
+    }
+
+    /// Also refuses what this admission refuses.
+    #[must_use]
+    pub fn with_admission(self, admission: &Admission) -> Self {
+        self.lock().admission = admission.clone();
+        self
     }
 
     pub fn set_rates(&self, rates: Rates) {
@@ -212,15 +246,19 @@ impl Faults {
             inner.count("late request");
         }
         let is_write = request.method() != Method::GET;
-        let fault = inner.choose(is_write);
+        let mut fault = inner.choose(is_write);
+        let point = is_write.then(|| write_point(request));
+        let refused = point.as_ref().and_then(|point| inner.admission.refusal(point));
+        if let (Some(code), Fault::None) = (refused, fault) {
+            fault = Fault::Refused(code);
+        }
         if fault == Fault::Delayed {
             delay = inner.random.u64(5_000..40_000);
         }
         if fault != Fault::None {
             inner.count(fault.name());
         }
-        if is_write {
-            let point = write_point(request);
+        if let Some(point) = point {
             let mut coverage = inner.coverage.lock();
             if matches!(fault, Fault::CrashBefore | Fault::CrashAfter) {
                 coverage.crashed_points.insert(format!("{} {point}", fault.name().replace(" a write", "")));
@@ -245,6 +283,12 @@ impl Faults {
         WatchFault::Delay(Duration::from_millis(inner.random.u64(if late { 200..4_000 } else { 0..10 })))
     }
 
+    /// The resources that the client has watched.
+    #[must_use]
+    pub fn watched(&self) -> Vec<String> {
+        self.lock().watched.iter().cloned().collect()
+    }
+
     /// Stalls the watches of a resource (`nodes`, `leases`) that the client has open now: they stay open and deliver
     /// neither events nor bookmarks, nor their end. Watches that it opens later are not stalled.
     pub fn stall_watches(&self, resource: &str) {
@@ -264,6 +308,7 @@ impl Faults {
         let resource = resource_path(request).first().map(ToString::to_string).unwrap_or_default();
         let mut inner = self.lock();
         inner.watches += 1;
+        inner.watched.insert(resource.clone());
         OpenWatch { resource, number: inner.watches - 1 }
     }
 
@@ -306,6 +351,18 @@ impl Faults {
     #[must_use]
     pub fn client_timeout(&self) -> Duration {
         Duration::from_millis(self.lock().random.u64(1_000..10_000))
+    }
+
+    /// The refusal of a validating admission policy, of RBAC, or of a webhook that cannot be called.
+    #[must_use]
+    pub fn refusal(&self, code: u16, request: &Request<Bytes>) -> ApiError {
+        let name = request.uri().path().rsplit('/').next().unwrap_or_default();
+        let resource = Resource::new("", "v1", write_point(request), "");
+        match code {
+            403 => ApiError::forbidden(&resource, name, "policy 'frozen' denied request"),
+            422 => ApiError::invalid(&resource, name, &[]),
+            _ => ApiError::internal("failed calling webhook \"frozen.example.com\": connection refused"),
+        }
     }
 
     /// A conflict although the object has not changed.

@@ -86,6 +86,7 @@ impl Transport {
             Fault::Conflict => Some(faults.spurious_conflict(request)),
             Fault::TooMany => Some(ApiError::too_many_requests()),
             Fault::Internal => Some(ApiError::internal("etcdserver: leader changed")),
+            Fault::Refused(code) => Some(faults.refusal(code, request)),
             _ => None,
         };
         if let Some(error) = refused {

@@ -66,6 +66,12 @@ const FAULTS: &[&str] = &[
     "remediation requested by user",
     "taint removed by user",
     "gate keeps its nodes",
+    "writes refused for minutes",
+    "write refused for minutes",
+    "silent watch",
+    "API server vanished",
+    "write reverted by another controller",
+    "second budget created",
 ];
 
 /// The observations that it must have made.

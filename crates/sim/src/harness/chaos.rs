@@ -1,5 +1,6 @@
 //! Chaos in a cluster besides the program under test: machines reboot and die, other users write, the log is
-//! compacted, clocks jump, DNS fails.
+//! compacted, clocks jump, DNS fails, admission refuses writes, watches say nothing, another controller undoes what was
+//! written.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,11 +14,18 @@ use crate::actors::cloud::Cloud;
 use crate::actors::kubelet::{FalseReport, Kubelets, NodeSpec};
 use crate::clock::Clock;
 use crate::cluster::{Cluster, Local};
-use crate::faults::Coverage;
+use crate::faults::{Admission, Coverage, Faults};
 use crate::network::Outage;
-use crate::object::{items, set};
+use crate::object::{is_true, items, name, set};
 
 use super::Scenario;
+
+/// The clients of the program under test.
+pub(super) struct Clients {
+    pub faults: Arc<Mutex<Vec<Faults>>>,
+    pub admission: Admission,
+    pub coverage: Arc<Mutex<Coverage>>,
+}
 
 pub(super) struct Chaos {
     cluster: Cluster,
@@ -28,9 +36,16 @@ pub(super) struct Chaos {
     random: fastrand::Rng,
     false_label: (String, String),
     user_action: fn(&Local, &mut fastrand::Rng) -> Option<&'static str>,
-    coverage: Arc<Mutex<Coverage>>,
+    revert: fn(&Local, &str) -> bool,
+    clients: Clients,
     outages: Vec<Outage>,
     off: Vec<String>,
+    /// Until when a kind of write is refused.
+    refused: Option<Instant>,
+    /// Watches that say nothing, and until when.
+    silent: Vec<(Instant, Faults, String)>,
+    /// The node that another controller reverts, and until when.
+    reverted: Option<(Instant, String)>,
 }
 
 /// What may happen next.
@@ -48,6 +63,9 @@ enum ChaosEvent {
     DnsUp,
     Compaction,
     ClockJump,
+    Refusal,
+    SilentWatches,
+    Reverting,
 }
 
 const CHAOS_EVENTS: &[(ChaosEvent, u32)] = &[
@@ -63,6 +81,9 @@ const CHAOS_EVENTS: &[(ChaosEvent, u32)] = &[
     (ChaosEvent::DnsUp, 4),
     (ChaosEvent::Compaction, 4),
     (ChaosEvent::ClockJump, 2),
+    (ChaosEvent::Refusal, 2),
+    (ChaosEvent::SilentWatches, 2),
+    (ChaosEvent::Reverting, 2),
 ];
 
 impl Chaos {
@@ -72,7 +93,7 @@ impl Chaos {
         scenario: &Scenario,
         nodes: Vec<NodeSpec>,
         seed: u64,
-        coverage: Arc<Mutex<Coverage>>,
+        clients: Clients,
     ) -> Self {
         Self {
             cluster: cluster.clone(),
@@ -83,9 +104,13 @@ impl Chaos {
             random: fastrand::Rng::with_seed(seed),
             false_label: scenario.false_label.clone(),
             user_action: scenario.user_action,
-            coverage,
+            revert: scenario.revert,
+            clients,
             outages: Vec::new(),
             off: Vec::new(),
+            refused: None,
+            silent: Vec::new(),
+            reverted: None,
         }
     }
 
@@ -100,6 +125,7 @@ impl Chaos {
             loop {
                 let pause = self.random.u64(100..4_000);
                 sleep(Duration::from_millis(pause)).await;
+                self.go_on();
                 let event = self.choose();
                 self.apply(event, &clocks);
             }
@@ -134,8 +160,7 @@ impl Chaos {
             ChaosEvent::UserWrite => self.write_as_user(&node.name),
             ChaosEvent::UserAction => (self.user_action)(&self.user, &mut self.random),
             ChaosEvent::Reboot => {
-                let down_for = Duration::from_millis(self.random.u64(500..60_000));
-                self.kubelets.reboot(&node.name, down_for);
+                self.reboot(&node.name);
                 Some("reboot")
             }
             ChaosEvent::PowerOff => {
@@ -178,11 +203,87 @@ impl Chaos {
                 clock.jump(SignedDuration::from_secs(self.random.i64(-60..60)));
                 Some("clock jump")
             }
+            ChaosEvent::Refusal => self.refuse_writes(),
+            ChaosEvent::SilentWatches => self.silence_watches(),
+            ChaosEvent::Reverting => {
+                self.reverted = Some((self.later(20..120), node.name.clone()));
+                Some("another controller reverts the program")
+            }
         };
         if let Some(what) = what {
-            self.coverage.lock().count(what);
+            self.clients.coverage.lock().count(what);
             self.cluster.trace().record(|| format!("chaos: {what} {}", node.name));
         }
+    }
+
+    fn later(&mut self, seconds: std::ops::Range<u64>) -> Instant {
+        Instant::now() + Duration::from_secs(self.random.u64(seconds))
+    }
+
+    /// Continues or ends what lasts for a while.
+    fn go_on(&mut self) {
+        let now = Instant::now();
+        if self.refused.is_some_and(|until| until <= now) {
+            self.refused = None;
+            self.clients.admission.lift();
+        }
+        for (_, faults, resource) in self.silent.extract_if(.., |(until, ..)| *until <= now) {
+            faults.resume_watches(&resource);
+        }
+        self.reverted.take_if(|(until, _)| *until <= now);
+        if let Some((_, node)) = &self.reverted
+            && (self.revert)(&self.user, node)
+        {
+            self.clients.coverage.lock().count("write reverted by another controller");
+            self.cluster.trace().record(|| format!("chaos: another controller reverts {node}"));
+        }
+    }
+
+    /// Reboots a node, or in half of the cases a cordoned one, which is probably being replaced.
+    fn reboot(&mut self, node: &str) {
+        let down_for = Duration::from_millis(self.random.u64(500..60_000));
+        let cordoned = self.cordoned_node().filter(|_| self.random.bool());
+        self.kubelets.reboot(cordoned.as_deref().unwrap_or(node), down_for);
+    }
+
+    fn cordoned_node(&self) -> Option<String> {
+        let nodes = self.user.all("nodes");
+        nodes.iter().find(|node| is_true(node, "spec.unschedulable")).map(|node| name(node).to_owned())
+    }
+
+    /// Refuses one kind of write for a while. Never that of the Lease, without which nobody writes at all.
+    fn refuse_writes(&mut self) -> Option<&'static str> {
+        if self.refused.is_some() {
+            return None;
+        }
+        let points: Vec<String> = {
+            let coverage = self.clients.coverage.lock();
+            coverage.write_points.iter().filter(|point| !point.contains("leases")).cloned().collect()
+        };
+        let point = points.get(self.random.usize(..points.len().max(1)))?;
+        let code = [403, 422, 500][self.random.usize(..3)];
+        self.clients.admission.refuse(point, code);
+        self.cluster.trace().record(|| format!("chaos: {point} is refused with {code}"));
+        self.refused = Some(self.later(30..180));
+        Some("writes refused for minutes")
+    }
+
+    /// The watches of one replica say nothing for a while: all, or those of one kind.
+    fn silence_watches(&mut self) -> Option<&'static str> {
+        let alive: Vec<Faults> =
+            self.clients.faults.lock().iter().filter(|faults| !faults.has_crashed()).cloned().collect();
+        let faults = alive.get(self.random.usize(..alive.len().max(1)))?.clone();
+        let until = self.later(30..240);
+        let watched = faults.watched();
+        let all = self.random.bool();
+        let chosen = self.random.usize(..watched.len().max(1));
+        for (i, resource) in watched.into_iter().enumerate() {
+            if all || i == chosen {
+                faults.stall_watches(&resource);
+                self.silent.push((until, faults.clone(), resource));
+            }
+        }
+        Some(if all { "API server vanished" } else { "silent watch" })
     }
 
     /// Replaces a machine by another of the same name, so that the Node has a new uid.
@@ -233,6 +334,10 @@ impl Chaos {
     }
 
     fn heal(&mut self) {
+        self.clients.admission.lift();
+        for (_, faults, resource) in self.silent.drain(..) {
+            faults.resume_watches(&resource);
+        }
         for outage in self.outages.drain(..) {
             self.cluster.network().heal(&outage);
         }

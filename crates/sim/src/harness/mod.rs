@@ -27,7 +27,7 @@ use crate::actors::kubelet::{ContainerRuntime, FakeRuntime, Kubelets, NodeSpec};
 use crate::actors::{self, Timing};
 use crate::clock::Clock;
 use crate::cluster::{Cluster, Local, Options};
-use crate::faults::{Coverage, Faults, Rates};
+use crate::faults::{Admission, Coverage, Faults, Rates};
 use crate::store::Change;
 use crate::transport::Transport;
 
@@ -86,6 +86,9 @@ pub struct Scenario {
     pub false_label: (String, String),
     /// A random action of a user and its name for the report; none if it did not apply.
     pub user_action: fn(&Local, &mut fastrand::Rng) -> Option<&'static str>,
+    /// Undoes what the program wrote about the node of this name, as another controller would at each reconcile. Returns
+    /// whether there was anything to undo.
+    pub revert: fn(&Local, &str) -> bool,
     /// The name under which the report counts a change, if it does.
     pub count_as: fn(&Change) -> Option<&'static str>,
     /// Reverts what user actions left behind.
@@ -111,6 +114,7 @@ impl Scenario {
             autoscaled: Vec::new(),
             false_label,
             user_action: |_, _| None,
+            revert: |_, _| false,
             count_as: |_| None,
             heal: |_| {},
         }
@@ -180,6 +184,7 @@ struct Run<'s> {
     violation: Violation,
     invariants: Invariants,
     faults: Arc<Mutex<Vec<Faults>>>,
+    admission: Admission,
     rates: Rates,
 }
 
@@ -206,6 +211,7 @@ impl<'s> Run<'s> {
             violation: Violation::default(),
             invariants: Arc::new(Mutex::new((scenario.invariants)())),
             faults: Arc::default(),
+            admission: Admission::default(),
         }
     }
 
@@ -218,9 +224,14 @@ impl<'s> Run<'s> {
         let cloud = Cloud::new(&self.cluster, &kubelets);
         let (karpenter, autoscaler) = self.start_provisioners(&cloud);
         let nodes = if self.scenario.fixed { self.choose_nodes() } else { Vec::new() };
-        let (seed, coverage) = (self.random.u64(..), self.coverage.clone());
+        let seed = self.random.u64(..);
+        let clients = chaos::Clients {
+            faults: self.faults.clone(),
+            admission: self.admission.clone(),
+            coverage: self.coverage.clone(),
+        };
         let chaos =
-            chaos::Chaos::new(&self.cluster, (&kubelets, &cloud), self.scenario, nodes, seed, coverage);
+            chaos::Chaos::new(&self.cluster, (&kubelets, &cloud), self.scenario, nodes, seed, clients);
 
         let mut replicas = JoinSet::new();
         let clocks: Vec<Clock> =
@@ -331,12 +342,12 @@ impl<'s> Run<'s> {
         let mut random = fastrand::Rng::with_seed(self.random.u64(..));
         let (cluster, program) = (self.cluster.clone(), self.scenario.program.clone());
         let (coverage, all_faults) = (self.coverage.clone(), self.faults.clone());
-        let (violation, rates) = (self.violation.clone(), self.rates);
+        let (violation, rates, admission) = (self.violation.clone(), self.rates, self.admission.clone());
         let calm_at = Instant::now() + self.scenario.chaos_duration;
         async move {
             loop {
                 let rates = if Instant::now() < calm_at { rates } else { Rates::NONE };
-                let faults = Faults::new(random.u64(..), rates, coverage.clone());
+                let faults = Faults::new(random.u64(..), rates, coverage.clone()).with_admission(&admission);
                 all_faults.lock().push(faults.clone());
                 let name = format!("{REPLICA}{i}");
                 cluster.trace().record(|| format!("{name} starts"));

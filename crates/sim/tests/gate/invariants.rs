@@ -15,10 +15,10 @@ use nodekeeper_sim::object::{at, condition_status, is_deleting, is_true, items, 
 use nodekeeper_sim::store::Change;
 use nodekeeper_sim::value::{Value, json};
 
-use super::{LABEL, NAMESPACE, TAINT};
+use super::{LABEL, NAMESPACE, TAINT, reports};
 
 pub fn all() -> Vec<Box<dyn Invariant>> {
-    vec![
+    let mut all: Vec<Box<dyn Invariant>> = vec![
         Box::<UntaintedByVerdict>::default(),
         Box::new(NothingForeign),
         Box::<TaintedForCause>::default(),
@@ -27,17 +27,21 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::<OneWorkerAtATime>::default(),
         Box::<OnlyTheLeaderWrites>::default(),
         Box::new(HealthyNodesAreVerified),
-    ]
+    ];
+    all.extend(reports::all());
+    all
 }
 
 /// The invariants that also hold while nodes are remediated.
 pub fn without_foreign_writes() -> Vec<Box<dyn Invariant>> {
-    vec![
+    let mut all: Vec<Box<dyn Invariant>> = vec![
         Box::<UntaintedByVerdict>::default(),
         Box::<TaintedForCause>::default(),
         Box::<OneWorkerAtATime>::default(),
         Box::<OnlyTheLeaderWrites>::default(),
-    ]
+    ];
+    all.extend(reports::all());
+    all
 }
 
 pub fn is_ours(change: &Change) -> bool {
@@ -89,6 +93,11 @@ fn result(pod: &Value) -> Option<WorkerResult> {
         own.filter(agrees)
             .map_or(WorkerResult::Inconclusive, |report| WorkerResult::Reported(report.verdict)),
     )
+}
+
+/// Whether a worker has ended.
+pub fn has_ended(pod: &Value) -> bool {
+    result(pod).is_some()
 }
 
 /// 1. A gate taint is removed only after a Passed verdict for the node's current incarnation.

@@ -4,6 +4,7 @@
 
 pub mod bench;
 pub mod invariants;
+mod reports;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -16,7 +17,7 @@ use nodekeeper_operator::clock::Clock;
 use nodekeeper_operator::{Settings, run};
 use nodekeeper_sim::cluster::Local;
 use nodekeeper_sim::harness::{Program, Scenario};
-use nodekeeper_sim::object::{at, is_deleting, is_true, items, set, text};
+use nodekeeper_sim::object::{at, is_deleting, is_true, items, set, text, uid};
 use nodekeeper_sim::store::Change;
 use nodekeeper_sim::value::{Value, json};
 use nodekeeper_sim::worker::Workers;
@@ -25,6 +26,8 @@ use nodekeeper_sim::{Cluster, network};
 pub const NAMESPACE: &str = "nodekeeper-system";
 pub const TAINT: &str = "node-ready/unverified";
 pub const LABEL: &str = "node-ready/verified";
+/// Few, so that nodes have to wait.
+pub const MAX_WORKERS: usize = 12;
 
 /// Two replicas of the controller, a gate for every node, ten minutes of chaos.
 pub fn scenario() -> Scenario {
@@ -32,6 +35,7 @@ pub fn scenario() -> Scenario {
         let clock = replica.clock.clone();
         let identity = format!("{}_{:x}", replica.name, replica.seed);
         let settings = Settings::new(template(), identity, replica.seed);
+        let settings = Settings { most_workers: MAX_WORKERS, ..settings };
         let clock = Clock::new(move || clock.now());
         Box::pin(run(replica.client, settings, clock, std::future::pending()))
     });
@@ -41,6 +45,7 @@ pub fn scenario() -> Scenario {
         taints: vec![taint()],
         false_label: (LABEL.into(), "true".into()),
         user_action,
+        revert,
         count_as,
         heal,
         // Long enough for a crash, a failover, and the longest recheck period.
@@ -127,12 +132,45 @@ pub fn count_as(change: &Change) -> Option<&'static str> {
     }
 }
 
-/// Enforces the gate again, so that nodes do not stay gated.
+/// Enforces the gate again, so that nodes do not stay gated, and has nodes verified that another controller reverted.
 pub fn heal(user: &Local) {
+    for node in user.all("nodes") {
+        let reverted = invariants::record(&node).map_or(0, |record| record.reverted);
+        if reverted > 1 {
+            request_verification(user, &node);
+        }
+    }
     if let Some(gate) = user.get("nodekeeper.dev/nodegates", "", "default") {
         let healed = user.change(&gate, None, |gate| set(gate, "spec.enforcement", json!("Enforce")));
         healed.expect("no other user writes");
     }
+}
+
+/// Puts the taint back, or on every other node removes the label.
+pub fn revert(user: &Local, node: &str) -> bool {
+    let Some(node) = user.get("nodes", "", node).filter(|node| !is_deleting(node)) else { return false };
+    let mut taints = items(&node, "spec.taints").to_vec();
+    if taints.iter().any(|taint| text(taint, "key") == TAINT) || at(&node, "metadata.labels").is_none() {
+        return false;
+    }
+    let is_labelled = node["metadata"]["labels"].get(LABEL).is_some();
+    if uid(&node).bytes().map(u32::from).sum::<u32>().is_multiple_of(2) {
+        taints.push(taint());
+        return user.change(&node, None, |node| set(node, "spec.taints", json!(taints))).is_ok();
+    }
+    is_labelled && remove_label(user, &node)
+}
+
+fn request_verification(user: &Local, node: &Value) -> bool {
+    let mut all = at(node, "metadata.annotations").cloned().unwrap_or_else(|| json!({}));
+    all[VERIFY] = json!("now");
+    user.change(node, None, |node| set(node, "metadata.annotations", all)).is_ok()
+}
+
+fn remove_label(user: &Local, node: &Value) -> bool {
+    let Some(labels) = at(node, "metadata.labels").and_then(Value::as_object) else { return false };
+    let kept: BTreeMap<_, _> = labels.iter().filter(|(key, _)| *key != LABEL).collect();
+    user.change(node, None, |node| set(node, "metadata.labels", json!(kept))).is_ok()
 }
 
 /// Users delete workers, change and replace gates, and taint, cordon and delete nodes.
@@ -141,19 +179,10 @@ pub fn user_action(user: &Local, random: &mut fastrand::Rng) -> Option<&'static 
     let node = nodes.get(random.usize(..nodes.len().max(1)))?;
     match random.u8(0..11) {
         8 => {
-            let labels = at(node, "metadata.labels")?.as_object()?.clone();
-            let changed = user.change(node, None, |node| {
-                let kept = labels.iter().filter(|(key, _)| *key != LABEL);
-                set(node, "metadata.labels", json!(kept.collect::<BTreeMap<_, _>>()));
-            });
-            changed.ok().filter(|_| labels.contains_key(LABEL)).map(|_| "label removed by user")
+            let is_labelled = at(node, "metadata.labels")?.get(LABEL).is_some();
+            (is_labelled && remove_label(user, node)).then_some("label removed by user")
         }
-        9 | 10 => {
-            let mut all = at(node, "metadata.annotations").cloned().unwrap_or_else(|| json!({}));
-            all[VERIFY] = json!("now");
-            let changed = user.change(node, None, |node| set(node, "metadata.annotations", all.clone()));
-            changed.ok().map(|_| "verification requested by user")
-        }
+        9 | 10 => request_verification(user, node).then_some("verification requested by user"),
         0 | 1 => {
             let pods = user.all("pods");
             let pod = pods.get(random.usize(..pods.len().max(1)))?;

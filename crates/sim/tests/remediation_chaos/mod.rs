@@ -154,7 +154,7 @@ pub fn is_web(pod: &Value) -> bool {
 fn user_action(user: &Local, random: &mut fastrand::Rng) -> Option<&'static str> {
     let nodes = user.all("nodes");
     let node = nodes.get(random.usize(..nodes.len().max(1)))?;
-    match random.u8(0..18) {
+    match random.u8(0..19) {
         0..=3 => gate::user_action(user, random),
         4..=6 => deploy(user, node, random),
         7 => enable_replacement(user),
@@ -163,7 +163,22 @@ fn user_action(user: &Local, random: &mut fastrand::Rng) -> Option<&'static str>
         10 | 11 => delete_policy_or_request(user, random),
         12 => free_node(user, random),
         13 => stop_replacement(user),
+        14 => toggle_second_budget(user),
         _ => change_policy(user, random),
+    }
+}
+
+/// A pod with two budgets cannot be evicted: the API server answers 500.
+fn toggle_second_budget(user: &Local) -> Option<&'static str> {
+    match user.get("policy/poddisruptionbudgets", "default", "web-too") {
+        Some(budget) => user.delete(&budget, None).ok().map(|_| "second budget deleted"),
+        None => {
+            let budget = json!({"metadata": {"name": "web-too"},
+                "spec": {"minAvailable": 0, "selector": {"matchLabels": {"app": "web"}}}});
+            user.create("policy/v1", "PodDisruptionBudget", "default", budget)
+                .ok()
+                .map(|_| "second budget created")
+        }
     }
 }
 

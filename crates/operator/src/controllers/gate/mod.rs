@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use nodekeeper_core::api::NodeGate;
 use nodekeeper_core::gate::{Effect, GateView};
 use nodekeeper_core::limits::PendingNode;
 use nodekeeper_core::node::NodeView;
@@ -26,6 +27,9 @@ use observe::Evaluation;
 
 /// The shortest time until a node is reconciled again though nothing changed.
 const MIN_REQUEUE: Duration = Duration::from_millis(10);
+
+/// A gate that was read from the API server counts as current for so long.
+const GATE_VALIDITY: Duration = Duration::from_secs(10);
 
 /// So many decisions with effects in a row are made without a pause; then the node is retried with backoff.
 const MAX_STREAK: u32 = 6;
@@ -46,6 +50,8 @@ pub struct GateReconciler {
     refused_conditions: Mutex<BTreeMap<String, Duration>>,
     /// Nodes whose last write may or may not have landed: they are read before the next decision.
     needs_live_read: Mutex<BTreeSet<Arc<str>>>,
+    /// By uid of a gate: when it was last read from the API server.
+    gates_read: Mutex<BTreeMap<String, Duration>>,
     /// By node: decisions with effects since the last one without.
     streaks: Mutex<BTreeMap<Arc<str>, u32>>,
 }
@@ -58,6 +64,7 @@ impl GateReconciler {
             emitted: Mutex::default(),
             refused_conditions: Mutex::default(),
             needs_live_read: Mutex::default(),
+            gates_read: Mutex::default(),
             streaks: Mutex::default(),
         }
     }
@@ -99,6 +106,31 @@ impl GateReconciler {
             }
         }
         Ok(())
+    }
+
+    /// Whether a gate is still what a decision was made for. Its watch may say nothing for minutes, and by a gate that was
+    /// deleted, paused or changed meanwhile no node is opened.
+    async fn is_gate_current(&self, gate: &GateView) -> Result<bool, ReconcileError> {
+        let now = self.shared.clock.elapsed();
+        if self.gates_read.lock().get(&gate.uid).is_some_and(|at| now < *at + GATE_VALIDITY) {
+            return Ok(true);
+        }
+        let live = match self.shared.get::<NodeGate>(&gate.name).await {
+            Ok(live) => live.map(|live| GateView::new(&live)),
+            // Older roles do not allow it.
+            Err(error) if error.code() == Some(403) => Some(gate.clone()),
+            Err(error) => return Err(ReconcileError(format!("gate {} not read: {error}", gate.name))),
+        };
+        let live = live.ok_or_else(|| ReconcileError(format!("gate {} is gone", gate.name)))?;
+        let identity = |gate: &GateView| (gate.uid.clone(), gate.generation, gate.deleting);
+        if identity(&live) != identity(gate) {
+            self.shared.apply_response(&self.shared.caches.gates, live);
+            return Ok(false);
+        }
+        let mut read = self.gates_read.lock();
+        read.retain(|_, at| now < *at + GATE_VALIDITY);
+        read.insert(live.uid, now);
+        Ok(true)
     }
 
     /// Reads a worker into the cache: the watch may be behind.
@@ -318,6 +350,16 @@ impl GateReconciler {
         let decision = &evaluation.decision;
         if decision.effects.is_empty() {
             return Ok(self.settle(&evaluation));
+        }
+        if let Some(gate) = &evaluation.gate {
+            let is_current = self.is_gate_current(gate).await;
+            if !matches!(is_current, Ok(true)) {
+                if let Some(number) = started_worker(&decision.effects) {
+                    self.term.limiter.lock().cancel(&gate.name, number);
+                }
+                is_current?;
+                return self.again(name);
+            }
         }
         info!(node = &**name, state = ?decision.state, why = decision.why, "decided");
         match self.apply(&evaluation).await {
