@@ -145,3 +145,43 @@ fn refusal(error: &CallError) -> String {
     let messages: Vec<&str> = causes.map(|cause| cause.message.as_str()).collect();
     if status.code == 429 && !messages.is_empty() { messages.join("; ") } else { status.message.clone() }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use http::{Method, Request, Response};
+    use jiff::Timestamp;
+    use kube::Client;
+    use kube::client::Body;
+    use parking_lot::Mutex;
+    use tower::service_fn;
+
+    use super::super::WritePermit;
+    use super::*;
+    use crate::clock::Clock;
+
+    #[tokio::test]
+    async fn t07_a_pod_whose_budget_forbids_its_eviction_is_left_alone() {
+        let requests: Arc<Mutex<Vec<(Method, String)>>> = Arc::default();
+        let log = requests.clone();
+        let service = service_fn(move |request: Request<Body>| {
+            log.lock().push((request.method().clone(), request.uri().path().to_owned()));
+            async {
+                let cause = json!({"reason": "DisruptionBudget", "message": "the budget web needs 2"});
+                let status = json!({"kind": "Status", "code": 429, "reason": "TooManyRequests",
+                    "message": "Cannot evict pod", "details": {"causes": [cause]}});
+                let body = Body::from(status.to_string().into_bytes());
+                Ok::<_, std::io::Error>(Response::builder().status(429).body(body).expect("a response"))
+            }
+        });
+        let clock = Clock::new(|| Timestamp::UNIX_EPOCH);
+        let writer = Writer::new(Client::new(service, "default"), clock, WritePermit::Always, "us");
+        let pod: Pod =
+            serde_json::from_value(json!({"metadata": {"namespace": "a", "name": "web", "uid": "u"}}))
+                .expect("a pod");
+        let eviction = writer.evict_pod(&PodView::new(&pod)).await.expect("no error");
+        assert_eq!(eviction, Eviction::Blocked("pod a/web: the budget web needs 2".into()));
+        assert_eq!(*requests.lock(), [(Method::POST, "/api/v1/namespaces/a/pods/web/eviction".to_owned())]);
+    }
+}

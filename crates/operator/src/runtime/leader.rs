@@ -271,3 +271,53 @@ fn held(lease: &Lease) -> LeaseState {
         lease_duration: Duration::from_secs(u64::try_from(seconds).unwrap_or_default()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use http::{Method, Request, Response};
+    use jiff::Timestamp;
+    use kube::client::Body;
+    use nodekeeper_core::lease::Timing;
+    use serde_json::json;
+    use tokio::time::sleep;
+    use tower::service_fn;
+
+    use super::*;
+
+    /// A server without a Lease that takes three seconds to create one.
+    fn slow_server() -> Client {
+        let service = service_fn(|request: Request<Body>| async move {
+            let status = json!({"kind": "Status", "code": 404, "reason": "NotFound"});
+            let (code, body) = match *request.method() {
+                Method::GET => (404, status),
+                _ => {
+                    sleep(Duration::from_secs(3)).await;
+                    (201, json!({"metadata": {"name": "lease", "resourceVersion": "1"}, "spec": {}}))
+                }
+            };
+            let body = Body::from(body.to_string().into_bytes());
+            Ok::<_, std::io::Error>(Response::builder().status(code).body(body).expect("a response"))
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn t01_the_lease_counts_from_when_its_renewal_was_sent() {
+        let clock = Clock::new(|| Timestamp::UNIX_EPOCH);
+        let candidate = Candidate::new("us".into(), Timing::default());
+        let elector = LeaderElector::new(
+            slow_server(),
+            "default",
+            "lease",
+            clock.clone(),
+            candidate,
+            Arc::default(),
+            Arc::default(),
+        );
+        let sent = clock.elapsed();
+        elector.acquire().await;
+        assert!(clock.elapsed() >= sent + Duration::from_secs(3), "the answer is late");
+        let deadline = elector.candidate().lock().write_deadline().expect("it leads");
+        assert!(deadline < sent + Duration::from_secs(11), "{deadline:?}: writes end 10 s after {sent:?}");
+    }
+}

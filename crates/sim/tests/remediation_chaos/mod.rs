@@ -170,16 +170,13 @@ fn user_action(user: &Local, random: &mut fastrand::Rng) -> Option<&'static str>
 
 /// A pod with two budgets cannot be evicted: the API server answers 500.
 fn toggle_second_budget(user: &Local) -> Option<&'static str> {
-    match user.get("policy/poddisruptionbudgets", "default", "web-too") {
-        Some(budget) => user.delete(&budget, None).ok().map(|_| "second budget deleted"),
-        None => {
-            let budget = json!({"metadata": {"name": "web-too"},
-                "spec": {"minAvailable": 0, "selector": {"matchLabels": {"app": "web"}}}});
-            user.create("policy/v1", "PodDisruptionBudget", "default", budget)
-                .ok()
-                .map(|_| "second budget created")
-        }
+    if let Some(budget) = user.get("policy/poddisruptionbudgets", "default", "web-too") {
+        return user.delete(&budget, None).ok().map(|_| "second budget deleted");
     }
+    let budget = json!({"metadata": {"name": "web-too"},
+        "spec": {"minAvailable": 0, "selector": {"matchLabels": {"app": "web"}}}});
+    let created = user.create("policy/v1", "PodDisruptionBudget", "default", budget);
+    created.ok().map(|_| "second budget created")
 }
 
 /// A pod of an application on a random node.

@@ -108,6 +108,23 @@ fn an_unschedulable_worker_is_abandoned_soon() {
 }
 
 #[test]
+fn t08_a_changed_gate_restarts_the_counts() {
+    let (mut node, mut gate) = (node(), gate());
+    set_record(&mut node, &record(6, Verdict::Failed, now()));
+    let decided =
+        |gate: &GateView, workers: &[WorkerView]| decide(&observed(&node, Ownership::Gated(gate), workers));
+    assert_eq!(starts(&decided(&gate, &[])), None, "it waits for its recheck");
+    gate.generation = 4;
+    assert_eq!(starts(&decided(&gate, &[])), Some(7), "at once");
+    let identity = WorkerIdentity { gate_generation: 4, ..identity(7) };
+    let result = CheckResult::new("dns", "kubernetes.", Outcome::Failed, "Timeout", "no answer");
+    let report = Report::judge(identity.clone(), vec![result], 5);
+    let failed = WorkerView { identity, ..worker(7, Progress::Reported(report)) };
+    let decision = decided(&gate, &[failed]);
+    assert_eq!(recorded(&decision).map(|record| record.attempts), Some(1), "{decision:?}");
+}
+
+#[test]
 fn g04_a_worker_that_is_given_up_is_read_once_more() {
     let late = now() + SignedDuration::from_hours(1);
     for progress in [Progress::Running, Progress::Unscheduled("no CPU".into())] {

@@ -247,9 +247,9 @@ impl GateReconciler {
             return;
         }
         let gates = self.shared.caches.gates.lock();
-        if let Some(gate) = gates.iter().find(|gate| gate.uid == after.identity.gate_uid) {
+        if let Some(gate) = gate_of(after, gates.iter()) {
             let took = self.shared.clock.elapsed().saturating_sub(after.first_seen);
-            self.shared.metrics.observe_worker_start(&gate.name, took);
+            self.shared.metrics.observe_worker_start(gate, took);
         }
     }
 }
@@ -379,10 +379,38 @@ fn is_heartbeat(change: &Change) -> bool {
     before.is_same_state(after)
 }
 
+/// The name of the gate for which a worker was created.
+fn gate_of<'a>(worker: &WorkerView, mut gates: impl Iterator<Item = &'a GateView>) -> Option<&'a str> {
+    gates.find(|gate| gate.uid == worker.identity.gate_uid).map(|gate| gate.name.as_str())
+}
+
 /// The number of the worker that a decision starts.
 fn started_worker(effects: &[Effect]) -> Option<u32> {
     effects.iter().find_map(|effect| match effect {
         Effect::StartWorker(identity) => Some(identity.number),
         _ => None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use nodekeeper_core::checks::WorkerIdentity;
+    use nodekeeper_core::worker::PartialPod;
+
+    use super::*;
+
+    #[test]
+    fn t06_the_start_of_a_worker_counts_for_its_own_gate() {
+        let gate = |name: &str| {
+            let mut gate = NodeGate::new(name, nodekeeper_core::api::NodeGateSpec::default());
+            gate.metadata.uid = Some(format!("uid-of-{name}"));
+            GateView::new(&gate)
+        };
+        let gates = [gate("a"), gate("b")];
+        let identity = WorkerIdentity { gate_uid: "uid-of-b".into(), ..WorkerIdentity::default() };
+        let mut worker = WorkerView::unreadable(&PartialPod::default(), &NodeView::default(), &identity);
+        assert_eq!(gate_of(&worker, gates.iter()), Some("b"));
+        worker.identity.gate_uid = "gone".into();
+        assert_eq!(gate_of(&worker, gates.iter()), None);
+    }
 }

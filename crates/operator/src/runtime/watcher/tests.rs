@@ -122,6 +122,17 @@ async fn fault_4_repeated_410_in_a_watch_backs_off() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn t08_a_410_within_a_watch_lists_again() {
+    let (client, asked) = server(|n, _| {
+        let gone = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "too old", "reason": "Expired", "code": 410});
+        if n == 0 { (200, listed("5") + &line("ERROR", &gone)) } else { (200, listed("9")) }
+    });
+    let events = events(client, Duration::from_secs(2)).await;
+    assert_eq!(events[..6], ["list", "listed a", "complete 5", "list", "listed a", "complete 9"]);
+    assert!(!asked.lock()[1].1.contains("resourceVersion=5"), "what was compacted is not asked for again");
+}
+
+#[tokio::test(start_paused = true)]
 async fn fault_5_a_refused_resource_version_is_not_repeated() {
     let (client, asked) = server(|n, uri| match n {
         0 => (200, listed("5")),
