@@ -105,9 +105,9 @@ pub struct Controller {
     /// Identity of this replica in the Lease; a random suffix is appended [default: the host name]
     #[arg(long, env = "POD_NAME", value_name = "NAME")]
     pub identity: Option<String>,
-    /// Image of the worker pods of gates that set no other
+    /// Image of the worker pods of gates that set no other; required unless the configuration file has one
     #[arg(long, env = "WORKER_IMAGE", value_name = "IMAGE")]
-    pub worker_image: String,
+    pub worker_image: Option<String>,
     /// Service account of the worker pods [default: nodekeeper-worker]
     #[arg(long, env = "WORKER_SERVICE_ACCOUNT", value_name = "NAME")]
     pub worker_service_account: Option<String>,
@@ -117,6 +117,16 @@ pub struct Controller {
     /// Image pull secret of the worker pods, in their namespace; may be repeated
     #[arg(long = "worker-pull-secret", value_name = "NAME")]
     pub worker_pull_secrets: Vec<String>,
+    /// Further image that a NodeGate may set for its workers, with its tags and all images below it; may be repeated
+    ///
+    /// The image gets the token of the workers. That of the configuration file is always allowed.
+    #[arg(long = "worker-allow-image", value_name = "IMAGE")]
+    pub allow_images: Vec<String>,
+    /// Priority class beginning with `system-` that a NodeGate may set for its workers; may be repeated
+    ///
+    /// Pods of such a class preempt others. That of the configuration file is always allowed.
+    #[arg(long = "worker-allow-priority-class", value_name = "NAME")]
+    pub allow_priority_classes: Vec<String>,
     /// Further service account that a NodeGate may set for its workers; may be repeated
     #[arg(long = "worker-allow-service-account", value_name = "NAME")]
     pub allow_service_accounts: Vec<String>,
@@ -161,10 +171,11 @@ pub struct Controller {
 
 #[derive(Debug, Subcommand)]
 pub enum Config {
-    /// Validate a configuration file of kube-node-ready
+    /// Validate a configuration file of kube-node-ready, a NodeGate or a RemediationPolicy
     ///
     /// Needs no cluster. Prints all errors with file and line, and warnings about fields that have no effect or another
-    /// effect here, to standard error.
+    /// effect here, to standard error. A configuration may also be in a ConfigMap or in the values of a chart. Gates are
+    /// checked by the rules of the API server.
     ///
     /// Exit code 0: the file is valid. Exit code 1: a file cannot be read. Exit code 2: the file is invalid.
     ///
@@ -172,7 +183,9 @@ pub enum Config {
     ///   nodekeeper config check config.yaml
     ///   nodekeeper config check config.yaml --worker-config worker-config.yaml
     ///   nodekeeper config check config.yaml --print | kubectl apply -f -
-    ///   kubectl get configmap X -o jsonpath='{.data.config\.yaml}' | nodekeeper config check -
+    ///   nodekeeper config check values.yaml
+    ///   nodekeeper config check my-gate.yaml
+    ///   kubectl get configmap X -o yaml | nodekeeper config check -
     #[command(verbatim_doc_comment)]
     Check(Check),
 }
@@ -180,13 +193,15 @@ pub enum Config {
 /// Flags of `nodekeeper config check`.
 #[derive(Debug, clap::Args)]
 pub struct Check {
-    /// Controller configuration file; `-` for standard input
+    /// Controller configuration file, ConfigMap, chart values, NodeGate or RemediationPolicy; `-` for standard input
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// Worker configuration file
     #[arg(long, value_name = "FILE")]
     pub worker_config: Option<PathBuf>,
     /// Print the resulting NodeGate, and the RemediationPolicy if nodes are replaced, for `kubectl apply -f -`
+    ///
+    /// Standard error lists the keys whose settings these objects do not have, and where they belong.
     #[arg(long)]
     pub print: bool,
 }

@@ -9,14 +9,14 @@ use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, ResourceExt as _};
 use nodekeeper_core::api::NodeGate;
 use nodekeeper_core::record::{ANNOTATION, Record};
-use nodekeeper_core::worker::{NODE_UID, SELECTOR, Template};
+use nodekeeper_core::worker::{Allowed, NODE_UID, SELECTOR, Template};
 use nodekeeper_operator::{Settings, run};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use super::fault_proxy::FaultProxy;
-use super::world::{IMAGE, LABEL, NAMESPACE, TAINT, World};
+use super::world::{IMAGE, LABEL, MISSING, NAMESPACE, TAINT, World};
 
 /// The number of polls within the patience of a world.
 const POLLS: u32 = 600;
@@ -57,6 +57,7 @@ pub fn controller_with(
         namespace: NAMESPACE.into(),
         image: IMAGE.into(),
         service_account: "nodekeeper-worker".into(),
+        allowed: Allowed { images: vec![MISSING.into()], ..Allowed::default() },
         ..Template::default()
     };
     let mut settings = Settings::new(template, identity.into(), 7);

@@ -284,12 +284,15 @@ fn f17_the_controller_is_restricted_and_probed() -> Result<()> {
 
 #[test]
 fn allowed_gate_features_become_flags() -> Result<()> {
-    let worker = json!({"pullSecrets": ["s"], "allowed": {"serviceAccounts": ["a"], "hostPaths": ["/p"], "privileged": true}});
+    let worker = json!({"pullSecrets": ["s"], "allowed": {"images": ["r/i"], "priorityClasses": ["system-c"],
+        "serviceAccounts": ["a"], "hostPaths": ["/p"], "privileged": true}});
     let metrics = json!({"enabled": false, "perNode": false, "compatNames": true});
     let Some(objects) = rendered(&json!({"worker": worker, "metrics": metrics}))? else { return Ok(()) };
     let arguments = words(&container(&objects)?["args"]);
     for flag in [
         "--worker-pull-secret=s",
+        "--worker-allow-image=r/i",
+        "--worker-allow-priority-class=system-c",
         "--worker-allow-service-account=a",
         "--worker-allow-host-path=/p",
         "--worker-allow-privileged",

@@ -14,8 +14,8 @@ use crate::env_var::EnvVar;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Worker {
-    /// The image of the worker container, which has to contain `/nodekeeper-worker`. Defaults to the worker image of the
-    /// installation.
+    /// The image of the worker container, which has to contain `/nodekeeper-worker`. Images other than that of the
+    /// installation have to be allowed by the installation. Defaults to the worker image of the installation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 512), regex(pattern = r"^[^\s]+$"))]
     pub image: Option<String>,
@@ -33,7 +33,8 @@ pub struct Worker {
     /// 64Mi memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<Resources>,
-    /// The priority class of the worker pod. Defaults to that of the installation, which never preempts other pods.
+    /// The priority class of the worker pod. Classes that begin with `system-` have to be allowed by the installation.
+    /// Defaults to the class of the installation, which never preempts other pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub priority_class_name: Option<String>,

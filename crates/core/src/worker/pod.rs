@@ -41,10 +41,15 @@ pub struct Template {
     pub allowed: Allowed,
 }
 
-/// What the installation lets gates use. A user who can write gates must not become root or read Secrets that way, so by
-/// default all of it is denied.
+/// What the installation lets gates use. A user who can write gates must not become root, read Secrets, get the token of
+/// the workers or preempt system pods that way, so by default all of it is denied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allowed {
+    /// Images of the container `worker`, in addition to that of [`Template`]. Each stands for itself, for its tags and
+    /// digests, and for all images below it.
+    pub images: Vec<String>,
+    /// Priority classes that begin with `system-`, in addition to that of [`Template`].
+    pub priority_classes: Vec<String>,
     /// ServiceAccounts, in addition to that of [`Template`].
     pub service_accounts: Vec<String>,
     /// Secrets in the namespace of the workers that containers may read.
@@ -70,20 +75,48 @@ impl Forbidden {
     }
 }
 
-impl Allowed {
-    /// Checks that a gate uses no more than is allowed.
+impl Template {
+    /// Checks that a gate uses no more than the installation allows.
     ///
     /// # Errors
     /// Names the field that is not allowed and the setting that would allow it.
-    pub fn permits(&self, gate: &NodeGateSpec, own_account: &str) -> Result<(), Forbidden> {
-        let worker = &gate.worker;
+    pub fn permits(&self, gate: &NodeGateSpec) -> Result<(), Forbidden> {
+        let (worker, allowed) = (&gate.worker, &self.allowed);
         if let Some(account) = &worker.service_account_name
-            && account != own_account
-            && !self.service_accounts.contains(account)
+            && *account != self.service_account
+            && !allowed.service_accounts.contains(account)
         {
             let fix = "the chart allows accounts with `worker.allowed.serviceAccounts`";
             return Err(Forbidden::new("spec.worker.serviceAccountName", format!("'{account}'"), fix));
         }
+        if let Some(image) = &worker.image
+            && *image != self.image
+            && !allowed.images.iter().any(|allowed| is_image_of(image, allowed))
+        {
+            let fix = "the chart allows images with `worker.allowed.images`";
+            return Err(Forbidden::new("spec.worker.image", format!("'{image}'"), fix));
+        }
+        if let Some(class) = &worker.priority_class_name
+            && class.starts_with("system-")
+            && *class != self.priority_class
+            && !allowed.priority_classes.contains(class)
+        {
+            let fix = "the chart allows system classes with `worker.allowed.priorityClasses`";
+            return Err(Forbidden::new("spec.worker.priorityClassName", format!("'{class}'"), fix));
+        }
+        allowed.permits(gate)
+    }
+}
+
+/// Whether an image is the allowed one, a tag or digest of it, or below it: `r/team` allows `r/team/worker:1`.
+fn is_image_of(image: &str, allowed: &str) -> bool {
+    let below = image.strip_prefix(allowed.trim_end_matches('/'));
+    !allowed.is_empty() && below.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', ':', '@']))
+}
+
+impl Allowed {
+    fn permits(&self, gate: &NodeGateSpec) -> Result<(), Forbidden> {
+        let worker = &gate.worker;
         for volume in &worker.volumes {
             self.permits_volume(volume)?;
         }
@@ -219,7 +252,7 @@ fn build(
     role: Role,
 ) -> Result<Pod, NoPod> {
     let worker = &gate.worker;
-    template.allowed.permits(gate, &template.service_account)?;
+    template.permits(gate)?;
     let checks = gate.checks.resolve();
     let assignment = Assignment {
         identity: identity.clone(),

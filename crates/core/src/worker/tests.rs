@@ -214,7 +214,8 @@ fn f17_writing_a_gate_does_not_grant_root() {
     let empty = json!({"name": "run", "emptyDir": {}});
     let host = json!({"name": "run", "hostPath": {"path": "/run/driver/x"}});
     let refused = |worker: &crate::api::Worker, allowed: &Allowed| {
-        allowed.permits(&gate_with(worker.clone()), "own").err()
+        let template = Template { allowed: allowed.clone(), ..Template::default() };
+        template.permits(&gate_with(worker.clone())).err()
     };
     let none = Allowed::default();
     for security in [
@@ -539,7 +540,7 @@ fn only_the_worker_container_has_a_token_and_if_needed() {
     let token = &with_access(&json!({"api": {}}))["spec"]["volumes"][1]["projected"]["sources"][0];
     assert_eq!(token["serviceAccountToken"]["expirationSeconds"], json!(600));
     let taken = with_volume(&json!({"name": "nodekeeper-access", "emptyDir": {}}), &json!({}));
-    let error = Allowed::default().permits(&gate_with(taken), "own").expect_err("reserved").to_string();
+    let error = Template::default().permits(&gate_with(taken)).expect_err("reserved").to_string();
     assert!(error.contains("nodekeeper-access") && error.contains("choose another"), "{error}");
 }
 
@@ -589,6 +590,53 @@ fn f17_a_gate_reads_only_the_secrets_that_are_allowed() {
 }
 
 #[test]
+fn u06_a_gate_uses_only_images_and_classes_that_are_allowed() {
+    let template = |images: &[&str], classes: &[&str]| {
+        let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+        let allowed =
+            Allowed { images: texts(images), priority_classes: texts(classes), ..Allowed::default() };
+        Template {
+            image: "r/own:1".into(),
+            priority_class: "system-own".into(),
+            allowed,
+            ..Template::default()
+        }
+    };
+    let refused = |template: &Template, field: &str, value: &str| {
+        let gate: NodeGateSpec = serde_json::from_value(json!({"worker": {field: value}})).expect("a gate");
+        pod(template, &node(), &gate, &subject()).err().map(|error| error.to_string())
+    };
+    let by_default = template(&[], &[]);
+    assert_eq!(refused(&by_default, "image", "r/own:1"), None);
+    for image in ["r/own:2", "r/own", "r/other:1"] {
+        let error = refused(&by_default, "image", image).expect("it is not allowed");
+        assert!(error.contains("`spec.worker.image`") && error.contains(image), "{error}");
+        assert!(error.contains("worker.allowed.images"), "{error}");
+    }
+    let images = template(&["r/own", "r/team/", "r/pinned:1"], &[]);
+    for image in
+        ["r/own", "r/own:2", "r/own@sha256:0", "r/own/x:1", "r/team/w:1", "r/pinned:1", "r/pinned:1@sha256:0"]
+    {
+        assert_eq!(refused(&images, "image", image), None, "{image}");
+    }
+    for image in ["r/owner:1", "r/teams/w:1", "r/pinned:10", "r/pinned:2", "x/r/own:1"] {
+        assert!(refused(&images, "image", image).is_some(), "{image}");
+    }
+    assert!(refused(&template(&[""], &[]), "image", "r/x:1").is_some(), "an empty text allows nothing");
+    for class in ["high", "system-own"] {
+        assert_eq!(refused(&by_default, "priorityClassName", class), None, "{class}");
+    }
+    let error = refused(&by_default, "priorityClassName", "system-node-critical").expect("it is not allowed");
+    assert!(
+        error.contains("`spec.worker.priorityClassName`") && error.contains("system-node-critical"),
+        "{error}"
+    );
+    assert!(error.contains("worker.allowed.priorityClasses"), "{error}");
+    let critical = template(&[], &["system-node-critical"]);
+    assert_eq!(refused(&critical, "priorityClassName", "system-node-critical"), None);
+}
+
+#[test]
 fn quantities_are_numbers_or_text_of_known_resources() {
     let worker = |resources: Value| -> crate::api::Worker {
         serde_json::from_value(json!({"resources": resources})).expect("a worker")
@@ -599,7 +647,7 @@ fn quantities_are_numbers_or_text_of_known_resources() {
     let requests = &pod["spec"]["containers"][0]["resources"]["requests"];
     assert_eq!(*requests, json!({"cpu": "1", "nvidia.com/gpu": "2"}));
     let unknown = gate_with(worker(json!({"limits": {"gpu": 1}})));
-    let error = Allowed::default().permits(&unknown, "own").expect_err("it is unknown").to_string();
+    let error = Template::default().permits(&unknown).expect_err("it is unknown").to_string();
     assert!(error.contains("spec.worker.resources") && error.contains("'gpu'"), "{error}");
 }
 

@@ -49,9 +49,13 @@ struct Resolved {
 fn resolve(flags: Controller, file: Option<LegacyConfig>) -> Result<Resolved> {
     let has_file = file.is_some();
     let file = file.unwrap_or_default();
+    let of_file = &file.gate.worker;
+    let image = flags.worker_image.or_else(|| of_file.image.clone());
     let template = Template {
         namespace: flags.namespace.or(file.namespace).unwrap_or_else(|| "nodekeeper-system".into()),
-        image: flags.worker_image,
+        image: image.context(
+            "no worker image: set --worker-image <IMAGE>, WORKER_IMAGE, or `worker.image` of the configuration file",
+        )?,
         service_account: flags
             .worker_service_account
             .or(file.service_account)
@@ -59,6 +63,12 @@ fn resolve(flags: Controller, file: Option<LegacyConfig>) -> Result<Resolved> {
         priority_class: flags.worker_priority_class,
         pull_secrets: flags.worker_pull_secrets,
         allowed: Allowed {
+            images: flags.allow_images.into_iter().chain(of_file.image.clone()).collect(),
+            priority_classes: flags
+                .allow_priority_classes
+                .into_iter()
+                .chain(of_file.priority_class_name.clone())
+                .collect(),
             service_accounts: flags.allow_service_accounts,
             secrets: flags.allow_secrets,
             host_paths: flags.allow_host_paths,
