@@ -10,7 +10,10 @@ pub const ABSENT: &[(&str, &str)] = &[
         "kube_node_ready_dns_check_total, _dns_check_duration_seconds, _network_check_total, _network_check_duration_seconds, _kubernetes_check_total, _kubernetes_check_duration_seconds",
         "In kube-node-ready the worker has them, and a worker runs for seconds and is never scraped. Their labels are domains and addresses from a worker's report, so a node could create any number of series. Use `nodekeeper_check_runs_total`, `nodekeeper_check_failures_total` and `nodekeeper_check_duration_seconds`, which are by check.",
     ),
-    ("kube_node_ready_node_deletion_total", "The gate does not delete nodes."),
+    (
+        "kube_node_ready_node_deletion_total",
+        "Nodes are replaced, and within limits. Use `nodekeeper_remediations_total` and `nodekeeper_remediations_blocked_total`, which have no series for each node.",
+    ),
     (
         "kube_node_ready_verification_duration_seconds as a histogram",
         "kube-node-ready documents the name as a gauge too. A name has one type, and the gauge is served. `nodekeeper_node_gated_duration_seconds` is a histogram.",
@@ -21,7 +24,7 @@ pub const ABSENT: &[(&str, &str)] = &[
     ),
     (
         "kube_node_ready_controller_reconciliation_total{result=\"max_retries_exceeded\"}, {result=\"node_deleted\"}",
-        "A node whose attempts are used up has the result `verification_failed_permanent`; it is still verified again from time to time. The gate does not delete nodes.",
+        "A node whose attempts are used up has the result `verification_failed_permanent`; it is still verified again from time to time. Replaced nodes are in `nodekeeper_remediations_total`.",
     ),
 ];
 
@@ -49,7 +52,7 @@ const SETS: [(Set, &str, &str); 5] = [
     (
         Set::CompatPerNode,
         "Names of kube-node-ready, per node",
-        "Served by the leader with `--metrics-compat-names`, unless `--metrics-per-node=false`. The series of a node are removed with the node. A node has several dozen series.",
+        "Served by the leader with `--metrics-compat-names`, unless `--metrics-per-node=false`. The series of a node are removed with the node. A node has several dozen series. States and numbers of attempts are read from the cluster; counters and durations are only known to the process that observed them, so a new leader starts without them.",
     ),
 ];
 

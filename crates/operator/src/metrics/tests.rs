@@ -421,6 +421,25 @@ fn openmetrics_families_have_no_total_suffix() {
 }
 
 #[test]
+fn s8_every_state_of_kube_node_ready_is_documented() {
+    let help = table::STATUS.help;
+    for state in [
+        State::Unserved,
+        State::Verified,
+        State::Terminating,
+        State::Waiting,
+        State::Unverified,
+        State::Pending,
+        State::InProgress,
+        State::Inconclusive,
+        State::Stuck,
+        State::Failed,
+    ] {
+        assert!(help.contains(nodes::compat_state(state)), "{state:?}: {help}");
+    }
+}
+
+#[test]
 fn durations_are_counted_in_their_buckets() {
     let metrics = leading(Options::default());
     for seconds in [5, 6, 10_000] {
