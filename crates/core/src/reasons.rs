@@ -146,7 +146,7 @@ pub mod remediation {
     /// Whether remediations are approved and carried out at all.
     pub const READY: &str = "Ready";
 
-    // What blocks a remediation: reasons of Approved False, in the order in which they are checked.
+    // What blocks a remediation: reasons of Approved False. docs/remediation.md lists them in the order of the checks.
 
     /// The Node was deleted, or its name belongs to another machine. The remediation has ended.
     pub const NODE_GONE: &str = "NodeGone";
