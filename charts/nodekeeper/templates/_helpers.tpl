@@ -76,8 +76,9 @@ app.kubernetes.io/component: controller
 
 {{/* A port, or 0 where nothing is served. The file of kube-node-ready says it before the values do. */}}
 {{- define "nodekeeper.metrics.port" -}}
-{{- if dig "metrics" "enabled" .Values.metrics.enabled .Values.config -}}
-{{- int (dig "metrics" "port" .Values.metrics.port .Values.config) -}}
+{{- $enabled := dig "enableMetrics" .Values.metrics.enabled .Values.config -}}
+{{- if dig "metrics" "enabled" $enabled .Values.config -}}
+{{- int (dig "metrics" "port" (dig "metricsPort" .Values.metrics.port .Values.config) .Values.config) -}}
 {{- else -}}
 0
 {{- end -}}
@@ -90,7 +91,14 @@ app.kubernetes.io/component: controller
 {{/* The taints that hold nodes, as JSON: those of the gate that there will be. */}}
 {{- define "nodekeeper.taints" -}}
 {{- if .Values.config -}}
-{{- dig "nodeManagement" "taints" (list (dict "key" "node-ready/unverified" "value" "true" "effect" "NoSchedule")) .Values.config | toJson -}}
+{{- $taint := dict "key" "node-ready/unverified" "value" "true" "effect" "NoSchedule" -}}
+{{- /* Keys of kube-node-ready's DaemonSet mode. */ -}}
+{{- range $from, $to := dict "taintKey" "key" "taintValue" "value" "taintEffect" "effect" -}}
+{{- with dig $from "" $.Values.config -}}
+{{- $_ := set $taint $to . -}}
+{{- end -}}
+{{- end -}}
+{{- dig "nodeManagement" "taints" (list $taint) .Values.config | toJson -}}
 {{- else -}}
 {{- .Values.gate.taints | toJson -}}
 {{- end -}}
@@ -98,7 +106,7 @@ app.kubernetes.io/component: controller
 
 {{/* Whether the file of kube-node-ready has nodes that fail deleted. */}}
 {{- define "nodekeeper.file.deletes" -}}
-{{- dig "nodeManagement" "deleteFailedNodes" false .Values.config -}}
+{{- dig "nodeManagement" "deleteFailedNodes" (dig "deleteFailedNode" false .Values.config) .Values.config -}}
 {{- end -}}
 
 {{/* A Role and who has it, from {name, namespace, labels, rules, subjects}. */}}

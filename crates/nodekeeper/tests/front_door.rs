@@ -422,7 +422,7 @@ fn config_check_needs_no_cluster() {
         &["apiVersion: nodekeeper.dev/v1alpha1", "kind: NodeGate", "name: config", "workerSeconds: 300"],
     );
     let told = text(&checked.stderr);
-    assert_eq!(told.matches("warning:").count(), 1, "{told}");
+    assert_eq!(told.matches("warning: `").count(), 1, "{told}");
     assert!(!text(&checked.stdout).contains("RemediationPolicy"), "no policy is configured");
 
     let both =
@@ -449,6 +449,77 @@ fn f13_config_check_prints_the_remediation_policy() {
     );
     assert_eq!(policy["spec"]["enforcement"], "Enforce");
     assert_eq!(policy["spec"]["budget"]["maxPerHour"], 3);
+}
+
+#[test]
+fn s3_config_check_reads_values_config_maps_and_gates() {
+    let folder = tempfile::tempdir().unwrap();
+    let check = |name: &str, content: &str, arguments: &[&str]| {
+        let file = folder.path().join(name);
+        fs::write(&file, content).unwrap();
+        let mut all = vec!["config", "check", file.to_str().unwrap()];
+        all.extend(arguments);
+        nodekeeper(&all)
+    };
+    let values =
+        "config:\n  taintKey: my-custom/unverified\n  taintValue: \"true\"\n  taintEffect: NoSchedule\n";
+    let checked = check("values.yaml", values, &["--print"]);
+    assert!(checked.status.success(), "{}", text(&checked.stderr));
+    assert_all(&text(&checked.stdout), &["key: my-custom/unverified"]);
+    let map = "apiVersion: v1\nkind: ConfigMap\ndata:\n  config.yaml: |\n    worker:\n      imagee: x\n";
+    let checked = check("map.yaml", map, &[]);
+    assert_eq!(checked.status.code(), Some(2));
+    assert_all(&text(&checked.stderr), &["map.yaml:6: `worker.imagee`: there is no such key"]);
+
+    let gate = |spec: &str| {
+        format!(
+            "apiVersion: nodekeeper.dev/v1alpha1\nkind: NodeGate\nmetadata: {{name: a}}\nspec:\n  {spec}\n"
+        )
+    };
+    let checked = check("gate.yaml", &gate("onFailure: Replace"), &[]);
+    assert!(checked.status.success(), "{}", text(&checked.stderr));
+    assert_all(&text(&checked.stdout), &["gate.yaml: valid NodeGate"]);
+    let checked = check("gate.yaml", &gate("worker: {tolerations: [{operator: Equal}]}"), &[]);
+    assert_eq!(checked.status.code(), Some(2));
+    let wanted = ["gate.yaml:5: `spec.worker.tolerations[0]`: `operator` must be 'Exists' if `key` is empty"];
+    assert_all(&text(&checked.stderr), &wanted);
+}
+
+#[test]
+fn s4_config_check_lists_what_it_does_not_print() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("config.yaml");
+    let content = "worker: {namespace: a, priorityClassName: system-node-critical, image: {repository: r/w, tag: 1}}\n\
+                   logging: {level: debug}\n";
+    fs::write(&file, content).unwrap();
+    let checked = nodekeeper(&["config", "check", file.to_str().unwrap(), "--print"]);
+    assert!(checked.status.success(), "{}", text(&checked.stderr));
+    assert_all(
+        &text(&checked.stderr),
+        &[
+            "warning: not in the printed objects: `worker.namespace`: the flag --namespace",
+            "warning: not in the printed objects: `logging.level`: the flag --log-level",
+            "warning: the installation has to allow it: `worker.image` r/w:1: the flag --worker-allow-image",
+            "`worker.priorityClassName` system-node-critical: the flag --worker-allow-priority-class",
+        ],
+    );
+    let checked = nodekeeper(&["config", "check", file.to_str().unwrap()]);
+    assert!(!text(&checked.stderr).contains("not in the printed"), "nothing is printed");
+}
+
+#[test]
+fn s6_the_worker_image_of_the_file_is_enough() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("config.yaml");
+    let start = |content: &str| {
+        fs::write(&file, content).unwrap();
+        let mut controller = command(&["controller", "--config", file.to_str().unwrap()]);
+        let ended = controller.env_clear().env("KUBECONFIG", folder.path().join("none")).output().unwrap();
+        assert!(!ended.status.success(), "there is no cluster");
+        text(&ended.stderr)
+    };
+    assert_all(&start("worker: {image: {repository: r/w, tag: 1.10}}"), &[r#""worker_image":"r/w:1.10""#]);
+    assert_all(&start("worker: {}"), &["no worker image", "--worker-image <IMAGE>", "`worker.image`"]);
 }
 
 #[test]

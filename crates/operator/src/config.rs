@@ -2,9 +2,14 @@
 //!
 //! Nothing here reads files, the environment or a cluster, so `nodekeeper config check` and the controller agree.
 
+mod cel;
 mod containers;
+mod crd;
+mod daemon_set;
 mod gate;
+mod manifest;
 mod section;
+mod source;
 mod spanned_yaml;
 mod validators;
 mod worker;
@@ -15,11 +20,14 @@ use std::time::Duration;
 use nodekeeper_core::api::{NodeGateSpec, RemediationPolicySpec};
 use nodekeeper_core::checks::Dns;
 
+use daemon_set::DaemonSet;
+pub use manifest::check_manifest;
 use section::{Field, Findings, Section};
 pub use section::{File, Problem};
+use source::Source;
 
-/// The image of kube-node-ready, which does not contain our worker.
-const OLD_IMAGE: &str = "ghcr.io/imunhatep/kube-node-ready";
+/// The name of kube-node-ready's image, which does not contain our worker, in every registry.
+const OLD_IMAGE: &str = "kube-node-ready";
 
 /// kube-node-ready resolves this name by default. Clusters without a way to the internet cannot, so it only warns.
 const OPTIONAL_NAME: &str = "google.com.";
@@ -48,6 +56,8 @@ pub struct LegacyConfig {
     pub log_format: Option<LogFormat>,
     /// The path of the kubeconfig.
     pub kubeconfig: Option<String>,
+    /// The keys whose settings are neither in the gate nor in the policy, each with where it is set without a file.
+    pub outside_objects: Vec<String>,
     /// What a user has to look at.
     pub warnings: Vec<String>,
     /// What a user may want to know.
@@ -63,76 +73,54 @@ pub enum LogFormat {
     Console,
 }
 
+impl LegacyConfig {
+    /// Remembers that neither the gate nor the policy has this setting.
+    fn outside_objects(&mut self, field: &Field, place: &str) {
+        self.outside_objects.push(format!("`{}`: {place}", field.path));
+    }
+}
+
 /// Reads the controller's file and, if there is one, the worker's.
 ///
 /// # Errors
 /// All problems of both files.
 pub fn load(config: &str, worker: Option<&str>) -> Result<LegacyConfig, Vec<Problem>> {
     let findings = RefCell::default();
-    let trees = (parse(config, File::Config), worker.map(|text| parse(text, File::Worker)).transpose());
-    let (config, worker) = match trees {
-        (Ok(config), Ok(worker)) => (config, worker),
-        (config, worker) => return Err([config.err(), worker.err()].into_iter().flatten().collect()),
+    let (source, worker) = match (source::config(config), worker.map(source::worker).transpose()) {
+        (Ok(source), Ok(worker)) => (source, worker),
+        (source, worker) => return Err([source.err(), worker.err()].into_iter().flatten().collect()),
     };
-    let config = Field::root(&findings, File::Config, &config);
-    let worker = worker.as_ref().map(|worker| Field::root(&findings, File::Worker, worker));
-    let mut legacy = read(&config, worker);
-    let Findings { mut problems, idle, warnings } = findings.into_inner();
+    let Source { config, worker: beside, warnings, hints } = source;
+    let worker = worker.or(beside);
+    let mut legacy =
+        read(&Field::root(&findings, &config), worker.as_ref().map(|worker| Field::root(&findings, worker)));
+    let Findings { mut problems, idle, warnings: found } = findings.into_inner();
+    if problems.is_empty() {
+        problems = manifest::refused(&legacy.gate, &config, worker.as_ref());
+    }
     problems.sort_by_key(|problem| (problem.file, problem.line));
     if !problems.is_empty() {
         return Err(problems);
     }
-    legacy.warnings = warnings;
+    (legacy.warnings, legacy.hints) = (warnings, hints);
+    legacy.warnings.extend(found);
     if !idle.is_empty() {
         legacy.warnings.push(format!("these keys have no effect: {}", idle.join(", ")));
     }
     Ok(legacy)
 }
 
-fn parse(text: &str, file: File) -> Result<spanned_yaml::Node, Problem> {
-    let wrong = |line, message| Problem { file, line, key: String::new(), message };
-    let node = spanned_yaml::parse(text)
-        .map_err(|(line, why)| wrong(line, format!("this is not valid YAML: {why}")))?;
-    match node.value {
-        spanned_yaml::Value::Map(_) => Ok(node),
-        _ => Err(wrong(node.line, "the file must be a mapping of keys and values, such as `worker:`".into())),
-    }
-}
-
 fn read<'a>(config: &Field<'a>, worker_file: Option<Field<'a>>) -> LegacyConfig {
     let mut root = config.section();
-    let (mut legacy, beside) = (LegacyConfig::default(), unwrap_values(&mut root));
+    let mut legacy = LegacyConfig::default();
     legacy.gate.checks.dns = Some(Dns { optional: vec![OPTIONAL_NAME.into()], ..Dns::default() });
-    if beside.is_values {
-        legacy.hints.push(
-            "these are values of a Helm chart: only `controller.config` and `worker.config` are read; \
-             pass the controller what is below `config`"
-                .into(),
-        );
-    }
-    let worker_file = worker_file.or(beside.worker_config);
+    let daemon_set = DaemonSet::take(&mut root);
     worker::read(&mut root, worker_file, &mut legacy);
     gate::read(&mut root, &mut legacy);
     processes(&mut root, &mut legacy);
+    daemon_set.read(&mut root, &mut legacy);
     root.end();
     legacy
-}
-
-/// The parts of Helm values around the configuration.
-#[derive(Default)]
-struct Beside<'a> {
-    is_values: bool,
-    worker_config: Option<Field<'a>>,
-}
-
-/// The values of kube-node-ready's chart hold the file below `controller.config`, and its README shows it that way.
-fn unwrap_values<'a>(root: &mut Section<'a>) -> Beside<'a> {
-    let inner = root.peek("controller").and_then(|controller| controller.section().take("config"));
-    let Some(inner) = inner else { return Beside::default() };
-    let worker = root.peek("worker").filter(Field::is_map);
-    let worker_config = worker.and_then(|worker| worker.section().take("config"));
-    *root = inner.section();
-    Beside { is_values: true, worker_config }
 }
 
 /// Reads the settings of the controller process.
@@ -143,38 +131,38 @@ fn processes(root: &mut Section, legacy: &mut LegacyConfig) {
     {
         enabled.idle("leader election is always on: two controllers must never both write");
     }
-    let id = election.take("id").and_then(validators::optional);
-    legacy.lease_name = id.and_then(|id| id.checked(validators::is_name, validators::NAME));
-    let namespace = election.take("namespace").and_then(validators::optional);
-    legacy.lease_namespace =
-        namespace.and_then(|field| field.checked(validators::is_label, validators::LABEL));
+    if let Some(id) = election.take("id").and_then(validators::optional) {
+        legacy.lease_name = id.checked(validators::is_name, validators::NAME);
+        legacy.outside_objects(&id, "the flag --lease-name; `controller.leaseName` in the chart");
+    }
+    if let Some(namespace) = election.take("namespace").and_then(validators::optional) {
+        legacy.lease_namespace = namespace.checked(validators::is_label, validators::LABEL);
+        legacy
+            .outside_objects(&namespace, "only a file has it; the Lease is where the workers are otherwise");
+    }
     election.end();
 
-    let mut metrics = root.section("metrics");
-    let enabled = metrics.take("enabled").and_then(|enabled| enabled.bool());
-    let port = metrics.take("port").and_then(|port| port.int(1..=65_535));
-    legacy.metrics = match (enabled, port) {
-        (Some(false), _) => Some("0".into()),
-        (_, port) => port.map(|port| format!(":{port}")),
-    };
-    metrics.end();
+    let mut section = root.section("metrics");
+    metrics(section.take("enabled"), section.take("port"), legacy);
+    section.end();
 
     let mut health = root.section("health");
-    legacy.health = health.take("port").and_then(|port| port.int(1..=65_535)).map(|port| format!(":{port}"));
+    if let Some(port) = health.take("port") {
+        legacy.health = port.int(1..=65_535).map(|port| format!(":{port}"));
+        legacy.outside_objects(&port, "the flag --health-probe-bind-address; `health.port` in the chart");
+    }
     health.end();
 
     let mut logging = root.section("logging");
-    let levels = ["error", "warn", "info", "debug", "trace"].map(|level| (level, level));
-    let level = logging.take("level").and_then(validators::optional);
-    legacy.log_level = level.and_then(|level| level.choice(&levels)).map(str::to_owned);
-    let formats = [("json", LogFormat::Json), ("console", LogFormat::Console)];
-    let format = logging.take("format").and_then(validators::optional);
-    legacy.log_format = format.and_then(|format| format.choice(&formats));
+    log_level(logging.take("level").and_then(validators::optional), legacy);
+    log_format(logging.take("format").and_then(validators::optional), legacy);
     logging.end();
 
     let mut kubernetes = root.section("kubernetes");
-    legacy.kubeconfig =
-        kubernetes.take("kubeconfigPath").and_then(validators::optional).and_then(|path| path.text());
+    if let Some(path) = kubernetes.take("kubeconfigPath").and_then(validators::optional) {
+        legacy.kubeconfig = path.text();
+        legacy.outside_objects(&path, "the environment variable KUBECONFIG");
+    }
     for (key, default) in [("qps", 50), ("burst", 100)] {
         if let Some(field) = kubernetes.take(key)
             && field.int(0..=1_000_000).is_some_and(|value| value != default)
@@ -183,6 +171,35 @@ fn processes(root: &mut Section, legacy: &mut LegacyConfig) {
         }
     }
     kubernetes.end();
+}
+
+/// Reads where metrics are served.
+fn metrics(enabled: Option<Field>, port: Option<Field>, legacy: &mut LegacyConfig) {
+    let read_port = port.as_ref().and_then(|port| port.int(1..=65_535));
+    if enabled.as_ref().and_then(Field::bool) == Some(false) {
+        legacy.metrics = Some("0".into());
+    } else if let Some(port) = read_port {
+        legacy.metrics = Some(format!(":{port}"));
+    }
+    for (field, value) in [(enabled, "metrics.enabled"), (port, "metrics.port")] {
+        if let Some(field) = field {
+            legacy
+                .outside_objects(&field, &format!("the flag --metrics-bind-address; `{value}` in the chart"));
+        }
+    }
+}
+
+fn log_level(level: Option<Field>, legacy: &mut LegacyConfig) {
+    let Some(level) = level else { return };
+    let levels = ["error", "warn", "info", "debug", "trace"].map(|level| (level, level));
+    legacy.log_level = level.choice(&levels).map(str::to_owned);
+    legacy.outside_objects(&level, "the flag --log-level; `controller.logLevel` in the chart");
+}
+
+fn log_format(format: Option<Field>, legacy: &mut LegacyConfig) {
+    let Some(format) = format else { return };
+    legacy.log_format = format.choice(&[("json", LogFormat::Json), ("console", LogFormat::Console)]);
+    legacy.outside_objects(&format, "the flag --log-format; `controller.logFormat` in the chart");
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use kube::api::{DynamicObject, PostParams};
 use kube::core::ApiResource;
 use nodekeeper_core::api::NodeGate;
 use nodekeeper_e2e::scenario::world::World;
+use nodekeeper_operator::config::check_manifest;
 use serde_json::{Value, json};
 
 fn exec(names: &[&str]) -> Value {
@@ -127,12 +128,27 @@ fn bad() -> Vec<(Value, &'static str)> {
     ]
 }
 
+fn gate(spec: &Value) -> Value {
+    json!({"apiVersion": "nodekeeper.dev/v1alpha1", "kind": "NodeGate", "metadata": {"name": "tried"}, "spec": spec})
+}
+
+/// The same cases without a server: both have to agree.
+#[test]
+fn s2_config_check_refuses_what_the_server_refuses() {
+    for spec in good() {
+        assert_eq!(check_manifest(&gate(&spec).to_string()), Some(Ok("NodeGate")), "{spec}");
+    }
+    for (spec, words) in bad() {
+        let Some(Err(problems)) = check_manifest(&gate(&spec).to_string()) else { panic!("{spec} is taken") };
+        assert!(problems.iter().any(|problem| problem.to_string().contains(words)), "{spec}: {problems:?}");
+    }
+}
+
 pub async fn invalid_gates_are_refused_with_a_fix(world: impl World) -> Result<()> {
     let gates: Api<DynamicObject> = Api::all_with(world.client(), &ApiResource::erase::<NodeGate>(&()));
     let only_tried = PostParams { dry_run: true, ..PostParams::default() };
     let try_it = async |spec: &Value| {
-        let gate = json!({"apiVersion": "nodekeeper.dev/v1alpha1", "kind": "NodeGate", "metadata": {"name": "tried"}, "spec": spec});
-        Ok::<_, anyhow::Error>(gates.create(&only_tried, &serde_json::from_value(gate)?).await)
+        Ok::<_, anyhow::Error>(gates.create(&only_tried, &serde_json::from_value(gate(spec))?).await)
     };
     for spec in good() {
         let answer = try_it(&spec).await?;

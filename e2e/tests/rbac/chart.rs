@@ -335,6 +335,89 @@ fn empty_fields_of_the_compat_file_use_the_values() -> Result<()> {
     Ok(())
 }
 
+/// The "Common Configurations" of kube-node-ready's README, and other keys of its DaemonSet mode.
+#[test]
+fn s1_the_common_configurations_of_the_readme_are_taken() -> Result<()> {
+    for (config, flags, effect) in [
+        (
+            json!({"taintKey": "my-custom/unverified", "taintValue": "true", "taintEffect": "NoSchedule"}),
+            &[][..],
+            "NoSchedule",
+        ),
+        (
+            json!({"dnsTestDomains": ["kubernetes.default.svc.cluster.local", "cloudflare.com", "8.8.8.8"]}),
+            &[],
+            "NoSchedule",
+        ),
+        (
+            json!({"maxRetries": 10, "retryBackoff": "exponential", "initialTimeout": "600s"}),
+            &[],
+            "NoSchedule",
+        ),
+        (
+            json!({"enableMetrics": false, "taintEffect": "NoExecute"}),
+            &["--metrics-bind-address=0"],
+            "NoExecute",
+        ),
+        (
+            json!({"metricsPort": 9090, "logLevel": "debug", "logFormat": "console"}),
+            &["--metrics-bind-address=:9090", "--log-level=debug", "--log-format=console"],
+            "NoSchedule",
+        ),
+    ] {
+        let Some(objects) = rendered(&json!({"config": config, "deploymentMode": "controller"}))? else {
+            return Ok(());
+        };
+        let map = objects.iter().find(|object| object["kind"] == "ConfigMap").context("no ConfigMap")?;
+        let file = map["data"]["config.yaml"].as_str().context("no file")?;
+        let read = nodekeeper_operator::config::load(file, None);
+        let gate = read.map_err(|problems| anyhow::anyhow!("{config}: {problems:?}"))?.gate;
+        assert_eq!(gate.taints[0].effect.as_str(), effect, "{config}");
+        let arguments = words(&container(&objects)?["args"]);
+        for flag in flags {
+            assert!(arguments.contains(flag), "no {flag} in {arguments}");
+        }
+        let deployment =
+            objects.iter().find(|object| object["kind"] == "Deployment").context("no Deployment")?;
+        let toleration = &deployment["spec"]["template"]["spec"]["tolerations"][0];
+        assert_eq!(toleration["key"], json!(gate.taints[0].key), "{config}");
+        assert_eq!(toleration["effect"], json!(effect), "{config}");
+    }
+    Ok(())
+}
+
+#[test]
+fn s1_the_daemon_set_mode_can_replace_nodes() -> Result<()> {
+    let Some(objects) = rendered(&json!({"config": {"deleteFailedNode": true}}))? else { return Ok(()) };
+    let all = granted(&objects)?;
+    assert!(all.contains("nodekeeper-controller *: /pods/eviction [] create"), "{all:#?}");
+    Ok(())
+}
+
+#[test]
+fn s7_values_of_the_old_chart_are_refused_with_a_fix() -> Result<()> {
+    for (values, wanted) in [
+        (json!({"deploymentMode": "daemonset"}), "remove deploymentMode"),
+        (
+            json!({"deploymentMode": "daemonset", "controller": {"config": {"worker": {}}}}),
+            "remove deploymentMode",
+        ),
+        (
+            json!({"controller": {"config": {"worker": {}}}}),
+            "controller.config: move what is below it to `config`",
+        ),
+        (
+            json!({"worker": {"config": {"maxRetries": 1}}}),
+            "worker.config: move what is below it to `workerConfig`",
+        ),
+    ] {
+        let Some(done) = or_skip(helm(&["template"], &values, None))? else { return Ok(()) };
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(!done.status.success() && said.contains(wanted), "{values}: {said}");
+    }
+    Ok(())
+}
+
 #[test]
 fn an_unknown_value_is_refused() -> Result<()> {
     for values in [

@@ -26,13 +26,17 @@ const FOREIGN: [&str; 5] = [
 const REPLACES: &str = "nodes that failed all attempts are drained and replaced by Karpenter; where no component replaces a \
     node, its Node object is deleted as a last resort, and pods on a machine that still runs keep running. \
     If there is no RemediationPolicy 'default', one is created that enforces this, with the default budget: 2 at once \
-    and 3 an hour, and no node that fails only what working nodes fail too. \
+    and 3 an hour, and no node that fails only what working nodes fail too. A node is compared with two nodes of its zone \
+    that passed the gate, so none is replaced until two have passed there, and nodes that kube-node-ready verified do not count. \
     To change that: kubectl edit remediationpolicy default";
 
 pub fn read(root: &mut Section, legacy: &mut LegacyConfig) {
     let mut section = root.section("reconciliation");
-    if let Some(seconds) = section.take("intervalSeconds").and_then(|field| field.int(1..=DAY)) {
+    if let Some(field) = section.take("intervalSeconds")
+        && let Some(seconds) = field.int(1..=DAY)
+    {
         legacy.resync = Some(Duration::from_secs(u64::from(seconds.unsigned_abs())));
+        legacy.outside_objects(&field, "only a file has it; every change is acted on at once anyway");
     }
     let retry = &mut legacy.gate.retry;
     if let Some(retries) = section.take("maxRetries").and_then(|field| field.int(0..=100)) {
@@ -44,12 +48,8 @@ pub fn read(root: &mut Section, legacy: &mut LegacyConfig) {
     section.end();
 
     let mut section = root.section("nodeManagement");
-    if let Some(field) = section.take("deleteFailedNodes")
-        && field.bool() == Some(true)
-    {
-        legacy.gate.on_failure = FailureAction::Replace;
-        legacy.policy = Some(policy());
-        field.warn(REPLACES);
+    if let Some(field) = section.take("deleteFailedNodes") {
+        delete_failed_nodes(&field, legacy);
     }
     if let Some(field) = section.take("taints") {
         legacy.gate.taints = taints(&field);
@@ -66,6 +66,16 @@ pub fn read(root: &mut Section, legacy: &mut LegacyConfig) {
     }
     label.end();
     section.end();
+}
+
+pub fn delete_failed_nodes(field: &Field, legacy: &mut LegacyConfig) {
+    if field.bool() == Some(true) {
+        legacy.gate.on_failure = FailureAction::Replace;
+        legacy.policy = Some(policy());
+        field.warn(REPLACES);
+        let place = "the permissions to evict and delete; `remediation.enforcement: Enforce` in the chart";
+        legacy.outside_objects(field, place);
+    }
 }
 
 /// Replaces failed nodes as kube-node-ready does, but within a budget.
@@ -99,27 +109,30 @@ fn taint(item: &Field) -> Option<GateTaint> {
     if key.is_none() {
         item.wrong("has no `key`: write for example `key: node-ready/unverified`");
     }
-    let key = key.and_then(|field| {
-        let key = field.checked(validators::is_key, validators::KEY)?;
-        let foreign = FOREIGN.iter().any(|start| key.starts_with(start));
-        if foreign {
-            field.wrong(format!(
-                "'{key}' belongs to Kubernetes or to an autoscaler: name a taint of your own"
-            ));
-        }
-        (!foreign).then_some(key)
-    });
+    let key = key.and_then(|field| taint_key(&field));
     let value = section.take("value").map(|field| field.checked(validators::is_value, validators::VALUE));
-    let effects = [TaintEffect::NoSchedule, TaintEffect::PreferNoSchedule, TaintEffect::NoExecute];
-    let effects = effects.map(|effect| (effect.as_str(), effect));
-    let effect = section.take("effect").map(|field| field.choice(&effects));
+    let effect = section.take("effect").map(|field| effect(&field));
     section.end();
     let value = value.unwrap_or(Some(String::new()))?;
     let effect = effect.unwrap_or(Some(TaintEffect::NoSchedule))?;
     Some(GateTaint { key: key?, value, effect })
 }
 
-fn verified_key(field: &Field) -> Option<String> {
+pub fn taint_key(field: &Field) -> Option<String> {
+    let key = field.checked(validators::is_key, validators::KEY)?;
+    let foreign = FOREIGN.iter().any(|start| key.starts_with(start));
+    if foreign {
+        field.wrong(format!("'{key}' belongs to Kubernetes or to an autoscaler: name a taint of your own"));
+    }
+    (!foreign).then_some(key)
+}
+
+pub fn effect(field: &Field) -> Option<TaintEffect> {
+    let effects = [TaintEffect::NoSchedule, TaintEffect::PreferNoSchedule, TaintEffect::NoExecute];
+    field.choice(&effects.map(|effect| (effect.as_str(), effect)))
+}
+
+pub fn verified_key(field: &Field) -> Option<String> {
     let key = field.checked(validators::is_key, validators::KEY)?;
     let prefix = key.split_once('/').map_or("", |(prefix, _)| prefix);
     let of = |owner: &str| prefix == owner || prefix.ends_with(&format!(".{owner}"));

@@ -7,7 +7,9 @@ use std::ops::RangeInclusive;
 
 use nodekeeper_core::text::clean;
 
+use super::source::Document;
 use super::spanned_yaml::{Node, Value};
+use super::validators;
 
 /// A problem in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,8 +64,9 @@ pub struct Field<'a> {
 }
 
 impl<'a> Field<'a> {
-    pub fn root(findings: &'a RefCell<Findings>, file: File, node: &'a Node) -> Self {
-        Self { findings, file, path: String::new(), line: node.line, node }
+    pub fn root(findings: &'a RefCell<Findings>, document: &'a Document) -> Self {
+        let Document { file, path, node } = document;
+        Self { findings, file: *file, path: path.clone(), line: node.line, node }
     }
 
     /// Reports a problem with this value.
@@ -145,6 +148,22 @@ impl<'a> Field<'a> {
         number
     }
 
+    /// Returns the seconds of a duration of Go, such as `1m30s`, within the range. Fractions of a second are rounded up.
+    pub fn duration(&self, range: RangeInclusive<i32>) -> Option<i32> {
+        let seconds = match &self.node.value {
+            Value::Text(text) => validators::duration_seconds(text).filter(|seconds| range.contains(seconds)),
+            _ => None,
+        };
+        if seconds.is_none() {
+            let (least, most) = (range.start(), range.end());
+            self.wrong(format!(
+                "is {}: write a duration from {least}s to {most}s, such as {least}s",
+                self.what()
+            ));
+        }
+        seconds
+    }
+
     /// Returns a boolean in any spelling of YAML 1.1.
     pub fn bool(&self) -> Option<bool> {
         let told = match &self.node.value {
@@ -221,9 +240,7 @@ impl<'a> Section<'a> {
     /// Removes a key and returns its value; none if the value is null.
     pub fn take(&mut self, key: &'static str) -> Option<Field<'a>> {
         self.asked.push(key);
-        let at = self.entries.iter().position(|(known, _)| *known == key)?;
-        let (_, field) = self.entries.remove(at);
-        (!field.is_null()).then_some(field)
+        self.take_unlisted(key)
     }
 
     /// Returns the value of a key without removing it.
@@ -237,6 +254,17 @@ impl<'a> Section<'a> {
         field.map_or(Section { entries: Vec::new(), asked: Vec::new() }, |field| field.section())
     }
 
+    /// Removes and returns the value of a key that [`Section::end`] does not suggest; none if the value is null.
+    pub fn take_unlisted(&mut self, key: &str) -> Option<Field<'a>> {
+        let at = self.entries.iter().position(|(known, _)| *known == key)?;
+        Some(self.entries.remove(at).1).filter(|field| !field.is_null())
+    }
+
+    /// Lets [`Section::end`] suggest these keys, too.
+    pub fn list(&mut self, keys: impl IntoIterator<Item = &'static str>) {
+        self.asked.extend(keys);
+    }
+
     /// Removes and returns all keys that are left.
     pub fn rest(&mut self) -> Vec<(&'a str, Field<'a>)> {
         std::mem::take(&mut self.entries)
@@ -245,22 +273,21 @@ impl<'a> Section<'a> {
     /// Reports all keys that are left as unknown, each with a suggestion.
     pub fn end(self) {
         for (key, field) in &self.entries {
-            let near = self
-                .asked
-                .iter()
-                .map(|known| (strsim::damerau_levenshtein(&lower(key), &lower(known)), known));
-            let near = near.min().filter(|(distance, _)| *distance <= 2.max(key.len() / 4));
-            let fix = near.map_or_else(
-                || format!("the keys here are {}", self.asked.join(", ")),
-                |(_, known)| format!("did you mean `{known}`?"),
-            );
-            field.wrong(format!("there is no such key: {fix}"));
+            field.wrong(suggestion(key, &self.asked));
         }
     }
 }
 
-fn lower(key: &str) -> String {
-    clean(key, 80).to_lowercase()
+/// Says that a key is unknown, and which one may be meant.
+pub fn suggestion(key: &str, known: &[&str]) -> String {
+    let lower = |key: &str| clean(key, 80).to_lowercase();
+    let near = known.iter().map(|known| (strsim::damerau_levenshtein(&lower(key), &lower(known)), known));
+    let near = near.min().filter(|(distance, _)| *distance <= 2.max(key.len() / 4));
+    let fix = near.map_or_else(
+        || format!("the keys here are {}", known.join(", ")),
+        |(_, known)| format!("did you mean `{known}`?"),
+    );
+    format!("there is no such key: {fix}")
 }
 
 /// Quotes text and cuts it to fit on a line.

@@ -35,6 +35,31 @@ pub struct Entry {
     pub node: Node,
 }
 
+impl Node {
+    /// Returns the entry at the end of a path of keys.
+    pub fn find(&self, keys: &[&str]) -> Option<&Entry> {
+        let (first, rest) = keys.split_first()?;
+        let Value::Map(entries) = &self.value else { return None };
+        let entry = entries.iter().find(|entry| entry.key == *first)?;
+        if rest.is_empty() { Some(entry) } else { entry.node.find(rest) }
+    }
+
+    /// Replaces all lines.
+    pub fn map_lines(&mut self, line: &impl Fn(u64) -> u64) {
+        self.line = line(self.line);
+        match &mut self.value {
+            Value::List(items) => items.iter_mut().for_each(|item| item.map_lines(line)),
+            Value::Map(entries) => {
+                for entry in entries {
+                    entry.line = line(entry.line);
+                    entry.node.map_lines(line);
+                }
+            }
+            Value::Null | Value::Text(_) => {}
+        }
+    }
+}
+
 /// A syntax error: its line, or 0 if that is not known, and the reason.
 pub type Broken = (u64, String);
 

@@ -247,7 +247,274 @@ fn helm_values_are_read_with_a_hint() {
     let (values, config) = (parsed(EXAMPLE), parsed(CONFIG));
     assert_eq!((values.hints.len(), values.warnings.len()), (1, 1));
     assert!(values.warnings[0].contains("`controller.config.worker.image`"), "as it stands in the file");
-    assert_eq!(LegacyConfig { hints: Vec::new(), warnings: config.warnings.clone(), ..values }, config);
+    let (warnings, outside_objects) = (config.warnings.clone(), config.outside_objects.clone());
+    assert_eq!(LegacyConfig { hints: Vec::new(), warnings, outside_objects, ..values }, config);
+}
+
+/// The "Common Configurations" of kube-node-ready's README, as they are written there.
+const COMMON: [&str; 3] = [
+    "config:\n  taintKey: \"my-custom/unverified\"\n  taintValue: \"true\"\n  taintEffect: \"NoSchedule\"\n",
+    "config:\n  dnsTestDomains:\n    - kubernetes.default.svc.cluster.local\n    - cloudflare.com\n    - 8.8.8.8\n",
+    "config:\n  maxRetries: 10\n  retryBackoff: \"exponential\"\n  initialTimeout: \"600s\"\n",
+];
+
+#[test]
+fn s1_the_common_configurations_of_the_readme_work() {
+    let mut taint = empty().gate;
+    taint.taints[0].key = "my-custom/unverified".into();
+    let mut dns = empty().gate;
+    let servers = vec!["8.8.8.8".to_owned()];
+    let queried = names(&["kubernetes.default.svc.cluster.local", "cloudflare.com"]);
+    dns.checks.dns = Some(Dns { servers, ..queried });
+    let mut retries = empty().gate;
+    retries.retry.max_retries = 10;
+    retries.deadlines.gate_seconds = 600;
+    for (text, wanted) in COMMON.iter().zip([taint, dns, retries]) {
+        assert_eq!(parsed(text).gate, wanted, "{text}");
+        // The chart gives the controller what is below `config`.
+        let file: Value = serde_saphyr::from_str(text).unwrap();
+        assert_eq!(parsed(&file["config"].to_string()).gate, wanted, "{text}");
+    }
+}
+
+#[test]
+fn s1_every_key_of_the_daemon_set_mode_has_its_effect() {
+    use Does::{Gate, Idle, Set, Warns};
+    let taint =
+        |key: &str, value: &str, effect: &str| json!([{"key": key, "value": value, "effect": effect}]);
+    for (key, value, does) in [
+        ("taintKey", "a/b", Gate("/taints", taint("a/b", "true", "NoSchedule"))),
+        ("taintValue", "b", Gate("/taints", taint("node-ready/unverified", "b", "NoSchedule"))),
+        ("taintEffect", "NoExecute", Gate("/taints", taint("node-ready/unverified", "true", "NoExecute"))),
+        ("verifiedLabel", "a/b", Gate("/verifiedLabel/key", json!("a/b"))),
+        ("verifiedLabelValue", "yes", Gate("/verifiedLabel/value", json!("yes"))),
+        ("deleteFailedNode", "true", Warns("its Node object is deleted as a last resort")),
+        ("dnsTestDomains", "[a.b]", Gate("/checks/dns", serde_json::to_value(names(&["a.b"])).unwrap())),
+        ("checkTimeout", "1500ms", Gate("/deadlines/checkSeconds", json!(2))),
+        ("initialTimeout", "1h1m", Gate("/deadlines/gateSeconds", json!(3660))),
+        ("initialTimeout", "90s", Gate("/deadlines/workerSeconds", json!(90))),
+        ("clusterDNSIP", "10.0.0.10", Idle),
+        ("maxRetries", "7", Gate("/retry/maxRetries", json!(7))),
+        ("retryBackoff", "linear", Gate("/retry/backoff", json!("Linear"))),
+        ("enableMetrics", "false", Set(|l| l.metrics.as_deref() == Some("0"))),
+        ("metricsPort", "9090", Set(|l| l.metrics.as_deref() == Some(":9090"))),
+        ("logLevel", "debug", Set(|l| l.log_level.as_deref() == Some("debug"))),
+        ("logFormat", "console", Set(|l| l.log_format == Some(LogFormat::Console))),
+    ] {
+        let text = file(key, value);
+        assert_does(key, &text, &parsed(&text), &does);
+    }
+    assert_wrong(
+        "maxRetries: 3\ntaintKei: a\nreconciliation: {}\nlogLevel: loud\ninitialTimeout: 600\ncheckTimeout: 115s\n",
+        &[
+            "1: `maxRetries`: is a key of kube-node-ready's DaemonSet mode, which cannot be combined with `reconciliation`",
+            "2: `taintKei`: there is no such key: did you mean `taintKey`?",
+            "4: `logLevel`: 'loud' is not one of",
+            "5: `initialTimeout`: is '600': write a duration from 30s to 86400s",
+            "6: `checkTimeout`: a check may take 115 s, and a worker has 120 s for all",
+        ],
+    );
+}
+
+#[test]
+fn s2_what_the_api_server_refuses_is_an_error_of_its_key() {
+    for (text, wanted) in [
+        (
+            "worker:\n  tolerations:\n  - {key: a, operator: Exists, value: b}\n",
+            "3: `worker.tolerations[0]`: `value` must be empty",
+        ),
+        (
+            "worker:\n  tolerations:\n  - {operator: Equal}\n",
+            "3: `worker.tolerations[0]`: `operator` must be 'Exists'",
+        ),
+        (
+            "worker:\n  tolerations:\n  - {key: a, tolerationSeconds: 5}\n",
+            "3: `worker.tolerations[0]`: `effect` must be 'NoExecute'",
+        ),
+        (
+            "worker:\n  volumes:\n  - {name: a, emptyDir: {}}\n  - {name: a, emptyDir: {}}\n",
+            "4: `worker.volumes[1]`: Duplicate value",
+        ),
+        (
+            "worker:\n  volumes:\n  - {name: nodekeeper-a, emptyDir: {}}\n",
+            "3: `worker.volumes[0]`: `name` must not begin with `nodekeeper-`",
+        ),
+        (
+            "nodeManagement:\n  taints:\n  - {key: a}\n  - {key: a, effect: NoSchedule}\n",
+            "4: `nodeManagement.taints[1]`: Duplicate value",
+        ),
+        (
+            "worker:\n  dnsTestDomains: [8.8.8]\n",
+            "2: `worker.dnsTestDomains[0]`: '8.8.8' is neither a DNS name",
+        ),
+        (
+            "config:\n  worker:\n    resources: {limits: {a/b: 1, c/d: 1, e/f: 1, g/h: 1, i/j: 1, k/l: 1, m/n: 1, o/p: 1, q/r: 1}}\n",
+            "3: `config.worker.resources.limits`: has 9 keys: there must be at most 8",
+        ),
+        (
+            "worker:\n  initContainers:\n  - {name: a, image: b, env: [{name: \"A\\tB\"}]}\n",
+            "3: `worker.initContainers[0].env[0].name`: 'A B' must match",
+        ),
+    ] {
+        assert_wrong(text, &[wanted]);
+    }
+}
+
+fn indented(text: &str, by: &str) -> String {
+    let lines: Vec<String> = text.lines().map(|line| format!("{by}{line}")).collect();
+    lines.join("\n") + "\n"
+}
+
+#[test]
+fn s3_values_of_our_chart_are_read() {
+    let indented = indented(CONFIG, "  ");
+    let values =
+        format!("controller: {{replicas: 3}}\nconfig:\n{indented}workerConfig: {{checkTimeoutSeconds: 4}}\n");
+    let (read, wanted) = (parsed(&values), load(CONFIG, Some("checkTimeoutSeconds: 4")).unwrap());
+    assert_eq!(read.gate, wanted.gate);
+    assert!(read.hints[0].contains("`config` and `workerConfig`"), "{:?}", read.hints);
+    assert_wrong("config:\n  worker:\n    imagee: 1\n", &["3: `config.worker.imagee`: there is no such key"]);
+}
+
+#[test]
+fn s3_a_config_map_is_read_with_its_lines() {
+    let map = |config: &str| {
+        let indented = indented(config, "    ");
+        format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: a}}\ndata:\n  config.yaml: |\n{indented}")
+    };
+    assert_eq!(parsed(&map(CONFIG)).gate, parsed(CONFIG).gate);
+    let both = format!("{}  worker-config.yaml: |\n    checkTimeoutSeconds: 4\n", map(CONFIG));
+    assert_eq!(parsed(&both).gate.deadlines.check_seconds, 4);
+    assert_wrong(&map("worker:\n  imagee: 1\n"), &["7: `worker.imagee`: there is no such key"]);
+    assert_wrong(&map("a: [}\n"), &["6: this is not valid YAML"]);
+    let json =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"config.yaml": "worker:\n  imagee: 1\n"}});
+    assert_wrong(&json.to_string(), &["1: `worker.imagee`"]);
+    assert_wrong("{apiVersion: v1, kind: ConfigMap, data: {a: b}}", &["`data`: has no `config.yaml`"]);
+    assert_wrong("apiVersion: v1\nkind: Pod\n", &["2: `kind`: is 'Pod'"]);
+    let worker =
+        "apiVersion: v1\nkind: ConfigMap\ndata:\n  worker-config.yaml: |\n    checkTimeoutSeconds: 4\n";
+    assert_eq!(load("worker: {}", Some(worker)).unwrap().gate.deadlines.check_seconds, 4);
+}
+
+#[test]
+fn s3_a_gate_or_a_policy_is_checked_as_such() {
+    let gate = |spec: &str| {
+        format!("apiVersion: nodekeeper.dev/v1alpha1\nkind: NodeGate\nmetadata: {{name: a}}\n{spec}")
+    };
+    assert_eq!(check_manifest(&gate("spec: {}\n")), Some(Ok("NodeGate")));
+    let text = gate(
+        "spec:\n  onFailure: Delete\n  worker:\n    tolerations:\n    - {key: a, operator: Exist}\n  zebra: 1\n",
+    );
+    let problems = check_manifest(&text).expect("a gate").expect_err("three problems");
+    let told: Vec<String> = problems.iter().map(|problem| format!("{}: {problem}", problem.line)).collect();
+    for wanted in [
+        "5: `spec.onFailure`: 'Delete' is not one of",
+        "8: `spec.worker.tolerations[0].operator`: 'Exist' is not one of Equal, Exists",
+        "9: `spec.zebra`: there is no such key",
+    ] {
+        assert!(told.iter().any(|told| told.starts_with(wanted)), "no {wanted:?} in {told:#?}");
+    }
+    assert_eq!(told.len(), 3, "{told:#?}");
+    let policy =
+        "apiVersion: nodekeeper.dev/v1alpha1\nkind: RemediationPolicy\nmetadata: {name: mine}\nspec: {}\n";
+    let problems = check_manifest(policy).expect("a policy").expect_err("its name");
+    assert!(problems[0].message.contains("must be 'default'"), "{problems:?}");
+    assert_eq!(check_manifest("worker: {}"), None);
+    let problems = load(&gate(""), None).expect_err("a controller does not read it");
+    assert!(problems[0].message.contains("apply it with kubectl"), "{problems:?}");
+}
+
+#[test]
+fn s4_settings_outside_of_the_gate_are_listed_by_key() {
+    let read = parsed(
+        "{worker: {namespace: a, serviceAccountName: b}, reconciliation: {intervalSeconds: 9}, \
+         leaderElection: {id: c, namespace: d}, metrics: {enabled: true, port: 1}, health: {port: 2}, \
+         logging: {level: warn, format: json}, kubernetes: {kubeconfigPath: /k}}",
+    );
+    let wanted = [
+        ("worker.namespace", "--namespace"),
+        ("worker.serviceAccountName", "--worker-service-account"),
+        ("reconciliation.intervalSeconds", "only a file"),
+        ("leaderElection.id", "--lease-name"),
+        ("leaderElection.namespace", "only a file"),
+        ("metrics.enabled", "--metrics-bind-address"),
+        ("metrics.port", "--metrics-bind-address"),
+        ("health.port", "--health-probe-bind-address"),
+        ("logging.level", "--log-level"),
+        ("logging.format", "--log-format"),
+        ("kubernetes.kubeconfigPath", "KUBECONFIG"),
+    ];
+    let told = &read.outside_objects;
+    assert_eq!(told.len(), wanted.len(), "{told:#?}");
+    for ((key, place), told) in wanted.iter().zip(told) {
+        assert!(told.starts_with(&format!("`{key}`: ")) && told.contains(place), "{key}: {told}");
+    }
+    // Everything that is neither in the objects nor on this list has no effect.
+    let bare = |legacy: LegacyConfig| LegacyConfig { gate: NodeGateSpec::default(), policy: None, ..legacy };
+    for (key, value, does) in controller_keys() {
+        let read = parsed(&file(key, value));
+        let changes =
+            bare(LegacyConfig { warnings: Vec::new(), outside_objects: Vec::new(), ..read.clone() })
+                != bare(empty());
+        assert!(!changes || !read.outside_objects.is_empty(), "{key}");
+        assert!(!matches!(does, Does::Idle | Does::Silent) || read.outside_objects.is_empty(), "{key}");
+    }
+    assert!(
+        parsed("nodeManagement: {deleteFailedNodes: true}").outside_objects[0]
+            .contains("`remediation.enforcement")
+    );
+}
+
+#[test]
+fn s5_the_warning_about_deletions_says_when_they_begin() {
+    let warnings = parsed("nodeManagement: {deleteFailedNodes: true}").warnings;
+    assert!(warnings[0].contains("none is replaced until two have passed there"), "{warnings:?}");
+}
+
+#[test]
+fn s6_a_copy_of_the_old_image_is_not_used() {
+    for image in [
+        "{repository: registry.corp/mirror/kube-node-ready, tag: 1}",
+        "{repository: kube-node-ready, tag: 1}",
+        "{repository: 'localhost:5000/kube-node-ready@sha256:0'}",
+    ] {
+        let read = parsed(&format!("worker: {{image: {image}}}"));
+        assert_eq!(read.gate.worker.image, None, "{image}");
+        assert!(read.warnings[0].contains("does not contain our worker"), "{:?}", read.warnings);
+    }
+    let other = parsed("worker: {image: {repository: registry.corp/kube-node-ready/worker, tag: 1}}");
+    assert_eq!((other.gate.worker.image.is_some(), other.warnings.len()), (true, 0));
+}
+
+#[test]
+fn s6_an_unknown_resource_is_an_error() {
+    assert_wrong(
+        "worker:\n  resources:\n    requests:\n      cu: 50m\n",
+        &["4: `worker.resources.requests.cu`: is not a resource: write cpu, memory"],
+    );
+}
+
+#[test]
+fn s7_the_deployment_mode_is_not_ignored() {
+    let mode = |mode: &str, rest: &str| format!("deploymentMode: {mode}\n{rest}");
+    let controller =
+        "nameOverride: x\ncontroller: {replicas: 1, config: {reconciliation: {maxRetries: 3}}}\n";
+    let read = parsed(&mode("controller", controller));
+    assert_eq!((read.gate.retry.max_retries, read.warnings.len()), (3, 0));
+    assert!(read.hints[0].contains("not `nameOverride`, `controller.replicas`"), "{:?}", read.hints);
+    assert_wrong(
+        &mode("daemonset", controller),
+        &[
+            "1: `deploymentMode`: is 'daemonset', and there is neither `daemonset.config` nor `config`: set it to controller",
+        ],
+    );
+    assert_wrong(&mode("both", controller), &["1: `deploymentMode`: is 'both': write controller"]);
+    assert_wrong(&mode("controller", "worker: {}\n"), &["1: `deploymentMode`: is a value of a chart"]);
+    let own = parsed(&mode("daemonset", &format!("{controller}daemonset: {{config: {{maxRetries: 4}}}}\n")));
+    assert_eq!(own.gate.retry.max_retries, 4, "in this mode nothing reads `controller.config`");
+    assert!(own.warnings[0].contains("`deploymentMode`: there is no DaemonSet here"), "{:?}", own.warnings);
+    assert_eq!(parsed(&mode("daemonset", COMMON[2])).gate.retry.max_retries, 10);
 }
 
 #[test]

@@ -58,6 +58,20 @@ pub fn is_quantity(text: &str) -> bool {
         && ["", "m", "k", "Ki", "M", "Mi", "G", "Gi", "T", "Ti"].contains(&unit)
 }
 
+/// The seconds of `1m30s`, rounded up.
+pub fn duration_seconds(text: &str) -> Option<i32> {
+    let (mut rest, mut milliseconds) = (text, 0_u64);
+    while !rest.is_empty() {
+        let unit_at = rest.find(|c: char| !c.is_ascii_digit())?;
+        let (number, after) = rest.split_at(unit_at);
+        let units = [("ms", 1), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
+        let (unit, factor) = units.into_iter().find(|(unit, _)| after.starts_with(unit))?;
+        milliseconds = milliseconds.checked_add(number.parse::<u64>().ok()?.checked_mul(factor)?)?;
+        rest = &after[unit.len()..];
+    }
+    i32::try_from(milliseconds.div_ceil(1_000)).ok().filter(|_| !text.is_empty())
+}
+
 /// `repository/name:tag`
 pub fn is_image(text: &str) -> bool {
     !text.is_empty() && text.len() <= 512 && !text.contains(char::is_whitespace)

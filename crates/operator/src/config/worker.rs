@@ -2,16 +2,14 @@
 
 use std::net::IpAddr;
 
-use nodekeeper_core::api::{
-    Backoff, ImagePullPolicy, Quantity, Resources, TaintEffect, Toleration, TolerationOperator,
-};
+use nodekeeper_core::api::{Backoff, ImagePullPolicy, Quantity, Resources, Toleration, TolerationOperator};
 use nodekeeper_core::checks::Dns;
 
 use super::section::{Field, Section, quoted};
 use super::{LegacyConfig, OLD_IMAGE, containers, gate, validators};
 
 /// The seconds that a worker needs besides its checks, as the CRD requires.
-const SPARE: i32 = 5;
+pub const SPARE: i32 = 5;
 
 pub fn read<'a>(root: &mut Section<'a>, file: Option<Field<'a>>, legacy: &mut LegacyConfig) {
     let mut section = root.section("worker");
@@ -54,8 +52,9 @@ fn image(section: &mut Section, legacy: &mut LegacyConfig) {
     }
     image.end();
     match (repository, tag) {
-        (Some(repository), _) if repository == OLD_IMAGE => field.warn(&format!(
-            "{OLD_IMAGE} does not contain our worker: the worker image of the installation is used"
+        (Some(repository), _) if is_old(&repository) => field.warn(&format!(
+            "{repository} does not contain our worker: the worker image of the installation is used. If it does contain \
+             /nodekeeper-worker, give it a name that does not end with {OLD_IMAGE}"
         )),
         (Some(repository), Some(tag)) => legacy.gate.worker.image = Some(format!("{repository}:{tag}")),
         (Some(repository), None) if repository.contains('@') => legacy.gate.worker.image = Some(repository),
@@ -65,14 +64,25 @@ fn image(section: &mut Section, legacy: &mut LegacyConfig) {
     }
 }
 
+/// Whether an image is kube-node-ready's, or a copy of it in another registry.
+fn is_old(repository: &str) -> bool {
+    let name = repository.rsplit('/').next().unwrap_or_default();
+    name.split(['@', ':']).next() == Some(OLD_IMAGE)
+}
+
 fn place(section: &mut Section, legacy: &mut LegacyConfig, has_file: bool) {
-    let mut named = |key, right: fn(&str) -> bool, fix| {
-        section.take(key).and_then(validators::optional).and_then(|field| field.checked(right, fix))
-    };
-    legacy.namespace = named("namespace", validators::is_label, validators::LABEL);
-    legacy.service_account = named("serviceAccountName", validators::is_name, validators::NAME);
-    legacy.gate.worker.priority_class_name =
-        named("priorityClassName", validators::is_name, validators::NAME);
+    if let Some(field) = section.take("namespace").and_then(validators::optional) {
+        legacy.namespace = field.checked(validators::is_label, validators::LABEL);
+        legacy.outside_objects(&field, "the flag --namespace; the namespace of the release in the chart");
+    }
+    if let Some(field) = section.take("serviceAccountName").and_then(validators::optional) {
+        legacy.service_account = field.checked(validators::is_name, validators::NAME);
+        let place = "the flag --worker-service-account; `worker.serviceAccount.name` in the chart";
+        legacy.outside_objects(&field, place);
+    }
+    if let Some(field) = section.take("priorityClassName").and_then(validators::optional) {
+        legacy.gate.worker.priority_class_name = field.checked(validators::is_name, validators::NAME);
+    }
     if let Some(field) = section.take("configMapName")
         && field.text().is_some()
         && !has_file
@@ -114,8 +124,6 @@ fn toleration(item: &Field) -> Toleration {
     let operators = [("Exists", TolerationOperator::Exists), ("Equal", TolerationOperator::Equal)];
     let operator = section.take("operator").and_then(validators::optional);
     let usual = if value.is_some() { TolerationOperator::Equal } else { TolerationOperator::Exists };
-    let effects = [TaintEffect::NoSchedule, TaintEffect::PreferNoSchedule, TaintEffect::NoExecute];
-    let effects = effects.map(|effect| (effect.as_str(), effect));
     let toleration = Toleration {
         key: key.and_then(|key| key.checked(validators::is_key, validators::KEY)),
         operator: operator.and_then(|operator| operator.choice(&operators)).unwrap_or(usual),
@@ -123,7 +131,7 @@ fn toleration(item: &Field) -> Toleration {
         effect: section
             .take("effect")
             .and_then(validators::optional)
-            .and_then(|effect| effect.choice(&effects)),
+            .and_then(|effect| gate::effect(&effect)),
         toleration_seconds: section
             .take("tolerationSeconds")
             .and_then(|seconds| seconds.int(0..=i32::MAX))
@@ -234,7 +242,7 @@ fn checks(overrides: [Overrides; 2], deadline: Option<(i32, Field)>, legacy: &mu
 }
 
 /// Names are resolved. kube-node-ready lists addresses of DNS servers that should answer among them.
-fn domains(field: &Field, legacy: &mut LegacyConfig) {
+pub fn domains(field: &Field, legacy: &mut LegacyConfig) {
     let items = field.items(16);
     if items.is_empty() && field.is_list() {
         field.wrong("is empty: list names that have to resolve, or leave it out for the API server's name");
@@ -242,8 +250,11 @@ fn domains(field: &Field, legacy: &mut LegacyConfig) {
     let (mut names, mut servers) = (Vec::new(), Vec::new());
     for item in items {
         let is_address = |text: &str| text.parse::<IpAddr>().is_ok();
-        let Some(text) = item.checked(|text| is_address(text) || validators::is_host(text), validators::HOST)
-        else {
+        // The CRD takes such texts for incomplete addresses.
+        let is_name = |text: &str| {
+            validators::is_host(text) && text.contains(|c: char| !c.is_ascii_digit() && c != '.')
+        };
+        let Some(text) = item.checked(|text| is_address(text) || is_name(text), validators::HOST) else {
             continue;
         };
         if is_address(&text) {
