@@ -42,6 +42,26 @@ fn a_window_over_midnight_belongs_to_its_first_day() {
 }
 
 #[test]
+fn t04_each_day_of_a_window_is_that_day_of_the_week() {
+    // 2026-11-16 is a Monday.
+    let days =
+        [Day::Monday, Day::Tuesday, Day::Wednesday, Day::Thursday, Day::Friday, Day::Saturday, Day::Sunday];
+    for (offset, day) in (16..).zip(days) {
+        let by_day = Window { days: vec![day], ..between("10:00", "12:00") };
+        let over_midnight = Window { days: vec![day], ..between("22:00", "04:00") };
+        for date in 16..23 {
+            assert_eq!(is_in(&by_day, &format!("2026-11-{date}T11:00:00Z")), date == offset, "{day:?}");
+            assert_eq!(
+                is_in(&over_midnight, &format!("2026-11-{date}T23:00:00Z")),
+                date == offset,
+                "{day:?}"
+            );
+        }
+        assert!(is_in(&over_midnight, &format!("2026-11-{}T03:00:00Z", offset + 1)), "{day:?}");
+    }
+}
+
+#[test]
 fn a_window_follows_daylight_saving_time() {
     let berlin = Window { time_zone: "Europe/Berlin".into(), ..between("02:00", "04:00") };
     // Summer: two hours ahead of UTC; winter: one.
