@@ -37,7 +37,7 @@ use provider::Replacement;
 pub use annotations::{PAUSE_REASON, PAUSE_UNTIL, PolicyAnnotations, RESET_FUSE};
 pub use blocked::{BlockReason, Blocked};
 pub use evidence::{EvidenceInput, check_evidence, evidence_ttl};
-pub use group_stats::{GroupCounts, GroupStats, VerdictCounts};
+pub use group_stats::{GroupCounts, GroupStats, NodeVerdict, VerdictCounts};
 pub use labels::{GATE_LABEL, GROUP_LABEL, NODE_LABEL, label_value, labels};
 pub use policy::{ActivePause, Policy};
 pub use policy_status::{NodeProgress, PolicyInput, prune, reconcile_policy_status};
@@ -135,8 +135,8 @@ fn reserve(
     // What the status lost is kept from here on: the next approval overwrites the only memory of it.
     status.reservations = budget::reservations(policy, seen.requests, seen.now);
     budget::supersede(&mut status.reservations, seen.request, seen.now);
-    let checks = limits::check_names(causes);
-    fuse::record_replacement(&mut status.fuses, policy, &checks, target, seen.now);
+    let (checks, group) = (limits::check_names(causes), seen.group_stats.group(&target.group));
+    fuse::record_replacement(&mut status.fuses, policy, &checks, target, &group, seen.now);
     status.reservations.push(Reservation {
         remediation: seen.request.name.clone(),
         uid: seen.request.uid.clone(),

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 
 use super::annotations::RESET_FUSE;
+use super::target::may_have;
 use super::{BlockReason, Blocked, GroupCounts, GroupStats, Policy, Target};
 use crate::api::FuseState;
 
@@ -50,23 +51,30 @@ pub(super) fn check(
     let max = usize::try_from(policy.spec.fuse.generations).unwrap_or(usize::MAX);
     let group = group_stats.group(&target.group);
     for check in checks {
-        let known = policy.status.fuses.iter().find(|fuse| is_for(fuse, &target.group, check));
-        let Some(fuse) = known.map(|fuse| since_reset(fuse, policy, now)) else { continue };
-        let generation = generation(&fuse, target.created);
-        if generation >= max && !has_other_template(&fuse, target) && !mostly_passes(&fuse, &group) {
-            return Err(Blocked::new(BlockReason::FuseBlown, describe(&fuse, target, generation)));
+        let known = policy.status.fuses.iter().filter(|fuse| is_for(fuse, &target.group, check));
+        for fuse in known.map(|fuse| since_reset(fuse, policy, now)) {
+            let generation = generation(&fuse, target.created);
+            if generation >= max && !has_other_template(&fuse, target) && is_about(&fuse, target, &group) {
+                return Err(Blocked::new(BlockReason::FuseBlown, describe(&fuse, target, generation)));
+            }
         }
     }
     Ok(())
 }
 
-/// Whether most nodes created since the last generation passed: then single machines are bad, not what they are created
-/// from.
-fn mostly_passes(fuse: &FuseState, group: &GroupCounts) -> bool {
+/// Whether most nodes with these attributes that were created since the last generation passed: then single machines are
+/// bad, not what they are created from. Nodes with other attributes say nothing: one type of a group may always fail.
+fn mostly_passes(fuse: &FuseState, shared: &BTreeMap<String, String>, group: &GroupCounts) -> bool {
     let Some(last) = fuse.generations.last() else { return true };
-    let newer = || group.verdicts.iter().filter(|(created, _)| created > last);
-    let passed = newer().filter(|(_, passed)| *passed).count();
+    let newer = || group.verdicts.iter().filter(|one| one.created > *last && may_have(&one.labels, shared));
+    let passed = newer().filter(|one| one.passed).count();
     passed * 2 > newer().count()
+}
+
+/// Whether the target may fail for what the replaced nodes have in common with it. It does not if most newer nodes that
+/// have this in common, too, pass.
+fn is_about(fuse: &FuseState, target: &Target, group: &GroupCounts) -> bool {
+    !mostly_passes(fuse, &in_common(&fuse.shared, &target.attributes), group)
 }
 
 fn describe(fuse: &FuseState, target: &Target, generation: usize) -> String {
@@ -83,21 +91,27 @@ fn describe(fuse: &FuseState, target: &Target, generation: usize) -> String {
     )
 }
 
-/// Records the replacement of the target for each failed check.
+/// Records the replacement of the target for each failed check. A target that fails for another reason than the nodes of
+/// a fuse begins a fuse of its own: recorded there, it would hide what they have in common.
 pub(super) fn record_replacement(
     fuses: &mut Vec<FuseState>,
     policy: &Policy,
     checks: &[&str],
     target: &Target,
+    group: &GroupCounts,
     now: Timestamp,
 ) {
     // Rounded down, because creation times of nodes are, too.
     let at = Timestamp::from_second(now.as_second()).unwrap_or(now);
+    for fuse in fuses.iter_mut() {
+        *fuse = since_reset(fuse, policy, now);
+    }
+    fuses.retain(|fuse| !fuse.generations.is_empty());
     for check in checks {
-        let position = fuses.iter().position(|fuse| is_for(fuse, &target.group, check));
-        let known = position.map(|position| since_reset(&fuses.remove(position), policy, now));
-        let counts = |fuse: &FuseState| !fuse.generations.is_empty() && !has_other_template(fuse, target);
-        let fuse = match known.filter(counts) {
+        let is_own = |fuse: &FuseState| is_for(fuse, &target.group, check);
+        fuses.retain(|fuse| !is_own(fuse) || !has_other_template(fuse, target));
+        let position = fuses.iter().position(|fuse| is_own(fuse) && is_about(fuse, target, group));
+        let fuse = match position.map(|position| fuses.remove(position)) {
             Some(mut fuse) => {
                 if generation(&fuse, target.created) >= fuse.generations.len() {
                     fuse.generations.push(at);
@@ -126,12 +140,12 @@ fn in_common(one: &BTreeMap<String, String>, other: &BTreeMap<String, String>) -
         .collect()
 }
 
-/// Removes fuses that were reset, are old, or whose group passes again.
+/// Removes fuses that were reset, are old, or whose nodes pass again.
 pub(super) fn prune(fuses: &mut Vec<FuseState>, policy: &Policy, group_stats: &GroupStats, now: Timestamp) {
     fuses.retain_mut(|fuse| {
         *fuse = since_reset(fuse, policy, now);
         let is_recent = |last: &Timestamp| now.duration_since(*last) < MAX_AGE;
         fuse.generations.last().is_some_and(is_recent)
-            && !mostly_passes(fuse, &group_stats.group(&fuse.group))
+            && !mostly_passes(fuse, &fuse.shared, &group_stats.group(&fuse.group))
     });
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use crate::gate::{GateView, Ownership, ownership};
+use crate::labels::Labels;
 use crate::node::NodeView;
 use crate::report::Verdict;
 use crate::topology::group;
@@ -17,14 +18,24 @@ pub struct VerdictCounts {
     pub failed: u32,
 }
 
+/// The last verdict about a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeVerdict {
+    /// When the node was created.
+    pub created: Timestamp,
+    pub passed: bool,
+    /// The cached labels of the node, which tell its type, zone and image. They are shared with the cache.
+    pub labels: Labels,
+}
+
 /// Counts of one node group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupCounts {
     pub size: u32,
     /// Nodes that are ready, not cordoned and not gated.
     pub schedulable: u32,
-    /// For each node with a verdict, when the node was created and whether it passed.
-    pub verdicts: Vec<(Timestamp, bool)>,
+    /// One for each node with a verdict.
+    pub verdicts: Vec<NodeVerdict>,
 }
 
 /// Counts of all nodes.
@@ -62,7 +73,7 @@ impl GroupStats {
             Some(Verdict::Failed) => false,
             Some(Verdict::Inconclusive) | None => return,
         };
-        group.verdicts.push((node.created, passed));
+        group.verdicts.push(NodeVerdict { created: node.created, passed, labels: node.labels.clone() });
         if record.at.is_some_and(|at| at >= from) {
             self.verdicts.total += 1;
             self.verdicts.failed += u32::from(!passed);

@@ -7,9 +7,10 @@ use k8s_openapi::api::core::v1::Node;
 
 use crate::api::NodeIdentity;
 use crate::gate::{GateView, Ownership, ownership};
+use crate::labels::Labels;
 use crate::node::{CORDONED, NodeView};
 use crate::record::{self, Record};
-use crate::topology::{self, GROUPS};
+use crate::topology::{self, GROUPS, IMAGES, INSTANCE_TYPE, ZONE};
 
 /// Annotations that forbid the disruption of a node or a pod.
 pub(super) const DO_NOT_DISRUPT: [&str; 2] = ["nodekeeper.dev/do-not-disrupt", "karpenter.sh/do-not-disrupt"];
@@ -21,15 +22,12 @@ const CONTROL_PLANE: [&str; 4] = [
     "node-role.kubernetes.io/controlplane",
     "node-role.kubernetes.io/etcd",
 ];
-const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
-/// Labels and annotations with the image of the machine, the most precise first.
-const IMAGES: [&str; 3] = [
-    "karpenter.k8s.aws/instance-ami-id",
-    "eks.amazonaws.com/nodegroup-image",
-    "kubernetes.azure.com/node-image-version",
-];
 /// Labels and annotations with the version of the template that the machine was created from.
 const TEMPLATES: [&str; 2] = ["karpenter.sh/nodepool-hash", "eks.amazonaws.com/sourceLaunchTemplateVersion"];
+
+/// Keys of [`Target::attributes`], beside `zone`.
+const IMAGE: &str = "image";
+const TYPE: &str = "type";
 
 /// The node of a remediation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -85,7 +83,7 @@ impl Target {
         let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
         let image = IMAGES.into_iter().find_map(either).or_else(|| info.map(|info| info.os_image.clone()));
         let zone = topology::zone(&view).to_owned();
-        let known = [("image", image), ("type", label(INSTANCE_TYPE).cloned()), ("zone", Some(zone.clone()))];
+        let known = [(IMAGE, image), (TYPE, label(INSTANCE_TYPE).cloned()), ("zone", Some(zone.clone()))];
         let known = known.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
         let owner = metadata.owner_references.iter().flatten().find(|owner| {
             owner.kind == "NodeClaim" && owner.api_version.split('/').next() == Some("karpenter.sh")
@@ -122,6 +120,19 @@ impl Target {
             view,
         }
     }
+}
+
+/// Whether a node with these labels may have all of these [`Target::attributes`]. One that its labels do not tell counts
+/// as the same: the cache does not know the image of a machine that only `status.nodeInfo` or an annotation names.
+pub(super) fn may_have(labels: &Labels, attributes: &BTreeMap<String, String>) -> bool {
+    attributes.iter().all(|(key, value)| {
+        let known = match key.as_str() {
+            IMAGE => IMAGES.into_iter().find_map(|key| labels.get(key)),
+            TYPE => labels.get(INSTANCE_TYPE),
+            _ => labels.get(ZONE),
+        };
+        known.is_none_or(|known| known == value)
+    })
 }
 
 /// The annotation that forbids the disruption.

@@ -19,6 +19,12 @@ fn fuse_state(minutes: &[i64]) -> FuseState {
     }
 }
 
+/// A node of this type, which is not known if it is empty.
+fn verdict(created: i64, passed: bool, kind: &str) -> NodeVerdict {
+    let labels = [(crate::topology::INSTANCE_TYPE, kind)].into_iter().filter(|(_, kind)| !kind.is_empty());
+    NodeVerdict { created: at(created), passed, labels: labels.collect() }
+}
+
 /// A node that is made now fails, and is replaced if it may be.
 fn replace(policy: &mut Policy, created: i64, change: fn(&mut World)) -> Option<BlockReason> {
     let mut world = World::new();
@@ -75,7 +81,8 @@ fn a_fuse_belongs_to_a_group_and_a_check() {
         world.target().created = at(minute);
         let names = ["dns"];
         let target = world.target.expect("one");
-        record_replacement(&mut one.status.fuses, &policy(), &names, &target, at(minute + 10));
+        let group = GroupCounts::default();
+        record_replacement(&mut one.status.fuses, &policy(), &names, &target, &group, at(minute + 10));
     }
     assert_eq!((one.status.fuses.len(), one.status.fuses[0].shared.len()), (1, 0), "they share no type");
     assert_eq!(replace(&mut one, 40, |world| world.target().zone = "b".into()), Some(BlockReason::FuseBlown));
@@ -156,7 +163,7 @@ fn a_new_template_or_passing_nodes_reset_the_fuse() {
     let well = |judged: &[(i64, bool)]| {
         let mut world = World::with(blow);
         let facts = world.group_stats.groups.get_mut("pool").expect("it is there");
-        facts.verdicts = judged.iter().map(|(minute, passed)| (at(*minute), *passed)).collect();
+        facts.verdicts = judged.iter().map(|(minute, passed)| verdict(*minute, *passed, "")).collect();
         world.block_reason().is_none()
     };
     assert!(well(&[(-10, true), (-20, true), (-30, false)]));
@@ -187,7 +194,78 @@ fn fuses_expire_after_a_week_and_fit_the_schema() {
     assert_eq!(fuses.len(), 0);
     for i in 0..200 {
         let target = Target { group: format!("pool-{i}"), ..target("n1") };
-        record_replacement(&mut fuses, &policy(), &["dns"], &target, at(i));
+        record_replacement(&mut fuses, &policy(), &["dns"], &target, &GroupCounts::default(), at(i));
     }
     assert_eq!((fuses.len(), &*fuses[127].group), (128, "pool-199"));
+}
+
+/// The machine types of a group whose newer nodes of type m5 fail and of type c6 pass.
+fn mixed_group(world: &mut World) {
+    let newer = [(-20, false, "m5"), (-10, true, "c6"), (-11, true, "c6"), (-12, true, "c6")];
+    let facts = world.group_stats.groups.get_mut("pool").expect("it is there");
+    facts.verdicts =
+        newer.into_iter().map(|(created, passed, kind)| verdict(created, passed, kind)).collect();
+}
+
+fn of_type(kind: &str) -> std::collections::BTreeMap<String, String> {
+    [("type".to_owned(), kind.to_owned()), ("image".to_owned(), "ami-1".to_owned())].into()
+}
+
+#[test]
+fn r09_a_type_that_always_fails_is_not_replaced_for_ever() {
+    let mut world = World::with(|world| {
+        blow(world);
+        mixed_group(world);
+        world.policy().status.fuses[0].shared = of_type("m5");
+        world.target().attributes = of_type("m5");
+    });
+    assert_eq!(world.block_reason(), Some(BlockReason::FuseBlown), "that c6 passes says nothing about m5");
+    let mut fuses = world.policy().status.fuses.clone();
+    prune(&mut fuses, &policy(), &world.group_stats, at(1));
+    assert_eq!(fuses.len(), 1, "and the fuse is not forgotten");
+    for minute in [-5, -6] {
+        let facts = world.group_stats.groups.get_mut("pool").expect("it is there");
+        facts.verdicts.push(verdict(minute, true, "m5"));
+    }
+    assert_eq!(world.block_reason(), None, "most newer nodes of type m5 pass");
+    prune(&mut fuses, &policy(), &world.group_stats, at(1));
+    assert_eq!(fuses.len(), 0);
+}
+
+#[test]
+fn r09_a_bad_machine_of_another_type_has_a_fuse_of_its_own() {
+    let world = World::with(|world| {
+        blow(world);
+        mixed_group(world);
+        world.policy().status.fuses[0].shared = of_type("m5");
+        world.target().attributes = of_type("c6");
+    });
+    let fuses = world.approved().fuses;
+    let kinds: Vec<_> = fuses.iter().map(|fuse| (&*fuse.shared["type"], fuse.generations.len())).collect();
+    assert_eq!(kinds, [("m5", 2), ("c6", 1)], "what the others have in common is not forgotten");
+    let mut all_fail = World::with(|world| {
+        blow(world);
+        world.policy().status.fuses[0].generations.pop();
+        world.policy().status.fuses[0].shared = of_type("m5");
+        world.target().attributes = of_type("c6");
+    });
+    let facts = all_fail.group_stats.groups.get_mut("pool").expect("it is there");
+    facts.verdicts = vec![verdict(-10, false, "m5"), verdict(-10, false, "c6")];
+    let fuses = all_fail.approved().fuses;
+    assert_eq!((fuses.len(), fuses[0].generations.len()), (1, 2), "where all types fail, they share a fuse");
+    assert_eq!(fuses[0].shared.keys().collect::<Vec<_>>(), ["image"]);
+}
+
+#[test]
+fn r09_type_and_image_of_each_node_are_cached() {
+    let wanted = crate::gate::wanted_labels([]);
+    for key in ["node.kubernetes.io/instance-type", "karpenter.k8s.aws/instance-ami-id"] {
+        assert!(wanted.contains(key), "{key}");
+    }
+    let labels = |pairs: &[(&str, &str)]| pairs.iter().copied().collect::<crate::labels::Labels>();
+    let attributes = of_type("m5");
+    let may_have = |pairs| crate::remediate::target::may_have(&labels(pairs), &attributes);
+    assert!(may_have(&[]) && may_have(&[("node.kubernetes.io/instance-type", "m5")]));
+    assert!(!may_have(&[("node.kubernetes.io/instance-type", "c6")]));
+    assert!(!may_have(&[("kubernetes.azure.com/node-image-version", "other")]));
 }
