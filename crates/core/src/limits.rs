@@ -241,7 +241,9 @@ impl WorkerLimiter {
     }
 }
 
-fn takes_slot(worker: &WorkerView, now: Duration) -> bool {
+/// Whether a worker counts against a limit of running workers. One that is being deleted does not: on a node without a
+/// kubelet it may stay for ever.
+pub(crate) fn takes_slot(worker: &WorkerView, now: Duration) -> bool {
     match worker.progress {
         Progress::Running => !worker.deleting,
         Progress::Waiting(..) | Progress::Unscheduled(_) => {

@@ -11,6 +11,7 @@ use crate::api::{ActEnforcement, RemediationPolicySpec, RemediationPolicyStatus}
 use crate::checks::WorkerIdentity;
 use crate::gate::GateView;
 use crate::id::Id;
+use crate::limits::takes_slot;
 use crate::node::NodeView;
 use crate::topology::zone;
 use crate::worker::WorkerView;
@@ -117,7 +118,7 @@ fn control_workers(cluster: &ClusterView<'_>) -> Vec<PolicyEffect> {
         return Vec::new();
     }
     let number = cluster.run_number();
-    let mut running = cluster.controls.iter().filter(|control| !control.has_ended()).count();
+    let mut running = cluster.controls.iter().filter(|control| takes_slot(control, cluster.elapsed)).count();
     let mut effects = Vec::new();
     for (gate, in_zone) in cluster.compared_places(&[BlockReason::Comparing]) {
         let Some(gate) = cluster.gate(&gate) else { continue };

@@ -117,3 +117,15 @@ fn a_cordon_of_ours_goes_with_its_reservation() {
     cluster.nodes[0].terminating = true;
     assert_eq!(count(&cluster), 0);
 }
+
+#[test]
+fn r15_control_workers_that_are_terminating_free_their_slots() {
+    let mut cluster = Cluster::comparing();
+    let running = |i: i32| WorkerView { progress: Progress::Running, ..control(&format!("x{i}"), 1, 9, 990) };
+    cluster.controls = (0..5).map(running).collect();
+    assert_eq!(cluster.created(), [""; 0]);
+    for control in &mut cluster.controls[..2] {
+        control.deleting = true;
+    }
+    assert_eq!(cluster.created().len(), 2, "their kubelet may be gone for ever");
+}
