@@ -9,8 +9,13 @@ fn is_above(verdicts: VerdictCounts, percent: i32) -> bool {
     u64::from(verdicts.failed) * 100 > u64::from(percent.unsigned_abs()) * u64::from(verdicts.total)
 }
 
+/// Whether enough nodes have a recent verdict to open the breaker, or to keep it open.
+fn are_enough(spec: &Breaker, verdicts: VerdictCounts) -> bool {
+    verdicts.total >= spec.min_verdicts.unsigned_abs()
+}
+
 fn opens(spec: &Breaker, verdicts: VerdictCounts) -> bool {
-    verdicts.total >= spec.min_verdicts.unsigned_abs() && is_above(verdicts, spec.open_percent)
+    are_enough(spec, verdicts) && is_above(verdicts, spec.open_percent)
 }
 
 pub(super) fn next_state(
@@ -22,10 +27,11 @@ pub(super) fn next_state(
     if opens(spec, verdicts) {
         return BreakerState { open: true, below_threshold_since: None };
     }
-    if !before.open {
+    // At 100 % it never opens, so one that is open closes.
+    if !before.open || spec.open_percent >= 100 {
         return BreakerState::default();
     }
-    if is_above(verdicts, spec.close_percent) {
+    if are_enough(spec, verdicts) && is_above(verdicts, spec.close_percent) {
         return BreakerState { open: true, below_threshold_since: None };
     }
     let since = before.below_threshold_since.unwrap_or_else(|| whole_second(now));

@@ -6,8 +6,8 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::control::{ControlGroupResult, failing_checks, has_recovered};
 use super::{
-    BUDGET_WINDOW, BlockReason, GroupStats, MAX_DURATION, Policy, Remediation, breaker, budget, format_time,
-    fuse, whole_second, window,
+    BUDGET_WINDOW, BlockReason, GroupStats, MAX_DURATION, Policy, Remediation, VerdictCounts, breaker,
+    budget, format_time, fuse, whole_second, window,
 };
 use crate::api::{ActEnforcement, History, RemediationPolicyStatus, Reservation, SharedOutage};
 use crate::condition::{Finding, conditions};
@@ -136,11 +136,18 @@ fn breaker_finding(seen: &PolicyInput<'_>, status: &RemediationPolicyStatus) -> 
         let message = "the share of failing nodes is below the threshold";
         return Finding::new(reasons::BREAKER_OPEN, "False", reasons::BELOW_THRESHOLD, message);
     }
-    let verdicts = seen.group_stats.verdicts;
-    let message = format!(
-        "{} of {} nodes with a recent verdict failed: remediation is blocked, gates go on to admit nodes",
-        verdicts.failed, verdicts.total
-    );
+    let spec = &seen.policy.spec.breaker;
+    let message = if let Some(since) = status.breaker.below_threshold_since {
+        let closes = since + SignedDuration::from_secs(spec.close_after_seconds.into());
+        format!("few enough nodes fail: remediation is blocked until {}", format_time(closes))
+    } else {
+        // Verified nodes have no recent verdict, so a few broken ones that are verified again and again are all that counts.
+        let VerdictCounts { failed, total } = seen.group_stats.verdicts;
+        format!(
+            "{failed} of {total} nodes with a recent verdict failed: remediation is blocked until at most {} % of them fail for {} s, and gates go on to admit nodes. Find out what the nodes have in common. If nothing but these nodes is broken, delete them by hand, or set `spec.breaker.minVerdicts` of the policy to more than {total} to have them replaced within the budget",
+            spec.close_percent, spec.close_after_seconds
+        )
+    };
     Finding::new(reasons::BREAKER_OPEN, "True", reasons::TOO_MANY_FAIL, message)
 }
 

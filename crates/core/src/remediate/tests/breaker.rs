@@ -75,3 +75,44 @@ fn at_100_percent_the_breaker_never_opens() {
     });
     assert_eq!(world.block_reason(), None);
 }
+
+/// The condition `BreakerOpen` of a policy with these verdicts.
+fn condition(policy: &Policy, verdicts: VerdictCounts) -> (String, String) {
+    let group_stats = GroupStats { verdicts, ..GroupStats::default() };
+    let status = reconcile_policy_status(&PolicyInput {
+        policy,
+        requests: &[],
+        group_stats: &group_stats,
+        progress: &|_| NodeProgress::Gone,
+        compared: &[],
+        now: at(0),
+    });
+    let one = status.conditions.into_iter().find(|one| one.type_ == "BreakerOpen").expect("it is there");
+    (one.status, one.message)
+}
+
+#[test]
+fn r19_a_few_hopeless_nodes_do_not_block_for_ever() {
+    let mut policy = policy();
+    policy.status.breaker = open(None);
+    let (status, message) = condition(&policy, verdicts(5, 5));
+    assert_eq!(status, "True");
+    for word in ["5 of 5", "`spec.breaker.minVerdicts`", "more than 5", "delete them by hand"] {
+        assert!(message.contains(word), "{message}");
+    }
+    // The ways out that the message names work.
+    let raised = Breaker { min_verdicts: 6, ..Breaker::default() };
+    let below = next_state(&raised, &open(None), verdicts(5, 5), at(0));
+    assert_eq!(below, open(Some(at(0))));
+    assert_eq!(next_state(&raised, &below, verdicts(5, 5), at(10)), BreakerState::default());
+    let fewer = next_state(&Breaker::default(), &open(None), verdicts(4, 4), at(0));
+    assert_eq!(fewer, open(Some(at(0))), "one of them was deleted by hand");
+    let off = Breaker { open_percent: 100, ..Breaker::default() };
+    assert_eq!(next_state(&off, &open(None), verdicts(5, 5), at(0)), BreakerState::default());
+    policy.status.breaker = below;
+    policy.spec.breaker = raised;
+    assert_eq!(
+        condition(&policy, verdicts(5, 5)).1,
+        "few enough nodes fail: remediation is blocked until 2026-11-16T12:10:00Z"
+    );
+}
