@@ -216,7 +216,7 @@ pub mod remediation {
     pub const DRAIN_TIMED_OUT: &str = "DrainTimedOut";
     /// The remediation took longer than an hour.
     pub const TIMED_OUT: &str = "TimedOut";
-    /// The node is being deleted and still exists after an hour. Check its finalizers.
+    /// Succeeded Unknown, and an Event: the node is being deleted and still exists after an hour. Check its finalizers.
     pub const DELETION_TIMED_OUT: &str = "DeletionTimedOut";
 
     // Reasons of the conditions of RemediationPolicy.

@@ -23,6 +23,8 @@ use crate::reasons::remediation::{
 
 /// When to look again if no watched object changes before.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
+/// The same for a node whose deletion takes longer than [`MAX_DURATION`].
+const LATE_POLL_INTERVAL: Duration = Duration::from_mins(1);
 
 /// What the next step is decided from.
 #[derive(Clone, Copy, Debug)]
@@ -93,25 +95,37 @@ pub fn next(seen: &ActInput<'_>) -> NextStep {
         let succeeded = Finding::new(SUCCEEDED, "True", REPLACED, message);
         return NextStep::end(Step::Wait, vec![approved, replaced, succeeded]);
     };
+    let is_terminating = target.terminating || seen.replacement.is_terminating();
     // A remediation that has failed does not go on, even if the policy's status still has its reservation.
     if request.finished_at().is_some_and(|ended| ended >= seen.reservation.at) {
-        return NextStep::end(undo_cordon(request, target), Vec::new());
+        let step = if is_terminating { Step::Wait } else { undo_cordon(request, target) };
+        return NextStep::end(step, Vec::new());
     }
     let is_late = seen.now.duration_since(seen.reservation.at) >= MAX_DURATION;
-    if target.terminating || seen.replacement.is_terminating() {
-        let message = "the node is being deleted";
-        let replaced = Finding::new(REPLACED, "True", REQUESTED, message);
-        if is_late {
-            let message = "the node is being deleted and still exists after an hour: check its finalizers";
-            let failed = Finding::new(SUCCEEDED, "False", DELETION_TIMED_OUT, message);
-            return NextStep::end(Step::Wait, vec![replaced, failed]);
-        }
-        return NextStep::in_progress(Step::Wait, vec![approved, replaced], message);
+    if is_terminating {
+        return await_deletion(approved, is_late);
     }
     if let Err((reason, message)) = may_continue(seen, target, is_late) {
         return fail(request, target, reason, message, None);
     }
     drain(seen, target, approved)
+}
+
+/// What was deleted cannot be given up. However long it takes, the node stays cordoned, because it must not get pods any
+/// more, and it counts as in flight, because its replacement may exist already or may never come.
+fn await_deletion(approved: Finding, is_late: bool) -> NextStep {
+    let message = "the node is being deleted";
+    let replaced = Finding::new(REPLACED, "True", REQUESTED, message);
+    if !is_late {
+        return NextStep::in_progress(Step::Wait, vec![approved, replaced], message);
+    }
+    let message = "the node is being deleted and still exists after an hour: check its finalizers and those of its NodeClaim. Until it is gone it stays cordoned and counts as in flight";
+    let late = Finding::new(SUCCEEDED, "Unknown", DELETION_TIMED_OUT, message);
+    NextStep {
+        step: Step::Wait,
+        findings: vec![approved, replaced, late],
+        requeue_after: Some(LATE_POLL_INTERVAL),
+    }
 }
 
 /// What blocks an approval also stops a remediation in flight. It is not resumed later.

@@ -41,7 +41,8 @@ pub(super) fn reservations(policy: &Policy, requests: &[&Remediation], now: Time
         let ended = has_ended.then(|| request.finished_at().filter(|ended| *ended >= at).unwrap_or(at));
         let counted = if has_ended { BUDGET_WINDOW } else { MAX_DURATION + MAX_DURATION };
         let is_known = all.iter().any(|one| one.remediation == request.name && one.at == at);
-        if now.duration_since(at) < counted && !is_known {
+        let is_counted = request.awaits_deletion() || now.duration_since(at) < counted;
+        if is_counted && !is_known {
             all.push(Reservation { ended, ..restored });
         }
     }

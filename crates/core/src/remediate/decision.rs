@@ -13,10 +13,11 @@ use super::{
     Target, cluster_block, control_group_block, evaluate,
 };
 use crate::api::{NodeRemediationStatus, RemediationPolicyStatus, Reservation};
+use crate::condition::Finding;
 use crate::gate::{EventSpec, GateView};
 use crate::reasons::remediation::{
-    APPROVED, NODE_REPLACEMENT_REQUESTED, REMEDIATION_APPROVED, REMEDIATION_BLOCKED, REMEDIATION_GIVEN_UP,
-    REQUEST_REFUSED, SUCCEEDED,
+    APPROVED, DELETION_TIMED_OUT, NODE_REPLACEMENT_REQUESTED, REMEDIATION_APPROVED, REMEDIATION_BLOCKED,
+    REMEDIATION_GIVEN_UP, REQUEST_REFUSED, SUCCEEDED,
 };
 use crate::topology::zone;
 
@@ -292,29 +293,13 @@ fn act(
     });
     let is_end = next.is_end();
     let NextStep { step, findings, requeue_after } = next;
-    let ending = findings.iter().find(|one| one.type_ == SUCCEEDED).cloned().filter(|_| is_end);
-    let mut wait = requeue_after.unwrap_or(ACT_PERIOD);
+    let result = findings.iter().find(|one| one.type_ == SUCCEEDED).cloned();
+    let wait = if step == Step::Cordon { SOON } else { requeue_after.unwrap_or(ACT_PERIOD) };
     let mut effects = Vec::new();
-    if live.target.is_some() {
-        match step {
-            Step::Wait => {}
-            Step::Cordon => {
-                effects.push(Effect::Cordon);
-                wait = SOON;
-            }
-            Step::Uncordon => effects.push(Effect::Uncordon),
-            Step::Evict(pods) => effects.push(Effect::EvictPods(pods)),
-            Step::Replace(replacement) => {
-                let note = format!("{}: {}", replacement.message(), first_message(remediation));
-                let event = EventSpec::new(true, NODE_REPLACEMENT_REQUESTED, replacement.action(), note);
-                effects.push(Effect::Replace(replacement));
-                effects.push(Effect::EmitEvent(event));
-            }
-        }
-    }
     // The leader that reserved the act may have had a clock ahead of ours.
     let mut status = remediation.status_with(findings, now.max(reservation.at));
     if live.target.is_some() {
+        effects = step_effects(remediation, step);
         live.replacement.provider().clone_into(&mut status.provider);
         let machine = live.replacement.machine();
         if !machine.is_empty() {
@@ -324,12 +309,33 @@ fn act(
     let mut act_ended = None;
     if status != remediation.status {
         effects.push(Effect::UpdateStatus(Box::new(status)));
-        act_ended = is_end.then(|| ending.as_ref().is_some_and(|ending| ending.status == "True"));
-        if act_ended == Some(false) {
-            let why = ending.map(|ending| ending.message).unwrap_or_default();
-            let note = format!("the replacement of the node was given up: {why}");
-            effects.push(Effect::EmitEvent(EventSpec::new(true, REMEDIATION_GIVEN_UP, "GiveUp", note)));
-        }
+        act_ended = result.as_ref().filter(|_| is_end).map(|result| result.status == "True");
+        effects.extend(result.and_then(|result| result_event(remediation, &result)).map(Effect::EmitEvent));
     }
     Decision { effects, requeue_after: Some(wait), newly_blocked: None, act_ended }
+}
+
+fn step_effects(remediation: &Remediation, step: Step) -> Vec<Effect> {
+    match step {
+        Step::Wait => Vec::new(),
+        Step::Cordon => vec![Effect::Cordon],
+        Step::Uncordon => vec![Effect::Uncordon],
+        Step::Evict(pods) => vec![Effect::EvictPods(pods)],
+        Step::Replace(replacement) => {
+            let note = format!("{}: {}", replacement.message(), first_message(remediation));
+            let event = EventSpec::new(true, NODE_REPLACEMENT_REQUESTED, replacement.action(), note);
+            vec![Effect::Replace(replacement), Effect::EmitEvent(event)]
+        }
+    }
+}
+
+/// The Event about an act that has failed, or that cannot end.
+fn result_event(remediation: &Remediation, result: &Finding) -> Option<EventSpec> {
+    if result.status == "False" {
+        let note = format!("the replacement of the node was given up: {}", result.message);
+        return Some(EventSpec::new(true, REMEDIATION_GIVEN_UP, "GiveUp", note));
+    }
+    let is_known = remediation.condition(SUCCEEDED).is_some_and(|one| one.reason == DELETION_TIMED_OUT);
+    let is_late = result.reason == DELETION_TIMED_OUT && !is_known;
+    is_late.then(|| EventSpec::new(true, DELETION_TIMED_OUT, "AwaitDeletion", result.message.clone()))
 }

@@ -62,7 +62,8 @@ pub fn decide_policy(
     let old = prune(cluster.policy, &cluster.remediations, cluster.now);
     let old = old.into_iter().take(MAX_PRUNED);
     effects.extend(old.map(|one| PolicyEffect::DeleteRemediation(Box::new(one.clone()))));
-    effects.extend(cordoned.into_iter().map(|target| PolicyEffect::Uncordon(Box::new(target))));
+    let cordoned = cordoned.into_iter().filter(|target| !target.terminating);
+    effects.extend(cordoned.map(|target| PolicyEffect::Uncordon(Box::new(target))));
     let zone_of = |node: &str| cluster.node(node).map(|node| zone(node).to_owned());
     // Control workers go also where somebody deleted the policy meanwhile.
     let expired = expired_controls(&cluster.controls, zone_of, cluster.elapsed);
@@ -89,7 +90,8 @@ pub fn decide_policy(
             let uid = Id::from(uid);
             match cluster.nodes.iter().find(|node| node.uid == uid) {
                 None => NodeProgress::Gone,
-                Some(node) if node.marked || node.terminating => NodeProgress::InReplacement,
+                Some(node) if node.terminating => NodeProgress::Terminating,
+                Some(node) if node.marked => NodeProgress::InReplacement,
                 Some(_) => NodeProgress::Untouched,
             }
         },

@@ -21,7 +21,9 @@ const MAX_OUTAGES: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeProgress {
     Gone,
-    /// The node has our cordon, or is being deleted.
+    /// The node is being deleted.
+    Terminating,
+    /// The node has our cordon.
     InReplacement,
     /// The node shows nothing.
     Untouched,
@@ -69,11 +71,15 @@ fn has_ended(seen: &PolicyInput<'_>, one: &Reservation) -> bool {
     let progress = (seen.progress)(&one.remediation);
     let is_over = match request {
         // Nothing goes on without the NodeRemediation, but what was done has to come to its end.
-        None => progress != NodeProgress::InReplacement,
+        None => !matches!(progress, NodeProgress::InReplacement | NodeProgress::Terminating),
         // If the node is gone, it has ended, even if the clocks disagree.
         Some(request) => request.finished_at().is_some() && progress == NodeProgress::Gone,
     };
-    is_over || seen.now.duration_since(one.at) >= MAX_DURATION + MAX_DURATION
+    // The cache knows the Node. That its NodeClaim is being deleted, the remediation says.
+    let is_deleting =
+        progress == NodeProgress::Terminating || request.is_some_and(|request| request.awaits_deletion());
+    let is_late = seen.now.duration_since(one.at) >= MAX_DURATION + MAX_DURATION;
+    is_over || (is_late && !is_deleting)
 }
 
 /// Adds the checks that fail on the control groups, and removes those that have recovered.

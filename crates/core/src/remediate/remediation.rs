@@ -8,7 +8,9 @@ use crate::api::{
     RemediationCause, Reservation,
 };
 use crate::condition::{Finding, conditions};
-use crate::reasons::remediation::{APPROVED, IN_PROGRESS, REQUEST_REFUSED, SUCCEEDED, WITHIN_BUDGET};
+use crate::reasons::remediation::{
+    APPROVED, IN_PROGRESS, REPLACED, REQUEST_REFUSED, SUCCEEDED, WITHIN_BUDGET,
+};
 use crate::text::clean;
 
 /// How many causes a remediation keeps.
@@ -78,6 +80,12 @@ impl Remediation {
     #[must_use]
     pub fn is_approved(&self) -> bool {
         self.condition(APPROVED).is_some_and(|condition| condition.status == "True")
+    }
+
+    /// Whether it was approved and waits for the deletion of its node, which has no time limit.
+    pub(super) fn awaits_deletion(&self) -> bool {
+        let is_replaced = self.condition(REPLACED).is_some_and(|condition| condition.status == "True");
+        self.is_approved() && self.finished_at().is_none() && is_replaced
     }
 
     /// How far the approval behind one of its reservations has come.

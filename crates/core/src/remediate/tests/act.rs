@@ -311,7 +311,7 @@ fn a_cordon_of_a_user_stays_after_a_failed_drain() {
 }
 
 #[test]
-fn a_terminating_node_is_awaited_for_an_hour() {
+fn r10_a_terminating_node_is_awaited_until_it_is_gone() {
     let going: [SceneChange; 2] = [
         |scene| scene.target().terminating = true,
         |scene| scene.replacement = Replacement::Karpenter(NodeClaimView { deleting: true, ..claim("c1") }),
@@ -325,7 +325,17 @@ fn a_terminating_node_is_awaited_for_an_hour() {
         assert_eq!(said(&next, "Replaced"), Some(("True", "Requested")));
         scene.now = at(60);
         let next = scene.next();
-        assert_eq!((next.is_end(), said(&next, "Succeeded")), (true, Some(("False", "DeletionTimedOut"))));
+        assert_eq!((&next.step, next.is_end()), (&Step::Wait, false), "it stays cordoned and in flight");
+        assert_eq!(
+            (said(&next, "Approved"), said(&next, "Succeeded")),
+            (Some(("True", "WithinBudget")), Some(("Unknown", "DeletionTimedOut")))
+        );
+        scene.say(&next);
+        scene.now = at(600);
+        assert!(!scene.next().is_end());
+        let failed = vec![Finding::new("Succeeded", "False", "Paused", "")];
+        scene.request.status = scene.request.status_with(failed, scene.now);
+        assert_eq!(scene.next().step, Step::Wait, "not even one that was given up is uncordoned");
     }
     let mut reused = Scene::cordoned();
     reused.target().identity.uid = "n2".into();

@@ -203,6 +203,34 @@ fn r06_what_was_read_counts_and_not_what_is_cached() {
     assert!(is_harmless(&paused));
 }
 
+fn updated(decision: &Decision) -> NodeRemediationStatus {
+    let status = decision.effects.iter().find_map(|effect| match effect {
+        Effect::UpdateStatus(status) => Some((**status).clone()),
+        _ => None,
+    });
+    status.unwrap_or_else(|| panic!("{decision:?}"))
+}
+
+fn events(decision: &Decision) -> Vec<&'static str> {
+    let event = |effect: &Effect| match effect {
+        Effect::EmitEvent(event) => Some(event.reason),
+        _ => None,
+    };
+    decision.effects.iter().filter_map(event).collect()
+}
+
+#[test]
+fn r10_a_deletion_that_does_not_end_is_reported_once() {
+    let mut world = approved();
+    world.target().terminating = true;
+    world.now = at(90);
+    let late = decided(&world);
+    assert_eq!((events(&late), late.act_ended), (vec!["DeletionTimedOut"], None));
+    world.request.status = updated(&late);
+    let again = decided(&world);
+    assert_eq!((again.effects.len(), again.requeue_after), (0, Some(Duration::from_mins(1))));
+}
+
 #[test]
 fn refused_evictions_back_off() {
     let mut backoff = RefusalBackoff::default();

@@ -119,6 +119,19 @@ fn a_cordon_of_ours_goes_with_its_reservation() {
 }
 
 #[test]
+fn r10_a_terminating_node_stays_cordoned() {
+    let mut cluster = Cluster::comparing();
+    cluster.policy = None;
+    let effects = |terminating| {
+        let cordoned = vec![Target { terminating, ..target("uid-n1") }];
+        let view = cluster.view();
+        decide_policy(&view, &view.group_stats(), cordoned, None).effects
+    };
+    assert!(matches!(effects(false)[..], [PolicyEffect::Uncordon(_)]));
+    assert_eq!(effects(true), [], "its deletion began after the cache was read");
+}
+
+#[test]
 fn r15_control_workers_that_are_terminating_free_their_slots() {
     let mut cluster = Cluster::comparing();
     let running = |i: i32| WorkerView { progress: Progress::Running, ..control(&format!("x{i}"), 1, 9, 990) };

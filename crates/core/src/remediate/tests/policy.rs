@@ -64,6 +64,27 @@ fn a_reservation_ends_with_its_remediation() {
 }
 
 #[test]
+fn r10_a_node_that_is_being_deleted_stays_in_flight() {
+    let mut policy = policy();
+    policy.status.reservations = vec![reservation("x", at(0))];
+    let in_flight = |policy: &Policy, requests: &[Remediation], progress| {
+        let kept = keep(policy, requests, &[], progress, at(600)).reservations;
+        kept.iter().any(|one| one.ended.is_none())
+    };
+    let mut waits = request("x", vec![cause(CauseSource::Person, at(0))]);
+    waits.status = waits.approved_status(&reservation("x", at(0)), at(0));
+    assert!(!in_flight(&policy, &[waits.clone()], NodeProgress::InReplacement), "two hours are the limit");
+    assert!(in_flight(&policy, &[waits.clone()], NodeProgress::Terminating));
+    assert!(in_flight(&policy, &[], NodeProgress::Terminating), "though its NodeRemediation was deleted");
+    let replaced = vec![Finding::new("Replaced", "True", "Requested", "")];
+    waits.status = waits.status_with(replaced, at(1));
+    let progress = NodeProgress::InReplacement;
+    assert!(in_flight(&policy, &[waits.clone()], progress), "its NodeClaim is being deleted");
+    policy.status.reservations.clear();
+    assert!(in_flight(&policy, &[waits], progress), "though the policy's status was lost");
+}
+
+#[test]
 fn a_reservation_is_kept_for_an_hour() {
     let mut policy = policy();
     policy.status.reservations = vec![Reservation { ended: Some(at(2)), ..reservation("x", at(0)) }];
