@@ -173,6 +173,9 @@ pub mod remediation {
     pub const PROVIDER_UNREADABLE: &str = "ProviderUnreadable";
     /// A pod of the node must not be evicted. Delete the pod, or change `spec.drain` of the policy.
     pub const POD_NOT_EVICTABLE: &str = "PodNotEvictable";
+    /// Earlier attempts failed because the node could not be drained or replaced. Fix what the message names, and wait for
+    /// its time or delete the `NodeRemediation`.
+    pub const BACK_OFF: &str = "BackOff";
     /// The current time is outside of all maintenance windows. Wait, or change `spec.windows` of the policy.
     pub const OUTSIDE_WINDOW: &str = "OutsideWindow";
     /// A shared outage has just ended. Wait for `spec.controlGroup.recoverySeconds` of the policy.

@@ -5,6 +5,7 @@
 
 pub mod act;
 mod annotations;
+mod backoff;
 mod blocked;
 mod breaker;
 mod budget;

@@ -24,7 +24,7 @@ pub use gate_types::{
 };
 pub use remediation::{
     CauseSource, CauseVerdict, FailedCheck, NodeIdentity, NodeRemediation, NodeRemediationSpec,
-    NodeRemediationStatus, RemediationAction, RemediationCause,
+    NodeRemediationStatus, RemediationAction, RemediationBackoff, RemediationCause,
 };
 pub use remediation_policy::{
     ActEnforcement, Breaker, BreakerState, Budget, CauseSelector, ControlGroup, Day, Drain, Evictable, Fuse,

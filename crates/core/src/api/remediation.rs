@@ -162,9 +162,27 @@ pub struct NodeRemediationStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("format" = "date-time"))]
     pub approved_at: Option<Timestamp>,
+    /// Delays the next attempt after attempts that failed because the node could not be drained or replaced. Absent if
+    /// there were none. Delete the `NodeRemediation` to have the node replaced earlier.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backoff: Option<RemediationBackoff>,
     /// Current conditions of the remediation: Approved, Drained, Replaced and Succeeded.
     #[serde(default)]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
+}
+
+/// `RemediationBackoff` says why and until when the next attempt to replace the node is delayed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RemediationBackoff {
+    /// How many attempts failed in a row. The delay is one hour after the first, doubles with each, and is at most 24 hours.
+    pub failures: i32,
+    /// The reason for which the last attempt failed, such as `DrainTimedOut`.
+    #[schemars(length(max = 64))]
+    pub reason: String,
+    /// The time before which the replacement of the node is not attempted again.
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub until: Timestamp,
 }

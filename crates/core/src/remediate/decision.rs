@@ -10,7 +10,7 @@ use super::provider::Replacement;
 use super::view::ClusterView;
 use super::{
     Approval, BlockReason, Blocked, EvaluationInput, GroupStats, Policy, Remediation, ReservationState,
-    Target, cluster_block, control_group_block, evaluate,
+    Target, backoff, cluster_block, control_group_block, evaluate,
 };
 use crate::api::{NodeRemediationStatus, RemediationPolicyStatus, Reservation};
 use crate::condition::Finding;
@@ -305,6 +305,9 @@ fn act(
         if !machine.is_empty() {
             machine.clone_into(&mut status.machine);
         }
+    }
+    if let Some(failed) = result.as_ref().filter(|result| result.status == "False") {
+        status.backoff = backoff::after_failure(status.backoff.as_ref(), failed.reason, now);
     }
     let mut act_ended = None;
     if status != remediation.status {

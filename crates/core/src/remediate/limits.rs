@@ -4,8 +4,8 @@ use jiff::Timestamp;
 
 use super::drain::{self, DrainPlan, PodView};
 use super::{
-    BlockReason, Blocked, EvaluationInput, GroupStats, Policy, Target, breaker, budget, control, format_time,
-    fuse, window,
+    BlockReason, Blocked, EvaluationInput, GroupStats, Policy, Target, backoff, breaker, budget, control,
+    format_time, fuse, window,
 };
 use crate::api::{CauseSource, CauseVerdict, RemediationCause};
 
@@ -43,6 +43,7 @@ pub(super) fn check(
     if let DrainPlan::Refused(_, message) = drain::plan(seen.pods, &policy.spec.drain, now, now) {
         return Err(Blocked::new(BlockReason::PodNotEvictable, message));
     }
+    backoff::check(seen.request, now)?;
     if !causes.iter().any(|cause| cause.source == CauseSource::Gate) {
         window::check(&policy.spec.windows, now)?;
     }

@@ -1,4 +1,5 @@
 mod act;
+mod backoff;
 mod breaker;
 mod budget;
 mod control;

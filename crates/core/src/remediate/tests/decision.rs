@@ -232,6 +232,31 @@ fn r10_a_deletion_that_does_not_end_is_reported_once() {
 }
 
 #[test]
+fn r14_a_node_that_cannot_be_drained_leaves_the_budget_to_others() {
+    let mut world = approved();
+    world.pods = vec![pod("p")];
+    world.target().unschedulable = true;
+    world.now = at(17);
+    let failed = decided(&world);
+    assert_eq!((events(&failed), failed.act_ended), (vec!["RemediationGivenUp"], Some(false)));
+    world.request.status = updated(&failed);
+    let backoff = world.request.status.backoff.clone().expect("it failed because of the node");
+    assert_eq!((backoff.failures, &*backoff.reason, backoff.until), (1, "DrainTimedOut", at(77)));
+    world.policy().status =
+        policy::status_at(world.policy.as_ref().expect("one"), &[world.request.clone()], at(17));
+    // The hour of the budget is over, and the node is requested again.
+    world.request.spec.causes = vec![cause(CauseSource::Person, at(70))];
+    world.now = at(70);
+    let blocked = decided(&world);
+    assert_eq!(blocked.newly_blocked.map(|one| one.reason), Some(BlockReason::BackOff));
+    world.now = at(77);
+    assert!(matches!(decided(&world).effects[..], [Effect::ReserveAct(_)]));
+    let mut stopped = approved();
+    stopped.policy().spec.enforcement = ActEnforcement::DryRun;
+    assert_eq!(updated(&decided(&stopped)).backoff, None, "nothing is wrong with the node");
+}
+
+#[test]
 fn refused_evictions_back_off() {
     let mut backoff = RefusalBackoff::default();
     let waits: Vec<u64> = (0..6).map(|_| backoff.refused("budget".into()).as_secs()).collect();

@@ -12,7 +12,7 @@ fn an_allowed_remediation_is_approved_and_reserved() {
 }
 
 /// What leads to each reason, and what its message has to say: the field and the fix.
-const BLOCKS: [(BlockReason, Change, &[&str]); 20] = [
+const BLOCKS: [(BlockReason, Change, &[&str]); 21] = [
     (BlockReason::NodeGone, |world| world.target = None, &["no node node-n1"]),
     (
         BlockReason::NodeTerminating,
@@ -34,6 +34,11 @@ const BLOCKS: [(BlockReason, Change, &[&str]); 20] = [
         BlockReason::Paused,
         |world| world.policy().spec.pause = Some(Pause { reason: "sale".into(), until: at(60) }),
         &["`spec.pause`", "sale", "13:00"],
+    ),
+    (
+        BlockReason::BackOff,
+        |world| world.request.status.backoff = Some(backoff::paused_until(at(70))),
+        &["2 attempts", "DrainTimedOut", "13:10", "Delete the NodeRemediation"],
     ),
     (
         BlockReason::OptedOut,
