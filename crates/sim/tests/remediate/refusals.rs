@@ -142,3 +142,15 @@ async fn r07_an_eviction_that_fails_does_not_stop_the_others() {
     test.api.delete(&budget, None).expect("it is there");
     test.until("the node is gone", 5, |test| test.node("good-a-0").is_none()).await;
 }
+
+/// The status of the policy cannot be written. Control workers are started nevertheless.
+#[tokio::test(start_paused = true)]
+async fn r18_a_refused_policy_status_does_not_stop_control_runs() {
+    let mut test = TestCluster::new(1, &permissive_policy());
+    let refusals = Refusals::new(("PATCH", "/remediationpolicies/default/status", "", 422));
+    test.start_with(refusals.client(&test));
+    test.add_healthy_nodes(3, "a").await;
+    test.karpenter(group("pool", 1, 1));
+    test.until("control workers start", 10, |test| test.controls().len() >= 2).await;
+    assert!(!refusals.times().is_empty());
+}

@@ -38,18 +38,19 @@ impl PolicyReconciler {
         Self { shared }
     }
 
-    /// Reads the nodes whose cordon of ours has to go.
-    async fn read_cordoned(&self) -> Result<Vec<Target>, ReconcileError> {
+    /// Reads the nodes whose cordon of ours has to go. Those that cannot be read keep it until the next time.
+    async fn read_cordoned(&self, errors: &mut Vec<String>) -> Vec<Target> {
         let names: Vec<Arc<str>> = self.shared.caches.with_cluster(&self.shared.clock, |cluster| {
             cordons_to_remove(cluster).into_iter().map(|node| node.name.clone()).collect()
         });
         let mut targets = Vec::new();
         for name in names {
-            let node = self.shared.get_node(&name).await;
-            let node = node.map_err(|error| ReconcileError(format!("node {name} not read: {error}")))?;
-            targets.extend(node.map(|node| Target::new(&node)));
+            match self.shared.get_node(&name).await {
+                Ok(node) => targets.extend(node.map(|node| Target::new(&node))),
+                Err(error) => errors.push(format!("node {name} not read: {error}")),
+            }
         }
-        Ok(targets)
+        targets
     }
 
     /// Whether the object of an effect that met a conflict has not changed: then trying again soon would not help.
@@ -126,8 +127,10 @@ impl Reconciler for PolicyReconciler {
         vec![PolicyKey]
     }
 
+    /// One effect that fails does not keep the others from being applied.
     async fn reconcile(&self, _key: &PolicyKey) -> Result<Action, ReconcileError> {
-        let cordoned = self.read_cordoned().await?;
+        let (mut errors, mut has_changed) = (Vec::new(), false);
+        let cordoned = self.read_cordoned(&mut errors).await;
         let Shared { caches, clock, settings, .. } = &*self.shared;
         let (policy, decision) = caches.with_cluster(clock, |cluster| {
             let stats = cluster.group_stats();
@@ -136,17 +139,29 @@ impl Reconciler for PolicyReconciler {
         for effect in &decision.effects {
             match self.apply(policy.as_ref(), effect).await {
                 Ok(()) => {}
+                Err(error @ WriteError::NotLeader) => return Err(ReconcileError(error.to_string())),
                 Err(WriteError::Conflict(message)) if self.is_refused(policy.as_ref(), effect).await => {
-                    warn!(message, "policy not reconciled: the API server refuses the write");
-                    return Err(ReconcileError(message));
+                    errors.push(format!("the API server refuses the write: {message}"));
                 }
-                Err(WriteError::Conflict(_) | WriteError::Gone(_)) => return Ok(Action::RequeueAfter(SOON)),
-                Err(error) => {
-                    warn!(%error, "policy not reconciled");
-                    return Err(ReconcileError(error.to_string()));
-                }
+                Err(WriteError::Conflict(_) | WriteError::Gone(_)) => has_changed = true,
+                Err(error) => errors.push(error.to_string()),
             }
         }
-        Ok(Action::RequeueAfter(decision.requeue_after))
+        if !errors.is_empty() {
+            let message = join(&errors);
+            warn!(message, "policy not reconciled");
+            return Err(ReconcileError(message));
+        }
+        Ok(Action::RequeueAfter(if has_changed { SOON } else { decision.requeue_after }))
     }
+}
+
+/// The first errors, and how many more there are: fifty writes may fail alike.
+fn join(errors: &[String]) -> String {
+    const MAX_SHOWN: usize = 3;
+    let mut text = errors.iter().take(MAX_SHOWN).cloned().collect::<Vec<_>>().join("; ");
+    if let Some(more) = errors.len().checked_sub(MAX_SHOWN).filter(|more| *more > 0) {
+        text = format!("{text}; and {more} more");
+    }
+    text
 }
