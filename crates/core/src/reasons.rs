@@ -161,6 +161,8 @@ pub mod remediation {
     pub const EVIDENCE_EXPIRED: &str = "EvidenceExpired";
     /// Remediation is paused by the policy. Wait for the end of the pause, or remove it.
     pub const PAUSED: &str = "Paused";
+    /// The controller has no permission for what acts need; also a reason of Ready False. Grant what the message names.
+    pub const MISSING_RIGHTS: &str = "MissingRights";
     /// The node or one of its pods has a do-not-disrupt annotation. Remove it to allow the replacement.
     pub const OPTED_OUT: &str = "OptedOut";
     /// The node belongs to the control plane. List it in `spec.allowedControlPlaneNodes` of the policy to allow it.

@@ -22,6 +22,7 @@ mod policy;
 mod policy_status;
 pub mod provider;
 mod remediation;
+mod rights;
 mod target;
 mod view;
 mod window;
@@ -43,6 +44,7 @@ pub use labels::{GATE_LABEL, GROUP_LABEL, NODE_LABEL, label_value, labels};
 pub use policy::{ActivePause, Policy};
 pub use policy_status::{NodeProgress, PolicyInput, prune, reconcile_policy_status};
 pub use remediation::{Remediation, ReservationState};
+pub use rights::{Right, needed_rights};
 pub use target::Target;
 pub use view::{ClusterView, reported_elsewhere};
 
@@ -71,6 +73,8 @@ pub struct EvaluationInput<'a> {
     pub compared: &'a ControlGroupResult,
     /// Whether workers with the image of the node's gate reported from other nodes recently.
     pub ran_elsewhere: bool,
+    /// The [`needed_rights`] that the controller does not have.
+    pub missing_rights: &'a [Right],
     pub now: Timestamp,
 }
 

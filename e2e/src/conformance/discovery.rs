@@ -17,6 +17,7 @@ cases!["discovery":
     version,
     health,
     who_am_i,
+    may_i,
 ];
 
 async fn core_versions(c: &Ctx) -> Result<()> {
@@ -148,4 +149,19 @@ async fn who_am_i(c: &Ctx) -> Result<()> {
     c.get(path).await?.fails(405, "MethodNotAllowed")?;
     let found = c.read("/apis/authentication.k8s.io/v1").await?;
     is(&resource(&found, "selfsubjectreviews")?, "/verbs", json!(["create"]))
+}
+
+/// The request of the controller for a policy that enforces. The server responds with the object and does not store it.
+async fn may_i(c: &Ctx) -> Result<()> {
+    let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+    let attributes = json!({"verb": "create", "resource": "pods", "subresource": "eviction"});
+    let asked = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": attributes}});
+    let review = c.post(path, &asked).await?.ok(201)?;
+    is(&review, "/kind", "SelfSubjectAccessReview")?;
+    is(&review, "/spec/resourceAttributes", attributes)?;
+    is(&review, "/status/allowed", true)?;
+    c.get(path).await?.fails(405, "MethodNotAllowed")?;
+    let found = c.read("/apis/authorization.k8s.io/v1").await?;
+    is(&resource(&found, "selfsubjectaccessreviews")?, "/verbs", json!(["create"]))
 }

@@ -10,7 +10,7 @@ use super::provider::Replacement;
 use super::view::ClusterView;
 use super::{
     Approval, BlockReason, Blocked, EvaluationInput, GroupStats, Policy, Remediation, ReservationState,
-    Target, backoff, cluster_block, control_group_block, evaluate,
+    Right, Target, backoff, cluster_block, control_group_block, evaluate,
 };
 use crate::api::{NodeRemediationStatus, RemediationPolicyStatus, Reservation};
 use crate::condition::Finding;
@@ -74,6 +74,8 @@ pub struct LiveState {
     pub target: Option<Target>,
     pub pods: Vec<PodView>,
     pub replacement: Replacement,
+    /// What the API server does not permit of what the policy needs.
+    pub missing_rights: Vec<Right>,
 }
 
 impl LiveState {
@@ -236,6 +238,7 @@ fn approval(
         requests: &cluster.remediations,
         compared: &compared.unwrap_or_default(),
         ran_elsewhere: cluster.reported_elsewhere(remediation),
+        missing_rights: &live.missing_rights,
         now: cluster.now,
     })
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::control::{MAX_RUNNING_CONTROLS, eligible_nodes, expired_controls};
 use super::view::ClusterView;
 use super::{
-    BlockReason, GroupStats, NodeProgress, PolicyInput, Remediation, Target, prune, reconcile_policy_status,
+    BlockReason, GroupStats, NodeProgress, PolicyInput, Remediation, Right, Target, prune,
+    reconcile_policy_status,
 };
 use crate::api::{ActEnforcement, RemediationPolicySpec, RemediationPolicyStatus};
 use crate::checks::WorkerIdentity;
@@ -17,6 +18,8 @@ use crate::topology::zone;
 use crate::worker::WorkerView;
 
 const BUSY_PERIOD: Duration = Duration::from_secs(10);
+/// How often it is asked whether the permissions for acts are there, though no remediation needs them.
+const ENFORCING_PERIOD: Duration = Duration::from_mins(5);
 const IDLE_PERIOD: Duration = Duration::from_hours(1);
 /// So many old remediations are deleted at once.
 const MAX_PRUNED: usize = 50;
@@ -50,12 +53,14 @@ pub fn cordons_to_remove<'a>(cluster: &ClusterView<'a>) -> Vec<&'a NodeView> {
     marked.filter(|node| !is_reserved(node)).collect()
 }
 
-/// Decides what to do about the policy now. `cordoned` are the nodes of [`cordons_to_remove`], read from the server.
+/// Decides what to do about the policy now. `cordoned` are the nodes of [`cordons_to_remove`], read from the server, and
+/// `missing_rights` what the server does not permit of [`super::needed_rights`].
 #[must_use]
 pub fn decide_policy(
     cluster: &ClusterView<'_>,
     stats: &GroupStats,
     cordoned: Vec<Target>,
+    missing_rights: &[Right],
     configured: Option<&RemediationPolicySpec>,
 ) -> PolicyDecision {
     let mut effects = Vec::new();
@@ -96,6 +101,7 @@ pub fn decide_policy(
             }
         },
         compared: &compared,
+        missing_rights,
         now: cluster.now,
     });
     let is_busy = cluster.remediations.iter().any(|remediation| !remediation.is_complete())
@@ -109,7 +115,12 @@ pub fn decide_policy(
         effects.push(PolicyEffect::UpdateStatus(Box::new(status)));
     }
     effects.extend(control_workers(cluster));
-    PolicyDecision { effects, requeue_after: if is_busy { BUSY_PERIOD } else { IDLE_PERIOD } }
+    let requeue_after = match policy.spec.enforcement {
+        _ if is_busy => BUSY_PERIOD,
+        ActEnforcement::Enforce => ENFORCING_PERIOD,
+        ActEnforcement::DryRun => IDLE_PERIOD,
+    };
+    PolicyDecision { effects, requeue_after }
 }
 
 /// The control workers that are due: for gates and zones that are compared, one run at a time.

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use super::drain::{self, DrainPlan, PodView};
 use super::{
     BlockReason, Blocked, EvaluationInput, GroupStats, Policy, Target, backoff, breaker, budget, control,
-    format_time, fuse, window,
+    format_time, fuse, rights, window,
 };
 use crate::api::{CauseSource, CauseVerdict, RemediationCause};
 
@@ -37,6 +37,7 @@ pub(super) fn check(
 ) -> Result<(), Blocked> {
     let now = seen.now;
     check_cluster(policy, seen.group_stats, now)?;
+    rights::check(seen.missing_rights)?;
     check_opted_out(target, seen.pods)?;
     check_control_plane(policy, target)?;
     seen.replacement.check(target)?;

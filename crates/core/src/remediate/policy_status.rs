@@ -6,8 +6,8 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::control::{ControlGroupResult, failing_checks, has_recovered};
 use super::{
-    BUDGET_WINDOW, BlockReason, GroupStats, MAX_DURATION, Policy, Remediation, VerdictCounts, breaker,
-    budget, format_time, fuse, whole_second, window,
+    BUDGET_WINDOW, BlockReason, GroupStats, MAX_DURATION, Policy, Remediation, Right, VerdictCounts, breaker,
+    budget, format_time, fuse, rights, whole_second, window,
 };
 use crate::api::{ActEnforcement, History, RemediationPolicyStatus, Reservation, SharedOutage};
 use crate::condition::{Finding, conditions};
@@ -40,6 +40,8 @@ pub struct PolicyInput<'a> {
     pub progress: &'a dyn Fn(&str) -> NodeProgress,
     /// The last runs of the control groups, with gate and zone.
     pub compared: &'a [(String, String, ControlGroupResult)],
+    /// The [`super::needed_rights`] that the controller does not have.
+    pub missing_rights: &'a [Right],
     pub now: Timestamp,
 }
 
@@ -205,6 +207,9 @@ fn ready_finding(seen: &PolicyInput<'_>, status: &RemediationPolicyStatus, limit
     if policy.spec.enforcement == ActEnforcement::DryRun {
         let message = "`spec.enforcement` is 'DryRun': each NodeRemediation reports what would happen";
         return not_ready(reasons::DRY_RUN, message.into());
+    }
+    if let Some(problem) = rights::describe(seen.missing_rights) {
+        return not_ready(reasons::MISSING_RIGHTS, problem);
     }
     if let Some(pause) = policy.paused(now) {
         return not_ready(reasons::PAUSED, pause.message);

@@ -11,6 +11,7 @@ mod housekeeping;
 mod labels;
 mod policy;
 mod provider;
+mod rights;
 mod window;
 
 use std::time::Duration;
@@ -203,6 +204,7 @@ struct World {
     others: Vec<Remediation>,
     compared: ControlGroupResult,
     ran_elsewhere: bool,
+    missing_rights: Vec<Right>,
     now: Timestamp,
 }
 
@@ -219,6 +221,7 @@ impl World {
             others: vec![],
             compared: compared(10, vec![dns(Outcome::Passed), dns(Outcome::Passed)]),
             ran_elsewhere: true,
+            missing_rights: vec![],
             now: at(1),
         }
     }
@@ -264,6 +267,7 @@ impl World {
             requests: &requests,
             compared: &self.compared,
             ran_elsewhere: self.ran_elsewhere,
+            missing_rights: &self.missing_rights,
             now: self.now,
         })
     }

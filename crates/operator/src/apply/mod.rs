@@ -5,6 +5,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "this is the one writer")]
 
+mod access;
 mod event;
 mod gate;
 mod node;

@@ -6,6 +6,7 @@ mod gate;
 mod gate_status;
 mod policy;
 mod remediation;
+mod rights;
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use nodekeeper_core::api::RemediationPolicy;
 use nodekeeper_core::fleet::{FailedWrites, FleetIndex};
 use nodekeeper_core::limits::WorkerLimiter;
 use nodekeeper_core::node::PartialNode;
-use nodekeeper_core::remediate::{Policy, Target};
+use nodekeeper_core::remediate::{Policy, Right, Target};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 
@@ -53,6 +54,7 @@ pub struct Shared {
     pub pods: Arc<WorkerPods>,
     pub metrics: Arc<Metrics>,
     pub dispatcher: Dispatcher,
+    rights: rights::Rights,
     pub settings: Settings,
 }
 
@@ -80,6 +82,7 @@ impl Shared {
             pods: Arc::new(WorkerPods { template: settings.template.clone() }),
             metrics: settings.metrics.clone(),
             dispatcher: manager.dispatcher(),
+            rights: rights::Rights::default(),
             settings: settings.clone(),
         }
     }
@@ -108,6 +111,11 @@ impl Shared {
     async fn get_policy(&self) -> Result<Option<Policy>, CallError> {
         let policy = self.get::<RemediationPolicy>(Policy::NAME).await?;
         Ok(policy.and_then(|policy| Policy::new(&policy)))
+    }
+
+    /// The permissions that acts under this policy need, and that the controller does not have.
+    async fn missing_rights(&self, policy: Option<&Policy>) -> Vec<Right> {
+        self.rights.missing(&self.writer, &self.clock, policy).await
     }
 
     /// Whether the policy is still the one that was read. Then a write that failed with a conflict was refused.

@@ -44,7 +44,7 @@ impl State {
                 known.push(resource.version.to_string());
             }
         }
-        versions.insert(review::GROUP.to_owned(), vec![review::VERSION.to_owned()]);
+        versions.extend(review::GROUPS.map(|group| (group.to_owned(), vec![review::VERSION.to_owned()])));
         let group = |(name, versions): (String, Vec<String>)| {
             let entry = |v: &String| json!({"groupVersion": format!("{name}/{v}"), "version": v});
             let all: Vec<Value> = versions.iter().map(entry).collect();
@@ -54,8 +54,8 @@ impl State {
     }
 
     fn resource_list(&self, group: &str, version: &str) -> Option<Value> {
-        if (group, version) == (review::GROUP, review::VERSION) {
-            return Some(review::resource_list());
+        if let Some(reviews) = review::resource_list(group, version) {
+            return Some(reviews);
         }
         let served: Vec<&Resource> =
             self.resources().map(|r| &**r).filter(|r| r.group == group && r.version == version).collect();

@@ -1,4 +1,5 @@
-//! `SelfSubjectReview`, which is answered and never stored.
+//! `SelfSubjectReview` and `SelfSubjectAccessReview`, which are answered and never stored. There is no RBAC, so every access
+//! is permitted.
 
 use std::sync::Arc;
 
@@ -12,37 +13,51 @@ use super::status::ApiError;
 use crate::clock::time;
 use crate::object::text;
 
-pub(super) const GROUP: &str = "authentication.k8s.io";
+pub(super) const GROUPS: [&str; 2] = ["authentication.k8s.io", "authorization.k8s.io"];
 pub(super) const VERSION: &str = "v1";
-const PATH: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
-const KIND: &str = "SelfSubjectReview";
+/// The path and the kind of the review of each group.
+const REVIEWS: [(&str, &str); 2] = [
+    ("/apis/authentication.k8s.io/v1/selfsubjectreviews", "SelfSubjectReview"),
+    ("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", "SelfSubjectAccessReview"),
+];
 
 #[must_use]
 pub fn is_review(path: &str) -> bool {
-    path == PATH
+    REVIEWS.iter().any(|(known, _)| *known == path)
 }
 
-pub(super) fn resource_list() -> Value {
-    json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": format!("{GROUP}/{VERSION}"), "resources": [
-        {"name": "selfsubjectreviews", "singularName": "selfsubjectreview", "namespaced": false, "kind": KIND,
-            "verbs": ["create"]}]})
+pub(super) fn resource_list(group: &str, version: &str) -> Option<Value> {
+    let index = GROUPS.iter().position(|known| *known == group && version == VERSION)?;
+    let (path, kind) = REVIEWS[index];
+    let plural = path.rsplit('/').next().unwrap_or_default();
+    Some(
+        json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": format!("{group}/{VERSION}"), "resources": [
+        {"name": plural, "singularName": kind.to_lowercase(), "namespaced": false, "kind": kind, "verbs": ["create"]}]}),
+    )
 }
 
-/// Returns the user of the request.
+/// Returns the user of the request, or that the access is permitted.
 pub(crate) fn review(request: &http::Request<Bytes>, user: &str, now: Timestamp) -> Result<Answer, ApiError> {
     if request.method() != Method::POST {
         return Err(ApiError::method_not_allowed());
     }
     let body: Value = serde_json::from_slice(request.body())
         .map_err(|e| ApiError::bad_request(format!("unable to read the body: {e}")))?;
+    let index = usize::from(request.uri().path() == REVIEWS[1].0);
+    let (group, (_, wanted)) = (GROUPS[index], REVIEWS[index]);
     let kind = text(&body, "kind");
-    if !matches!(kind, "" | KIND) {
-        let message = format!("{kind} in the body, {KIND} in the path");
+    if !kind.is_empty() && kind != wanted {
+        let message = format!("{kind} in the body, {wanted} in the path");
         return Err(ApiError::bad_request(message));
     }
-    let document = json!({"kind": KIND, "apiVersion": format!("{GROUP}/{VERSION}"),
-        "metadata": {"creationTimestamp": time(now)},
-        "status": {"userInfo": {"username": user, "groups": groups(user)}}});
+    let mut document = json!({"kind": wanted, "apiVersion": format!("{group}/{VERSION}"),
+        "metadata": {"creationTimestamp": time(now)}});
+    if index == 0 {
+        document["status"] = json!({"userInfo": {"username": user, "groups": groups(user)}});
+    } else {
+        document["spec"] = body["spec"].clone();
+        document["status"] = json!({"allowed": true});
+    }
     Ok(Answer::Document(StatusCode::CREATED, Arc::new(document)))
 }
 
@@ -62,6 +77,9 @@ mod tests {
     use super::*;
     use crate::cluster::{Cluster, Options};
     use crate::server;
+
+    const PATH: &str = REVIEWS[0].0;
+    const KIND: &str = REVIEWS[0].1;
 
     fn send(method: Method, path: &str, body: &'static str) -> (u16, Value) {
         let cluster = Cluster::new(Options::simulated(1));
@@ -98,10 +116,22 @@ mod tests {
     async fn the_review_is_discoverable() {
         let (_, groups) = send(Method::GET, "/apis", "");
         let names: Vec<_> = groups["groups"].as_array().expect("a list").iter().map(|g| &g["name"]).collect();
-        assert!(names.contains(&&json!(GROUP)), "{names:?}");
+        assert!(names.contains(&&json!(GROUPS[0])), "{names:?}");
         let (_, list) = send(Method::GET, "/apis/authentication.k8s.io/v1", "");
         assert_eq!(list["resources"][0]["verbs"], json!(["create"]));
         let (_, group) = send(Method::GET, "/apis/authentication.k8s.io", "");
         assert_eq!(group["preferredVersion"]["groupVersion"], "authentication.k8s.io/v1");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn every_access_is_permitted() {
+        let body = r#"{"kind":"SelfSubjectAccessReview","spec":{"resourceAttributes":{"verb":"delete","resource":"nodes"}}}"#;
+        let (code, answer) = send(Method::POST, REVIEWS[1].0, body);
+        assert_eq!((code, text(&answer, "kind")), (201, "SelfSubjectAccessReview"));
+        assert_eq!(answer["status"]["allowed"], json!(true));
+        assert_eq!(answer["spec"]["resourceAttributes"]["verb"], "delete");
+        assert_eq!(send(Method::POST, REVIEWS[1].0, r#"{"kind":"SelfSubjectReview"}"#).0, 400);
+        let (_, list) = send(Method::GET, "/apis/authorization.k8s.io/v1", "");
+        assert_eq!(list["resources"][0]["name"], "selfsubjectaccessreviews");
     }
 }

@@ -17,6 +17,9 @@ use tower::{ServiceExt as _, service_fn};
 
 use super::test_cluster::{TestCluster, group, max_in_window, permissive_policy};
 
+/// A review that is refused is answered: the access is not permitted.
+const REVIEWS: &str = "/selfsubjectaccessreviews";
+
 /// Which requests are refused: the method, a part of the path, a part of the body, and the status code.
 pub type Rule = (&'static str, &'static str, &'static str, u16);
 
@@ -56,8 +59,13 @@ impl Refusals {
                 };
                 sleep(Duration::from_millis(1)).await;
                 refusals.0.lock().1.push(clock.now());
-                let answer = json!({"apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Failure",
-                    "message": "policy 'frozen' denied the request", "reason": "Invalid", "code": code});
+                let answer = if parts.uri.path().contains(REVIEWS) {
+                    json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+                        "metadata": {}, "spec": {}, "status": {"allowed": false}})
+                } else {
+                    json!({"apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Failure",
+                        "message": "policy 'frozen' denied the request", "reason": "Invalid", "code": code})
+                };
                 let answer = Full::new(Bytes::from(answer.to_string())).boxed_unsync();
                 Ok::<_, BoxError>(Response::builder().status(code).body(answer)?)
             }
@@ -153,4 +161,27 @@ async fn r18_a_refused_policy_status_does_not_stop_control_runs() {
     test.karpenter(group("pool", 1, 1));
     test.until("control workers start", 10, |test| test.controls().len() >= 2).await;
     assert!(!refusals.times().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn r20_nothing_begins_without_the_permissions_to_finish_it() {
+    let mut test = TestCluster::new(1, &permissive_policy());
+    let refusals = Refusals::new(("POST", REVIEWS, "eviction", 201));
+    test.start_with(refusals.client(&test));
+    test.add_healthy_nodes(3, "a").await;
+    let pool = group("pool", 1, 1);
+    test.karpenter(pool.clone());
+    test.until("the block is reported", 10, |test| test.reason(&pool.node(0)) == "MissingRights").await;
+    sleep(Duration::from_mins(30)).await;
+    let policy = test.policy();
+    let ready = condition(&policy, "Ready").expect("it is there");
+    assert_eq!((text(ready, "status"), text(ready, "reason")), ("False", "MissingRights"));
+    assert!(text(ready, "message").contains("create pods/eviction:"), "{ready}");
+    assert!(policy["status"].get("reservations").is_none(), "{policy}");
+    let node = test.node(&pool.node(0)).expect("it was not replaced");
+    assert!(node["spec"].get("unschedulable").is_none(), "{node}");
+    assert!(refusals.times().len() < 25, "asked every few minutes: {}", refusals.times().len());
+    refusals.lift();
+    test.until("the node is replaced", 20, |test| test.is_verified(&pool.node(1))).await;
+    assert_eq!(test.deletions().len(), 1);
 }

@@ -10,6 +10,7 @@ fn live(world: &World) -> LiveState {
         target: world.target.clone(),
         pods: world.pods.clone(),
         replacement: world.replacement.clone(),
+        missing_rights: world.missing_rights.clone(),
     }
 }
 

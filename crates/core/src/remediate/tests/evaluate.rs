@@ -12,7 +12,7 @@ fn an_allowed_remediation_is_approved_and_reserved() {
 }
 
 /// What leads to each reason, and what its message has to say: the field and the fix.
-const BLOCKS: [(BlockReason, Change, &[&str]); 21] = [
+const BLOCKS: [(BlockReason, Change, &[&str]); 22] = [
     (BlockReason::NodeGone, |world| world.target = None, &["no node node-n1"]),
     (
         BlockReason::NodeTerminating,
@@ -34,6 +34,11 @@ const BLOCKS: [(BlockReason, Change, &[&str]); 21] = [
         BlockReason::Paused,
         |world| world.policy().spec.pause = Some(Pause { reason: "sale".into(), until: at(60) }),
         &["`spec.pause`", "sale", "13:00"],
+    ),
+    (
+        BlockReason::MissingRights,
+        |world| world.missing_rights = needed_rights(&world.policy().spec)[1..2].to_vec(),
+        &["create pods/eviction", "`remediation.enforcement: Enforce`"],
     ),
     (
         BlockReason::BackOff,

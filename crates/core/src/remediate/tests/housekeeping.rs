@@ -48,7 +48,7 @@ impl Cluster {
 
     /// The nodes for which control workers are created.
     fn created(&self) -> Vec<String> {
-        let effects = decide_policy(&self.view(), &self.view().group_stats(), Vec::new(), None).effects;
+        let effects = decide_policy(&self.view(), &self.view().group_stats(), Vec::new(), &[], None).effects;
         let node = |effect: &PolicyEffect| match effect {
             PolicyEffect::CreateControlWorker { node, .. } => Some(node.name.to_string()),
             _ => None,
@@ -84,7 +84,7 @@ fn the_configured_policy_is_created_only_if_there_is_none() {
     let spec = RemediationPolicySpec::default();
     let creates = |cluster: &Cluster| {
         let stats = cluster.view().group_stats();
-        let effects = decide_policy(&cluster.view(), &stats, Vec::new(), Some(&spec)).effects;
+        let effects = decide_policy(&cluster.view(), &stats, Vec::new(), &[], Some(&spec)).effects;
         effects.iter().any(|effect| matches!(effect, PolicyEffect::CreatePolicy(_)))
     };
     assert!(!creates(&cluster));
@@ -125,7 +125,7 @@ fn r10_a_terminating_node_stays_cordoned() {
     let effects = |terminating| {
         let cordoned = vec![Target { terminating, ..target("uid-n1") }];
         let view = cluster.view();
-        decide_policy(&view, &view.group_stats(), cordoned, None).effects
+        decide_policy(&view, &view.group_stats(), cordoned, &[], None).effects
     };
     assert!(matches!(effects(false)[..], [PolicyEffect::Uncordon(_)]));
     assert_eq!(effects(true), [], "its deletion began after the cache was read");
@@ -141,4 +141,19 @@ fn r15_control_workers_that_are_terminating_free_their_slots() {
         control.deleting = true;
     }
     assert_eq!(cluster.created().len(), 2, "their kubelet may be gone for ever");
+}
+
+#[test]
+fn r20_permissions_are_asked_for_while_the_policy_enforces() {
+    let mut cluster = Cluster::comparing();
+    cluster.remediations.clear();
+    let requeue = |cluster: &Cluster| {
+        let view = cluster.view();
+        decide_policy(&view, &view.group_stats(), Vec::new(), &[], None).requeue_after
+    };
+    assert_eq!(requeue(&cluster), Duration::from_mins(5));
+    if let Some(policy) = &mut cluster.policy {
+        policy.spec.enforcement = ActEnforcement::DryRun;
+    }
+    assert_eq!(requeue(&cluster), Duration::from_hours(1));
 }

@@ -31,6 +31,7 @@ pub(super) fn keep(
         group_stats: &group_stats,
         progress: &progress,
         compared,
+        missing_rights: &[],
         now,
     })
 }

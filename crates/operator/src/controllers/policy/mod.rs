@@ -132,9 +132,12 @@ impl Reconciler for PolicyReconciler {
         let (mut errors, mut has_changed) = (Vec::new(), false);
         let cordoned = self.read_cordoned(&mut errors).await;
         let Shared { caches, clock, settings, .. } = &*self.shared;
+        let known = caches.with_cluster(clock, |cluster| cluster.policy.cloned());
+        let missing_rights = self.shared.missing_rights(known.as_ref()).await;
         let (policy, decision) = caches.with_cluster(clock, |cluster| {
-            let stats = cluster.group_stats();
-            (cluster.policy.cloned(), decide_policy(cluster, &stats, cordoned, settings.policy.as_ref()))
+            let (stats, configured) = (cluster.group_stats(), settings.policy.as_ref());
+            let decision = decide_policy(cluster, &stats, cordoned, &missing_rights, configured);
+            (cluster.policy.cloned(), decision)
         });
         for effect in &decision.effects {
             match self.apply(policy.as_ref(), effect).await {

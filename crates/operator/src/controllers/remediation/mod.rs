@@ -143,7 +143,9 @@ impl RemediationReconciler {
         let replacement = target.as_ref().map(|target| find(target, &claims, may_delete_node));
         let gates = gates.iter().flatten().map(GateView::new).collect();
         let replacement = replacement.unwrap_or(Replacement::None);
-        Ok(Some(Reading { remediation, live: LiveState { policy, gates, target, pods, replacement }, at }))
+        let missing_rights = self.shared.missing_rights(policy.as_ref()).await;
+        let live = LiveState { policy, gates, target, pods, replacement, missing_rights };
+        Ok(Some(Reading { remediation, live, at }))
     }
 
     /// How long requests of this remediation have to wait, because the API server refused one.
