@@ -288,12 +288,11 @@ mod tests {
     fn slow_server() -> Client {
         let service = service_fn(|request: Request<Body>| async move {
             let status = json!({"kind": "Status", "code": 404, "reason": "NotFound"});
-            let (code, body) = match *request.method() {
-                Method::GET => (404, status),
-                _ => {
-                    sleep(Duration::from_secs(3)).await;
-                    (201, json!({"metadata": {"name": "lease", "resourceVersion": "1"}, "spec": {}}))
-                }
+            let (code, body) = if *request.method() == Method::GET {
+                (404, status)
+            } else {
+                sleep(Duration::from_secs(3)).await;
+                (201, json!({"metadata": {"name": "lease", "resourceVersion": "1"}, "spec": {}}))
             };
             let body = Body::from(body.to_string().into_bytes());
             Ok::<_, std::io::Error>(Response::builder().status(code).body(body).expect("a response"))
