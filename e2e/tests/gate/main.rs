@@ -6,6 +6,7 @@ mod drain;
 mod fake_kubelet;
 mod gate_changes;
 mod gate_selection;
+mod interference;
 mod no_side_effects;
 mod outages;
 mod remediation;
@@ -45,6 +46,13 @@ macro_rules! scenarios {
             async fn invalid_gates_are_refused_with_a_fix() -> Result<()> {
                 let Some(world) = or_skip(FakeKubeletWorld::start().await)? else { return Ok(()) };
                 crate::schema_rules::invalid_gates_are_refused_with_a_fix(world).await
+            }
+
+            /// The embedded server has no admission policies.
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn g01_a_refused_opening_is_reported() -> Result<()> {
+                let Some(world) = or_skip(FakeKubeletWorld::start().await)? else { return Ok(()) };
+                crate::interference::g01_a_refused_opening_is_reported(world).await
             }
 
             $($(
@@ -147,6 +155,11 @@ scenarios! {
         the_gate_waits_for_a_daemon_set,
         the_gate_with_higher_priority_applies,
         a_tainted_node_without_a_gate_gets_an_event,
+    }
+    interference {
+        g03_a_taint_that_comes_back_is_reported,
+        r01_a_node_freed_by_hand_is_not_replaced,
+        r07_a_pod_with_two_budgets_blocks_no_other,
     }
     no_side_effects {
         f13_nodes_that_fail_are_not_deleted,

@@ -19,7 +19,7 @@ pub const EVERYWHERE: &[&str] = &[
     "nodekeeper.dev/nodegates [] get,list,watch",
     "nodekeeper.dev/nodegates/status [] patch",
     "nodekeeper.dev/noderemediations [] get,list,watch,create,patch,delete",
-    "nodekeeper.dev/noderemediations/status,remediationpolicies/status [] update,patch",
+    "nodekeeper.dev/noderemediations/status,remediationpolicies/status [] patch",
     "nodekeeper.dev/remediationpolicies [] get,list,watch",
     "karpenter.sh/nodepools [] list",
     "karpenter.sh/nodeclaims [] get,list",
@@ -28,6 +28,9 @@ pub const EVERYWHERE: &[&str] = &[
 /// The additional rights where remediation is enforced.
 pub const HARM: &[&str] =
     &["/pods/eviction [] create", "karpenter.sh/nodeclaims [] delete", "/nodes [] delete"];
+
+/// The same where no Node object is deleted.
+const HARM_OF_PROVIDERS: &[&str] = &["/pods/eviction [] create", "karpenter.sh/nodeclaims [] delete"];
 
 /// All other rights that are always granted, as `account where: what`.
 const ALWAYS: &[&str] = &[
@@ -140,7 +143,11 @@ fn the_chart_grants_exactly_these_rules() -> Result<()> {
     assert_grants(&json!({"config": {"worker": {}}}), &gate)?;
     let harm = everywhere(HARM);
     let harm: Vec<&str> = harm.iter().map(String::as_str).collect();
-    assert_grants(&json!({"remediation": {"enforcement": "Enforce"}}), &harm)?;
+    let delete = json!([{"source": "Gate", "name": "default"}]);
+    assert_grants(&json!({"remediation": {"enforcement": "Enforce", "deleteNodeObjectFor": delete}}), &harm)?;
+    let of_providers = everywhere(HARM_OF_PROVIDERS);
+    let of_providers: Vec<&str> = of_providers.iter().map(String::as_str).collect();
+    assert_grants(&json!({"remediation": {"enforcement": "Enforce"}}), &of_providers)?;
     let policy = ["nodekeeper-controller *: nodekeeper.dev/remediationpolicies [] create"];
     let delete = json!({"nodeManagement": {"deleteFailedNodes": true}});
     assert_grants(&json!({"config": delete}), &[&gate[..], &policy[..], &harm[..]].concat())?;

@@ -9,9 +9,11 @@ use kube::client::Body;
 use kube::{Api, Client};
 use nodekeeper_core::api::{ActEnforcement, RemediationPolicy};
 use nodekeeper_e2e::{Cluster, or_skip};
+use nodekeeper_operator::clock::Clock;
+use nodekeeper_operator::run;
 use serde_json::{Value, json};
 
-use crate::{chart, config_of, rights, start, until};
+use crate::{chart, config_of, rights, settings, start, until};
 
 /// For objects that do not exist, so that nothing is deleted.
 const TRIED: [(Method, &str); 3] = [
@@ -33,7 +35,9 @@ async fn answers(client: &Client) -> Result<Vec<StatusCode>> {
 }
 
 async fn installed(cluster: &Cluster, enforcement: &str) -> Result<Option<RemediationPolicy>> {
-    let remediation = json!({"enforcement": enforcement, "budget": {"maxPerHour": 2}});
+    let delete = json!([{"source": "Gate", "name": "default"}]);
+    let remediation =
+        json!({"enforcement": enforcement, "budget": {"maxPerHour": 2}, "deleteNodeObjectFor": delete});
     let values = json!({"controller": {"replicas": 0}, "remediation": remediation});
     if or_skip(chart::install(cluster, &values).await)?.is_none() {
         return Ok(None);
@@ -72,6 +76,33 @@ async fn destructive_rights_require_enforcement() -> Result<()> {
         installed(&cluster, "DryRun").await.err().context("the user's value was overwritten")?.to_string();
     ensure!(error.contains(".spec.budget.maxPerHour"), "{error}");
     assert_eq!(policies.get("default").await?.spec.budget.max_per_hour, 1);
+    Ok(())
+}
+
+/// A user enforces the policy with `kubectl edit`, and the chart did not bind the destructive role: the policy names what
+/// is missing.
+#[tokio::test(flavor = "multi_thread")]
+async fn r20_missing_rights_are_named() -> Result<()> {
+    let Some(cluster) = or_skip(start().await)? else { return Ok(()) };
+    if installed(&cluster, "DryRun").await?.is_none() {
+        return Ok(());
+    }
+    let policies: Api<RemediationPolicy> = Api::all(cluster.client()?);
+    let enforce = json!({"spec": {"enforcement": "Enforce"}});
+    policies.patch("default", &PatchParams::default(), &Patch::Merge(enforce)).await?;
+    let client = Client::try_from(config_of(&cluster, "nodekeeper-controller").await?)?;
+    let controller = tokio::spawn(run(client, settings(), Clock::real(), std::future::pending()));
+    let message = until("the missing rights are named", async || {
+        let conditions = policies.get("default").await?.status.unwrap_or_default().conditions;
+        let ready = conditions.into_iter().find(|one| one.type_ == "Ready" && one.reason == "MissingRights");
+        Ok(ready.filter(|ready| ready.status == "False").map(|ready| ready.message))
+    })
+    .await?;
+    controller.abort();
+    for right in ["create pods/eviction", "delete nodeclaims.karpenter.sh", "delete nodes"] {
+        ensure!(message.contains(right), "{message}");
+    }
+    ensure!(!message.contains("patch nodes"), "the gate has this right: {message}");
     Ok(())
 }
 
