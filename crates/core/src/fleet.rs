@@ -11,7 +11,7 @@ use crate::gate::{Fleet, State};
 use crate::record::InconclusiveReason;
 
 pub use failed_writes::{FailedWrites, FailedWritesSummary};
-pub use gate_status::{GateStatusInput, gated_nodes, shadowing_gate, status};
+pub use gate_status::{GateStatusInput, audit, gated_nodes, shadowing_gate, status};
 
 /// So many nodes whose workers cannot run for the same reason are a common failure, if they are the majority of the nodes
 /// that are being verified.

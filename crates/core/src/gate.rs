@@ -1,6 +1,7 @@
 //! The gate's decision about one node: a pure function of what is observed now.
 
 mod assignment;
+mod audit;
 mod backoff;
 mod dry_run;
 mod enforce;
@@ -20,6 +21,7 @@ use crate::checks::WorkerIdentity;
 use crate::node::NodeView;
 use crate::reasons;
 use crate::record::{Record, VerificationScope};
+use crate::report::Verdict;
 use crate::worker::WorkerView;
 
 use enforce::ManagedNode;
@@ -48,6 +50,8 @@ pub struct Observed<'a> {
     pub policy_known: bool,
     /// The observation time of the verdict for which the gate last requested a remediation.
     pub remediation_requested_at: Option<Timestamp>,
+    /// When this process first observed the node Ready and tainted, on the monotonic clock.
+    pub ready_since: Duration,
     /// Wall-clock time.
     pub now: Timestamp,
     /// Time on the monotonic clock that [`WorkerView::first_seen`] uses.
@@ -96,6 +100,8 @@ pub enum State {
     Unserved,
     /// The gate removed the taint.
     Verified,
+    /// The gate audits: it removed the taint although the node did not pass.
+    Audited,
     Terminating,
     /// No worker can start yet: the node is not Ready, is cordoned, or misses a prerequisite.
     Waiting,
@@ -125,6 +131,8 @@ pub enum Effect {
     },
     /// Remove the gate's taints, set the verified label and write the record in one guarded patch.
     RemoveTaint(Record),
+    /// Remove the gate's taints and write the record in one guarded patch, without the verified label.
+    Admit(Record),
     /// Add the gate's taints, remove the verified label and write the record in one guarded patch.
     Retaint(Record),
     PatchRecord(Record),
@@ -214,8 +222,19 @@ pub fn decide(observed: &Observed<'_>) -> Decision {
         Ownership::Gated(gate) => match gate.spec.enforcement {
             Enforcement::Paused => paused(observed, gate),
             Enforcement::DryRun => dry_run::decide(observed, gate, record),
+            Enforcement::Audit => ManagedNode { observed, gate, record, gated: true }.audit(),
             Enforcement::Enforce => enforce(gate, true),
         },
+        // A gate that is enforced later leaves it alone, unless a user or a reboot asks for another verdict.
+        Ownership::Verified(gate)
+            if record.audited
+                && record.verdict != Some(Verdict::Passed)
+                && !(gate.spec.enforcement == Enforcement::Enforce
+                    && is_asked_again(observed.node, record)) =>
+        {
+            let why = format!("gate {} audited the node and would have held it", gate.name);
+            Decision::new(State::Audited, why).with(remove_workers(observed.workers))
+        }
         Ownership::Verified(gate) if gate.spec.enforcement == Enforcement::Enforce => enforce(gate, false),
         Ownership::Verified(_) | Ownership::Released => {
             Decision::new(State::Verified, "the node is verified").with(remove_workers(observed.workers))
@@ -224,6 +243,11 @@ pub fn decide(observed: &Observed<'_>) -> Decision {
         Ownership::Unmanaged => Decision::new(State::Ungated, "the node has no taint of a gate")
             .with(remove_workers(observed.workers)),
     }
+}
+
+/// Whether a user requests another verdict, or the node was rebooted since the last one.
+fn is_asked_again(node: &NodeView, record: &Record) -> bool {
+    node.verify.is_some() || record.scope.boot_id != node.boot_id
 }
 
 fn paused(observed: &Observed<'_>, gate: &GateView) -> Decision {

@@ -33,6 +33,8 @@ pub const NODE_WRITE_REFUSED: &str = "NodeWriteRefused";
 pub const NODE_UNSERVED: &str = "NodeUnserved";
 /// The node stays tainted because its gate is paused. Set `spec.enforcement: Enforce`.
 pub const NODE_GATE_PAUSED: &str = "NodeGatePaused";
+/// A gate in audit admitted a node that it would have held. Look at what the note names before you enforce the gate.
+pub const NODE_AUDITED: &str = "NodeAudited";
 /// A gate in dry run says what it would do with the node. No action is needed.
 pub const NODE_GATE_DRY_RUN: &str = "NodeGateDryRun";
 
@@ -57,6 +59,8 @@ pub const SERVING: &str = "Serving";
 pub const DELETING: &str = "Deleting";
 /// `Ready` is False: `spec.enforcement` is `Paused`. Set it to `Enforce` to continue.
 pub const PAUSED: &str = "Paused";
+/// `Ready` is True: `spec.enforcement` is `Audit`. Look at `status.audit`, and set `Enforce` once it is as you expect.
+pub const AUDITING: &str = "Auditing";
 /// `Ready` is False: `spec.enforcement` is `DryRun`. Set it to `Enforce` once the Events say what you expect.
 pub const DRY_RUN: &str = "DryRun";
 

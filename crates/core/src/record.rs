@@ -53,6 +53,9 @@ pub struct Record {
     /// The gate put its taint back and has not removed it since.
     #[serde(rename = "regated", skip_serializing_if = "std::ops::Not::not")]
     pub retainted: bool,
+    /// The gate audited when it removed its taint, so the verdict held up no node.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub audited: bool,
     /// How often in a row somebody put the taint back, or removed the label, soon after the gate had verified the node.
     #[serde(skip_serializing_if = "is_zero")]
     pub reverted: u32,
@@ -184,6 +187,7 @@ impl Record {
             elapsed_seconds: before.elapsed_seconds.saturating_add(elapsed_seconds),
             open: self.is_open(),
             retainted: self.retainted,
+            audited: false,
             reverted: self.reverted,
             label: self.label.clone(),
             taint: self.taint.clone(),

@@ -119,7 +119,7 @@ fn is_failing(row: &Row) -> bool {
 
 pub fn style(state: State) -> Style {
     match state {
-        State::Verified => Style::Green,
+        State::Verified | State::Audited => Style::Green,
         State::Failed => Style::Red,
         State::Unverified | State::Inconclusive | State::Stuck | State::Unserved => Style::Yellow,
         State::Pending | State::InProgress => Style::Cyan,

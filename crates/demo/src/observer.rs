@@ -162,6 +162,7 @@ impl Observer {
                 node,
                 workers: &workers,
                 daemons: None,
+                ready_since: Duration::ZERO,
                 outages: Some(&[]),
                 now,
                 // No worker of the demo is ever overdue.

@@ -72,6 +72,7 @@ const FAULTS: &[&str] = &[
     "API server vanished",
     "write reverted by another controller",
     "second budget created",
+    "gate audits",
 ];
 
 /// The observations that it must have made.

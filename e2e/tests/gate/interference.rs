@@ -28,7 +28,8 @@ async fn freeze_taints(world: &impl World, name: &str) -> Result<()> {
         format!("(has({object}.spec.taints) && {object}.spec.taints.exists(taint, taint.key == '{TAINT}'))")
     };
     let rule = format!("!{} || {}", has("oldObject"), has("object"));
-    let rules = json!([{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["nodes"]}]);
+    let rules =
+        json!([{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["nodes"]}]);
     let policy = json!({"metadata": {"name": POLICY}, "spec": {"failurePolicy": "Fail",
         "matchConstraints": {"resourceRules": rules},
         "validations": [{"expression": rule, "message": "the taint is frozen"}]}});
@@ -111,12 +112,13 @@ pub async fn r07_a_pod_with_two_budgets_blocks_no_other(world: impl World) -> Re
         budgets.create(&PostParams::default(), &budget).await?;
     }
     let uid = request_remediation(&world, "one").await?;
-    let message =
-        remediation_condition(&world, "one", ("Drained", "False", "Draining"), "a-guarded").await?;
+    let message = remediation_condition(&world, "one", ("Drained", "False", "Draining"), "a-guarded").await?;
     ensure!(message.contains("more than one PodDisruptionBudget"), "{message}");
     let pods: Api<Pod> = Api::namespaced(world.client(), WORKLOADS);
-    until(&world, "the other pod is gone", async || Ok(pods.get_opt("b-free").await?.is_none().then_some(())))
-        .await?;
+    until(&world, "the other pod is gone", async || {
+        Ok(pods.get_opt("b-free").await?.is_none().then_some(()))
+    })
+    .await?;
     pods.get_opt("a-guarded").await?.context("the guarded pod was deleted")?;
     budgets.delete("second", &DeleteParams::default()).await?;
     is_replaced(&world, "one", &uid).await

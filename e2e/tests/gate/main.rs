@@ -1,6 +1,7 @@
 //! Scenarios of the gate and of remediation, each run on the embedded cluster and on a real control plane. A name
 //! that begins with `f` and a number is about that known flaw of kube-node-ready.
 
+mod audit;
 mod controller_crash;
 mod drain;
 mod fake_kubelet;
@@ -155,6 +156,9 @@ scenarios! {
         the_gate_waits_for_a_daemon_set,
         the_gate_with_higher_priority_applies,
         a_tainted_node_without_a_gate_gets_an_event,
+    }
+    audit {
+        g14_an_audit_admits_every_node_and_counts,
     }
     interference {
         g03_a_taint_that_comes_back_is_reported,

@@ -20,6 +20,10 @@ pub enum Enforcement {
     /// The gate removes and adds taints.
     #[default]
     Enforce,
+    /// The gate runs the checks and removes the taint whatever they find, at the latest 120 seconds after the node became
+    /// Ready. `status.audit` and Events say which nodes it would have held. It sets the verified label only on nodes that
+    /// pass, taints no node again and requests no remediation.
+    Audit,
     /// The gate runs workers and reports in Events what it would do; it writes no Node.
     DryRun,
     /// The gate does nothing; tainted nodes stay tainted.
@@ -32,6 +36,7 @@ impl Enforcement {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Enforce => "Enforce",
+            Self::Audit => "Audit",
             Self::DryRun => "DryRun",
             Self::Paused => "Paused",
         }

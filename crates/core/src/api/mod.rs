@@ -32,7 +32,7 @@ pub use remediation_policy::{
     Reservation, SharedOutage, Window,
 };
 pub use selector::{NodeSelector, Operator, Requirement};
-pub use status::{Condition, GatedNode, NodeCounts, NodeGateStatus};
+pub use status::{AuditCounts, Condition, GatedNode, NodeCounts, NodeGateStatus};
 pub use volume::{
     ConfigMapVolume, DownwardApiProjection, EmptyDir, FieldToPath, HostPathVolume, KeyToPath,
     ProjectedVolume, SecretProjection, SecretVolume, Volume, VolumeMount, VolumeProjection,

@@ -20,6 +20,9 @@ pub struct NodeGateStatus {
     #[schemars(length(max = 20))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub gated_nodes: Vec<GatedNode>,
+    /// Counts what a gate with `enforcement: Audit` would have done. Absent if it audited none of the nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audit: Option<AuditCounts>,
     /// Lists the current conditions of the gate: `Ready`, `WorkersCannotRun`, `WritesRefused`, `ClusterDNSNotRunning`,
     /// `Shadowed`, `NodesUnserved` and `AutoscalerCompatible`.
     #[serde(default)]
@@ -43,6 +46,22 @@ pub struct GatedNode {
     /// that had been verified before, it is the time of its last verdict.
     #[schemars(extend("format" = "date-time"))]
     pub since: String,
+}
+
+/// The nodes that a gate admitted while it audited.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AuditCounts {
+    /// The number of nodes that passed.
+    #[serde(default)]
+    pub passed: i32,
+    /// The number of nodes that an enforcing gate would have held, because they failed or reached no verdict.
+    #[serde(default)]
+    pub would_hold: i32,
+    /// The names of up to 20 of the nodes that would have been held.
+    #[serde(default)]
+    #[schemars(length(max = 20), inner(length(max = 253)))]
+    pub nodes: Vec<String>,
 }
 
 /// The nodes of a gate, counted by state.

@@ -1,12 +1,14 @@
 //! The status of a NodeGate: its counts and conditions.
 
 use super::{FailedWritesSummary, FleetIndex, GateCounts};
-use crate::api::{Enforcement, GatedNode, NodeGateStatus, NodeSelector};
+use crate::api::{AuditCounts, Enforcement, GatedNode, NodeGateStatus, NodeSelector};
 use crate::condition::{Finding, conditions};
 use crate::gate::{GateView, State, ownership};
+use crate::id::Id;
 use crate::node::NodeView;
 use crate::reasons;
 use crate::record::InconclusiveReason;
+use crate::report::Verdict;
 
 /// How many nodes the status of a gate lists.
 const MAX_GATED_NODES: usize = 20;
@@ -17,6 +19,8 @@ pub struct GateStatusInput<'a> {
     pub counts: &'a GateCounts,
     /// The result of [`gated_nodes`].
     pub gated_nodes: Vec<GatedNode>,
+    /// The result of [`audit`].
+    pub audit: Option<AuditCounts>,
     /// Why the API server refuses worker pods, if it does.
     pub refused: Option<&'a str>,
     /// The controller may not watch pods.
@@ -48,6 +52,7 @@ pub fn status(input: &GateStatusInput<'_>, before: &NodeGateStatus, now: &str) -
         observed_generation: generation,
         nodes: input.counts.counts(),
         gated_nodes: input.gated_nodes.clone(),
+        audit: input.audit.clone(),
         conditions: conditions(findings, &before.conditions, generation, now),
     }
 }
@@ -68,7 +73,9 @@ pub fn gated_nodes<'a>(
                 State::Inconclusive => "Inconclusive",
                 State::Stuck => "Stuck",
                 State::Failed => "Failed",
-                State::Ungated | State::Unserved | State::Verified | State::Terminating => return None,
+                State::Ungated | State::Unserved | State::Verified | State::Audited | State::Terminating => {
+                    return None;
+                }
             };
             let record = node.record.as_ref().filter(|_| status.retainted);
             let since = record.and_then(|record| record.at);
@@ -83,6 +90,31 @@ pub fn gated_nodes<'a>(
         since: since.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
     });
     gated.collect()
+}
+
+/// What a gate that audits would have done with the nodes that are there; none for other gates without such nodes.
+#[must_use]
+pub fn audit<'a>(gate: &GateView, nodes: impl Iterator<Item = &'a NodeView>) -> Option<AuditCounts> {
+    let uid = Id::from(&gate.uid);
+    let mut counts = AuditCounts::default();
+    let mut held: Vec<&str> = Vec::new();
+    for node in nodes {
+        let Some(record) =
+            node.record.as_deref().filter(|record| record.audited && record.scope.gate_uid == uid)
+        else {
+            continue;
+        };
+        if record.verdict == Some(Verdict::Passed) {
+            counts.passed += 1;
+        } else {
+            counts.would_hold += 1;
+            held.push(&node.name);
+        }
+    }
+    held.sort_unstable();
+    counts.nodes = held.into_iter().take(MAX_GATED_NODES).map(str::to_owned).collect();
+    let is_shown = gate.spec.enforcement == Enforcement::Audit || counts != AuditCounts::default();
+    is_shown.then_some(counts)
 }
 
 fn ready(input: &GateStatusInput<'_>, findings: &[Finding]) -> Finding {
@@ -101,6 +133,14 @@ fn ready(input: &GateStatusInput<'_>, findings: &[Finding]) -> Finding {
             reasons::PAUSED,
             "`spec.enforcement` is `Paused`: tainted nodes stay tainted until it is `Enforce`",
         ),
+        Enforcement::Audit => match findings.iter().find(is_blocking) {
+            Some(finding) => of("False", finding.reason, &finding.message),
+            None => of(
+                "True",
+                reasons::AUDITING,
+                "`spec.enforcement` is `Audit`: every node is admitted, and `status.audit` counts those that would be held",
+            ),
+        },
         Enforcement::DryRun => of(
             "False",
             reasons::DRY_RUN,

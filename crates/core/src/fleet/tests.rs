@@ -6,6 +6,7 @@ use crate::condition::Finding;
 use crate::gate::GateView;
 use crate::node::NodeView;
 use crate::record::Record;
+use crate::report::Verdict;
 
 fn node_status(state: State, cause: Option<InconclusiveReason>) -> NodeStatus {
     NodeStatus { at: "g".into(), state, cause, retainted: false, created_at: 0, retries: 0, worker_ms: None }
@@ -30,6 +31,7 @@ fn status_input<'a>(gate: &'a GateView, counts: &'a GateCounts) -> GateStatusInp
         gate,
         counts,
         gated_nodes: Vec::new(),
+        audit: None,
         refused: None,
         pods_forbidden: false,
         failed_writes: None,
@@ -138,6 +140,24 @@ fn g15_a_gate_without_tainted_nodes_says_so() {
     let found = status(&input, &NodeGateStatus::default(), "now");
     let ready = condition(&found, "Ready");
     assert_eq!((&*ready.status, &*ready.reason, &*ready.message), ("True", "NothingToGate", "add it"));
+}
+
+#[test]
+fn g14_the_status_counts_what_an_audit_would_have_held() {
+    let mut gate = gate();
+    assert_eq!(audit(&gate, [].into_iter()), None);
+    gate.spec.enforcement = crate::api::Enforcement::Audit;
+    let node = |name: &str, verdict| {
+        let mut record = Record { audited: true, verdict: Some(verdict), ..Record::default() };
+        record.scope.gate_uid = "u".into();
+        NodeView { name: name.into(), record: Some(Box::new(record)), ..NodeView::default() }
+    };
+    let nodes = [node("b", Verdict::Failed), node("a", Verdict::Inconclusive), node("c", Verdict::Passed)];
+    let counts = audit(&gate, nodes.iter()).expect("counts");
+    assert_eq!(
+        (counts.passed, counts.would_hold, counts.nodes),
+        (1, 2, vec!["a".to_owned(), "b".to_owned()])
+    );
 }
 
 #[test]

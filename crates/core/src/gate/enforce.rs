@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::outage::failed_checks;
 use super::verified::RecheckReason;
 use super::{Decision, Effect, EventSpec, GateView, Observed, State, remove_workers, scope, scope_of};
-use crate::api::FailureAction;
+use crate::api::{Enforcement, FailureAction};
 use crate::reasons;
 use crate::record::{InconclusiveReason, Record, WorkerResult};
 use crate::report::{CheckResult, Outcome, Report, Verdict, reason};
@@ -186,7 +186,7 @@ impl ManagedNode<'_> {
         self.gate.spec.taints.first().map(|taint| taint.key.clone()).unwrap_or_default()
     }
 
-    fn passed(&self, worker: &WorkerView, report: &Report) -> Decision {
+    pub(super) fn passed(&self, worker: &WorkerView, report: &Report) -> Decision {
         let record = self.record_after(worker, Verdict::Passed, None, &report.summary());
         let (attempt, gate) = (record.attempts, &self.gate.name);
         let (action, note) = if self.gated {
@@ -197,7 +197,8 @@ impl ManagedNode<'_> {
             ("Verify", format!("verified again: {}", report.summary()))
         };
         let reverted = if self.is_reverted() { self.record.reverted.saturating_add(1) } else { 0 };
-        let record = Record { reverted, ..record.opened(&self.gate.spec.verified_label.key) };
+        let audited = self.gate.spec.enforcement == Enforcement::Audit;
+        let record = Record { reverted, audited, ..record.opened(&self.gate.spec.verified_label.key) };
         // A periodic worker that passes emits no Event.
         let is_event =
             self.gated || self.recheck_reason().is_some_and(|reason| reason != RecheckReason::Periodic);

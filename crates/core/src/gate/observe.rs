@@ -29,6 +29,8 @@ pub struct NodeInputs<'a> {
     pub daemons: Option<&'a [DaemonPod]>,
     /// Known outages that are not the fault of a node; none if the RemediationPolicy was not read yet.
     pub outages: Option<&'a [SharedOutage]>,
+    /// When this process first observed the node Ready and tainted.
+    pub ready_since: Duration,
     pub now: Timestamp,
     /// The time by the clock of [`WorkerView::first_seen`].
     pub elapsed: Duration,
@@ -40,7 +42,7 @@ pub fn observe<'a>(
     gates: impl IntoIterator<Item = &'a GateView>,
     around: &impl Surroundings,
 ) -> Observed<'a> {
-    let NodeInputs { node, workers, daemons, outages, now, elapsed } = inputs;
+    let NodeInputs { node, workers, daemons, outages, ready_since, now, elapsed } = inputs;
     let owner = ownership(gates, node);
     let gate = owner.gate();
     let name = gate.map_or("", |gate| gate.name.as_str());
@@ -55,6 +57,7 @@ pub fn observe<'a>(
         shared_outages: outages.unwrap_or_default(),
         policy_known: outages.is_some(),
         remediation_requested_at: around.requested_at(name, node),
+        ready_since,
         now,
         elapsed,
     }

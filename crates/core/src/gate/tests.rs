@@ -112,6 +112,7 @@ fn observed<'a>(node: &'a NodeView, ownership: Ownership<'a>, workers: &'a [Work
         shared_outages: &[],
         policy_known: true,
         remediation_requested_at: None,
+        ready_since: Duration::ZERO,
         now: now(),
         elapsed: Duration::ZERO,
     }
@@ -401,6 +402,7 @@ proptest! {
     }
 }
 
+mod audit;
 mod events;
 mod outage;
 mod schedule;

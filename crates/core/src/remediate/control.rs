@@ -179,10 +179,9 @@ pub fn eligible_nodes<'a>(
             && !node.unschedulable
             && !node.terminating
             && node.positions(&gate.spec.taints).is_empty()
-            && node
-                .record
-                .as_ref()
-                .is_some_and(|record| record.is_open() && record.scope.gate_uid == gate_uid)
+            && node.record.as_ref().is_some_and(|record| {
+                record.is_open() && !record.audited && record.scope.gate_uid == gate_uid
+            })
     };
     let mut eligible: Vec<&NodeView> = nodes.into_iter().filter(is_eligible).collect();
     eligible.sort_by_cached_key(|node| stable_hash(&node.uid.to_string(), number));

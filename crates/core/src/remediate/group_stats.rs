@@ -67,7 +67,8 @@ impl GroupStats {
         let group = self.groups.entry(group(node).to_owned()).or_default();
         group.size += 1;
         group.schedulable += u32::from(node.ready && !node.unschedulable && !is_gated);
-        let Some(record) = &node.record else { return };
+        // A gate that audits says what it would do, and its verdicts stop nothing.
+        let Some(record) = node.record.as_ref().filter(|record| !record.audited) else { return };
         let passed = match record.verdict {
             Some(Verdict::Passed) => true,
             Some(Verdict::Failed) => false,

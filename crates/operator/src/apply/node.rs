@@ -24,6 +24,18 @@ impl Writer {
         self.patch_node(&node.name, &remove_taint(node, gate, record)).await
     }
 
+    /// Removes the gate's taints and writes the record, without the label, all or nothing.
+    pub async fn admit(
+        &self,
+        node: &NodeView,
+        gate: &GateView,
+        record: &Record,
+    ) -> Result<PartialNode, WriteError> {
+        let mut patch = without_taints(node, gate);
+        patch.extend(record_operations(node, record));
+        self.patch_node(&node.name, &patch).await
+    }
+
     /// Adds the gate's taints again, removes its label and writes the record, all or nothing.
     pub async fn retaint(
         &self,
@@ -155,7 +167,8 @@ fn record_operations(node: &NodeView, record: &Record) -> Vec<Value> {
     patch
 }
 
-fn remove_taint(node: &NodeView, gate: &GateView, record: &Record) -> Vec<Value> {
+/// Removes the gate's taints, and no other.
+fn without_taints(node: &NodeView, gate: &GateView) -> Vec<Value> {
     let mut patch = node_preconditions(node);
     // From the end, because removing an element moves those after it.
     for position in node.positions(&gate.spec.taints).into_iter().rev() {
@@ -165,6 +178,11 @@ fn remove_taint(node: &NodeView, gate: &GateView, record: &Record) -> Vec<Value>
         patch.push(json!({"op": "test", "path": format!("{path}/effect"), "value": &*taint.effect}));
         patch.push(json!({"op": "remove", "path": path}));
     }
+    patch
+}
+
+fn remove_taint(node: &NodeView, gate: &GateView, record: &Record) -> Vec<Value> {
+    let mut patch = without_taints(node, gate);
     let label = &gate.spec.verified_label;
     if node.has_labels {
         let path = format!("/metadata/labels/{}", escaped(&label.key));

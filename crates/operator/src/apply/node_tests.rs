@@ -82,6 +82,15 @@ fn f03_only_our_taints_are_removed() {
 }
 
 #[test]
+fn g14_a_node_that_an_audit_admits_gets_no_label() {
+    let mut patch = without_taints(&view(&object()), &gate());
+    patch.extend(record_operations(&view(&object()), &record()));
+    let admitted = patched(&object(), &patch).expect("it applies");
+    assert!(!keys(&admitted).contains(&("ours/b", "NoSchedule")));
+    assert_eq!(admitted["metadata"]["labels"], json!({"a/b": "c"}));
+}
+
+#[test]
 fn f03_a_changed_taint_list_is_a_conflict() {
     let decided = remove_taint(&view(&object()), &gate(), &record());
     for change in [

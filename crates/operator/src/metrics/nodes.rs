@@ -18,8 +18,8 @@ use super::table::{
 };
 
 /// The values of `state` that are served for every gate, with nodes or without.
-const STATES: [&str; 7] =
-    ["waiting", "verifying", "verified", "failed", "inconclusive", "stuck", "terminating"];
+const STATES: [&str; 8] =
+    ["waiting", "verifying", "verified", "audited", "failed", "inconclusive", "stuck", "terminating"];
 
 /// The totals of kube-node-ready, each with the states that it counts.
 const COMPAT_TOTALS: [(Entry, &[&str]); 4] = [
@@ -139,7 +139,7 @@ fn encode_totals(
     let mut oldest: BTreeMap<&str, i64> = BTreeMap::new();
     for (_, seen) in nodes.nodes() {
         *counts.entry((gate_of(seen), state_name(seen.state))).or_default() += 1;
-        if !matches!(seen.state, State::Ungated | State::Verified | State::Terminating) {
+        if !matches!(seen.state, State::Ungated | State::Verified | State::Audited | State::Terminating) {
             oldest
                 .entry(gate_of(seen))
                 .and_modify(|oldest| *oldest = seen.created_at.min(*oldest))
@@ -197,6 +197,7 @@ fn state_name(state: State) -> &'static str {
         State::Ungated => "excluded",
         State::Unserved => "unserved",
         State::Verified => "verified",
+        State::Audited => "audited",
         State::Terminating => "terminating",
         State::Waiting => "waiting",
         State::Unverified | State::Pending | State::InProgress => "verifying",
@@ -210,7 +211,7 @@ fn state_name(state: State) -> &'static str {
 #[must_use]
 pub fn compat_state(state: State) -> &'static str {
     match state {
-        State::Ungated => "no_taint",
+        State::Ungated | State::Audited => "no_taint",
         State::Verified => "verified",
         State::Terminating => "deleting",
         State::Unserved | State::Waiting | State::Unverified | State::Inconclusive | State::Stuck => {

@@ -201,7 +201,7 @@ updated! {
 collected! {
     // Of the fleet index.
     NODES: Gauge, Nodekeeper, Stable, "nodekeeper_nodes", &["gate", "state"],
-        "Nodes by gate and state. Those of `status.nodes`, whose sum without verified is `gated` there: waiting, verifying, inconclusive, stuck (no conclusive worker before the deadline), failed, verified. And unserved (tainted, and no gate selects it), terminating (being deleted), excluded (never gated)";
+        "Nodes by gate and state. Those of `status.nodes`, whose sum without verified is `gated` there: waiting, verifying, inconclusive, stuck (no conclusive worker before the deadline), failed, verified. And audited (admitted by a gate that audits, though it did not pass), unserved (tainted, and no gate selects it), terminating (being deleted), excluded (never gated)";
     OLDEST: Gauge, Nodekeeper, Stable, "nodekeeper_node_oldest_gated_timestamp_seconds", &["gate"],
         "Creation time of the oldest node that is not verified yet, as Unix time in seconds; absent if there is none";
     INFO: Gauge, PerNode, Alpha, "nodekeeper_node_info", &["node", "gate", "state"],

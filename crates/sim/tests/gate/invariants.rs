@@ -95,6 +95,11 @@ fn result(pod: &Value) -> Option<WorkerResult> {
     )
 }
 
+/// Whether a gate that audited admitted the node although it did not pass.
+pub fn was_admitted_by_audit(node: &Value) -> bool {
+    record(node).is_some_and(|record| record.audited && record.verdict != Some(Verdict::Passed))
+}
+
 /// Whether a worker has ended.
 pub fn has_ended(pod: &Value) -> bool {
     result(pod).is_some()
@@ -106,6 +111,8 @@ struct UntaintedByVerdict {
     passed: BTreeMap<(String, u32), WorkerIdentity>,
     /// Uid and generation of the gate, and the time of its last change.
     gate: (String, i64, Timestamp),
+    /// Until when the gate audited, and far in the future while it does. Then it admits every node.
+    audits_until: Timestamp,
 }
 
 impl Invariant for UntaintedByVerdict {
@@ -117,6 +124,8 @@ impl Invariant for UntaintedByVerdict {
         if let ("nodekeeper.dev/nodegates", Some(gate)) = (change.collection.as_str(), &change.after) {
             let generation = number(gate, "metadata.generation").unwrap_or_default();
             self.gate = (uid(gate).to_owned(), generation, change.at);
+            let audits = text(gate, "spec.enforcement") == "Audit";
+            self.audits_until = if audits { Timestamp::MAX } else { self.audits_until.min(change.at) };
         }
         if let ("pods", Some(pod)) = (change.collection.as_str(), &change.after)
             && let (Some(identity), Some(WorkerResult::Reported(Verdict::Passed))) =
@@ -129,14 +138,21 @@ impl Invariant for UntaintedByVerdict {
             return Ok(());
         }
         let record = record(after).ok_or("the taint was removed without a record")?;
+        // A watch that is cut again and again is seconds behind.
+        let watch_delay = SignedDuration::from_secs(20);
+        let may_audit = self.audits_until == Timestamp::MAX
+            || change.sent().duration_since(self.audits_until) < watch_delay;
+        if record.audited && record.verdict != Some(Verdict::Passed) {
+            let why = "admitted by an audit of a gate that does not audit";
+            return if may_audit { Ok(()) } else { Err(why.into()) };
+        }
         let verdict = self.passed.get(&(uid(after).to_owned(), record.number));
         let verdict = verdict.ok_or_else(|| format!("worker {} has not passed", record.number))?;
         let boot = text(before, "status.nodeInfo.bootID");
         if verdict.boot_id != boot {
             return Err(format!("the verdict is about boot {}, and this is {boot}", verdict.boot_id));
         }
-        // A watch that is cut again and again is seconds behind.
-        let just_changed = change.sent().duration_since(self.gate.2) < SignedDuration::from_secs(20);
+        let just_changed = change.sent().duration_since(self.gate.2) < watch_delay;
         let same_gate = (&verdict.gate_uid, verdict.gate_generation) == (&self.gate.0, self.gate.1);
         if !same_gate && !just_changed {
             return Err(format!("the verdict is for {verdict:?}, and the gate is {:?}", self.gate));
@@ -274,7 +290,8 @@ impl Invariant for OnlyWhenEnforced {
 
     fn check(&mut self, change: &Change) -> Result<(), String> {
         if change.collection == "nodekeeper.dev/nodegates" {
-            let idle = change.after.as_ref().is_some_and(|gate| text(gate, "spec.enforcement") != "Enforce");
+            let is_idle = |gate: &Value| matches!(text(gate, "spec.enforcement"), "Paused" | "DryRun");
+            let idle = change.after.as_ref().is_some_and(|gate| is_idle(gate));
             self.idle = if idle { self.idle.or(Some(change.at)) } else { None };
         }
         // The controller's watch may be behind.
@@ -486,7 +503,9 @@ impl Invariant for HealthyNodesAreVerified {
             if is_gated(node) {
                 return Err(format!("{} is Ready and still gated: {why:?}", name(node)));
             }
-            if at(node, "metadata.labels").and_then(|labels| labels.get(LABEL)) != Some(&json!("true")) {
+            let is_labelled =
+                at(node, "metadata.labels").and_then(|labels| labels.get(LABEL)) == Some(&json!("true"));
+            if !is_labelled && !was_admitted_by_audit(node) {
                 return Err(format!("{} is verified and has no label: {why:?}", name(node)));
             }
         }

@@ -100,7 +100,8 @@ fn gate_object() -> Value {
 
 fn change_gate(user: &Local, random: &mut fastrand::Rng) -> Option<&'static str> {
     let gate = user.get("nodekeeper.dev/nodegates", "", "default")?;
-    let (field, value, what) = match random.u8(0..7) {
+    let (field, value, what) = match random.u8(0..8) {
+        7 => ("spec.enforcement", json!("Audit"), "gate audits"),
         0 | 1 => ("spec.retry.maxRetries", json!(random.i64(1..9)), "gate changed"),
         2 => ("spec.enforcement", json!("Paused"), "gate paused"),
         3 => ("spec.enforcement", json!("DryRun"), "gate in dry-run"),

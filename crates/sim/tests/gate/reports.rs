@@ -9,7 +9,7 @@ use nodekeeper_sim::object::{at, is_deleting, text, uid};
 use nodekeeper_sim::store::Change;
 use nodekeeper_sim::value::Value;
 
-use super::invariants::{has_ended, identity, is_gated, is_ours, record};
+use super::invariants::{has_ended, identity, is_gated, is_ours, record, was_admitted_by_audit};
 use super::{LABEL, MAX_WORKERS};
 
 pub fn all() -> Vec<Box<dyn Invariant>> {
@@ -182,8 +182,11 @@ impl Invariant for CountsAreTrue {
         let Some(gate) = user.get("nodekeeper.dev/nodegates", "", "default") else { return Ok(()) };
         let nodes: Vec<_> = user.all("nodes").into_iter().filter(|node| !is_terminating(node)).collect();
         let gated = nodes.iter().filter(|node| is_gated(node)).count();
-        let is_verified =
-            |node: &Value| !is_gated(node) && record(node).is_some_and(|record| record.is_open());
+        let is_verified = |node: &Value| {
+            !is_gated(node)
+                && record(node).is_some_and(|record| record.is_open())
+                && !was_admitted_by_audit(node)
+        };
         let verified = nodes.iter().filter(|node| is_verified(node)).count();
         let count = |field: &str| gate["status"]["nodes"][field].as_u64().unwrap_or_default();
         let told = (count("gated"), count("verified"));

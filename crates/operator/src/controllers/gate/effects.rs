@@ -144,6 +144,12 @@ impl GateReconciler {
                 );
                 patched
             }
+            Effect::Admit(record) => {
+                let gate = gate()?;
+                let patched = writer.admit(node, gate, record).await?;
+                info!(node = &*node.name, gate = gate.name, why = &*record.why, "node admitted by audit");
+                patched
+            }
             Effect::Retaint(record) => {
                 let gate = gate()?;
                 let patched = writer.retaint(node, gate, record).await?;
@@ -238,7 +244,7 @@ impl GateReconciler {
 /// What an effect writes, for messages.
 fn write_of(effect: &Effect) -> Option<&'static str> {
     match effect {
-        Effect::RemoveTaint(_) => Some("the removal of the taint"),
+        Effect::RemoveTaint(_) | Effect::Admit(_) => Some("the removal of the taint"),
         Effect::Retaint(_) => Some("the taint"),
         Effect::PatchRecord(_) => Some("the record of the verification"),
         Effect::SetNodeCondition(_) => Some("the condition of the node"),

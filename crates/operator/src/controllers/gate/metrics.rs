@@ -63,6 +63,12 @@ impl EffectMetrics<'_> {
                     metrics.observe_node_verified(self.gate, self.age());
                 }
             }
+            (Effect::Admit(record), _) => {
+                metrics.observe_taint_removal(node, done, self.took);
+                if done {
+                    self.worker_ended(metrics, fleet, record);
+                }
+            }
             (Effect::PatchRecord(record), Ok(())) => self.worker_ended(metrics, fleet, record),
             (Effect::Retaint(record), Ok(())) => {
                 self.worker_ended(metrics, fleet, record);

@@ -50,6 +50,8 @@ pub struct GateReconciler {
     refused_conditions: Mutex<BTreeMap<String, Duration>>,
     /// Nodes whose last write may or may not have landed: they are read before the next decision.
     needs_live_read: Mutex<BTreeSet<Arc<str>>>,
+    /// By node: since when it is Ready and has the taint of a gate that audits.
+    ready_since: Mutex<BTreeMap<Arc<str>, Duration>>,
     /// By uid of a gate: when it was last read from the API server.
     gates_read: Mutex<BTreeMap<String, Duration>>,
     /// By node: decisions with effects since the last one without.
@@ -64,6 +66,7 @@ impl GateReconciler {
             emitted: Mutex::default(),
             refused_conditions: Mutex::default(),
             needs_live_read: Mutex::default(),
+            ready_since: Mutex::default(),
             gates_read: Mutex::default(),
             streaks: Mutex::default(),
         }
@@ -157,6 +160,7 @@ impl GateReconciler {
         let changed = self.term.fleet.lock().set(&name.into(), None);
         self.emitted.lock().remove(name);
         self.streaks.lock().remove(name);
+        self.ready_since.lock().remove(name);
         self.forget_failed_write(name);
         metrics.remove_node(name);
         caches.daemon_pods.want(name, false, clock.elapsed());

@@ -1,7 +1,7 @@
 //! Observes a node and what surrounds it, and lets `core::gate` decide.
 
 use jiff::Timestamp;
-use nodekeeper_core::api::{CauseSource, FailureAction};
+use nodekeeper_core::api::{CauseSource, Enforcement, FailureAction};
 use nodekeeper_core::fleet::NodeStatus;
 use nodekeeper_core::gate::{
     Decision, Effect, Fleet, GateView, NodeInputs, Ownership, Slots, State, Surroundings, decide, observe,
@@ -64,7 +64,9 @@ impl GateReconciler {
         let is_known = caches.policies.lock().is_current() && caches.remediations.lock().is_current();
         let outages = policy.as_ref().map_or(&[][..], |policy| &policy.status.down);
         let gates = caches.gates.lock();
+        let ready_since = self.ready_since.lock().get(name).copied().unwrap_or(elapsed);
         let inputs = NodeInputs {
+            ready_since,
             node: &node,
             workers: &workers,
             daemons: daemons.as_deref(),
@@ -80,6 +82,12 @@ impl GateReconciler {
         let gate_name = gate.as_ref().map_or("", |gate| gate.name.as_str());
         if let Some(number) = started_worker(&decision.effects) {
             self.term.limiter.lock().reserve(gate_name, number, decision.periodic, elapsed);
+        }
+        let audits = gate.as_ref().is_some_and(|gate| gate.spec.enforcement == Enforcement::Audit);
+        if gated && audits && node.ready {
+            self.ready_since.lock().entry(node.name.clone()).or_insert(elapsed);
+        } else {
+            self.ready_since.lock().remove(name);
         }
         self.drop_emitted_events(&node, &mut decision);
         if self.refused_conditions.lock().get(gate_name).is_some_and(|until| elapsed < *until) {

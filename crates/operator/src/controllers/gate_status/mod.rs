@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nodekeeper_core::api::NodeGateStatus;
 use nodekeeper_core::autoscaler::{Autoscalers, judge};
-use nodekeeper_core::fleet::{GateStatusInput, gated_nodes, shadowing_gate, status};
+use nodekeeper_core::fleet::{GateStatusInput, audit, gated_nodes, shadowing_gate, status};
 use nodekeeper_core::gate::{GateView, State};
 use nodekeeper_core::reasons;
 use parking_lot::Mutex;
@@ -89,6 +89,7 @@ impl GateStatusReconciler {
             gate: &gate,
             counts: &counts,
             gated_nodes: gated_nodes(&fleet, name, nodes.iter()),
+            audit: audit(&gate, nodes.iter()),
             refused: refused.as_deref(),
             pods_forbidden: caches.daemon_pods.is_forbidden(),
             failed_writes: self.term.failed_writes.lock().summary(name),
