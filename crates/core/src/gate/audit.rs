@@ -58,6 +58,11 @@ impl ManagedNode<'_> {
 
     fn start_audit(&self, last: u32) -> Decision {
         let (node, slots) = (self.observed.node, self.observed.slots);
+        // Never two workers at once: one for an earlier boot or state of the gate must be gone before the next starts.
+        if self.unfinished_workers().next().is_some() {
+            let waits = self.wait(State::Unverified, "an earlier worker is being removed");
+            return waits.with(remove_workers(self.unfinished_workers()));
+        }
         if node.unschedulable {
             return self.wait(State::Waiting, "the node is cordoned");
         }

@@ -198,7 +198,7 @@ impl ManagedNode<'_> {
         };
         let reverted = if self.is_reverted() { self.record.reverted.saturating_add(1) } else { 0 };
         let audited = self.gate.spec.enforcement == Enforcement::Audit;
-        let record = Record { reverted, audited, ..record.opened(&self.gate.spec.verified_label.key) };
+        let record = Record { audited, reverted, ..record.opened(&self.gate.spec.verified_label.key) };
         // A periodic worker that passes emits no Event.
         let is_event =
             self.gated || self.recheck_reason().is_some_and(|reason| reason != RecheckReason::Periodic);

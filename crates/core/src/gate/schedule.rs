@@ -124,7 +124,7 @@ impl ManagedNode<'_> {
         Decision::new(State::Waiting, why).with(remove_workers(self.unfinished_workers()))
     }
 
-    fn unfinished_workers(&self) -> impl Iterator<Item = &WorkerView> {
+    pub(super) fn unfinished_workers(&self) -> impl Iterator<Item = &WorkerView> {
         self.observed.workers.iter().filter(|worker| !worker.has_ended())
     }
 

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use jiff::{SignedDuration, Timestamp};
+use nodekeeper_core::record::Record;
 use nodekeeper_sim::Cluster;
 use nodekeeper_sim::harness::Invariant;
-use nodekeeper_sim::object::{at, is_deleting, text, uid};
+use nodekeeper_sim::object::{at, is_deleting, items, name, text, uid};
 use nodekeeper_sim::store::Change;
 use nodekeeper_sim::value::Value;
 
@@ -182,17 +183,18 @@ impl Invariant for CountsAreTrue {
         let Some(gate) = user.get("nodekeeper.dev/nodegates", "", "default") else { return Ok(()) };
         let nodes: Vec<_> = user.all("nodes").into_iter().filter(|node| !is_terminating(node)).collect();
         let gated = nodes.iter().filter(|node| is_gated(node)).count();
-        let is_verified = |node: &Value| {
-            !is_gated(node)
-                && record(node).is_some_and(|record| record.is_open())
-                && !was_admitted_by_audit(node)
-        };
+        // The gate has a node if it verified it, or if it sets the same label as the gate that did.
+        let has = |record: &Record| *record.label == *LABEL || record.scope.gate_uid == *uid(&gate);
+        let is_open = |node: &Value| record(node).is_some_and(|record| record.is_open() && has(&record));
+        let is_verified = |node: &Value| !is_gated(node) && is_open(node) && !was_admitted_by_audit(node);
         let verified = nodes.iter().filter(|node| is_verified(node)).count();
         let count = |field: &str| gate["status"]["nodes"][field].as_u64().unwrap_or_default();
         let told = (count("gated"), count("verified"));
         let found = (u64::try_from(gated).unwrap_or_default(), u64::try_from(verified).unwrap_or_default());
         if told != found {
-            return Err(format!("gated and verified are {found:?}, and the status says {told:?}"));
+            let nodes: Vec<&str> = nodes.iter().map(|node| name(node)).collect();
+            let status = &gate["status"];
+            return Err(format!("gated and verified are {found:?} of {nodes:?}, and the status is {status}"));
         }
         Ok(())
     }
@@ -200,8 +202,5 @@ impl Invariant for CountsAreTrue {
 
 fn is_terminating(node: &Value) -> bool {
     let disrupted = |key: &str| key.starts_with("karpenter.sh/disrupt") || key.starts_with("ToBeDeleted");
-    is_deleting(node)
-        || nodekeeper_sim::object::items(node, "spec.taints")
-            .iter()
-            .any(|taint| disrupted(text(taint, "key")))
+    is_deleting(node) || items(node, "spec.taints").iter().any(|taint| disrupted(text(taint, "key")))
 }

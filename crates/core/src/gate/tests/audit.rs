@@ -78,6 +78,14 @@ fn g14_enforcing_later_leaves_admitted_nodes_alone() {
 }
 
 #[test]
+fn g14_no_worker_starts_beside_one_of_an_earlier_generation() {
+    let mut earlier = worker(1, Progress::Running);
+    earlier.identity.gate_generation = 2;
+    let decision = decided_after(&node(), &auditing(), &[earlier], 5);
+    assert_eq!((starts(&decision), removed(&decision)), (None, vec!["pod-1"]));
+}
+
+#[test]
 fn g14_audits_feed_no_breaker_and_no_fuse() {
     let (node, gate) = (admitted_node(), gate());
     let stats = GroupStats::new([&node], &[&gate], Timestamp::UNIX_EPOCH);
