@@ -234,7 +234,7 @@ pub fn is_disrupted(node: &Node) -> bool {
         || taints.into_iter().flatten().any(|taint| taint.key == "karpenter.sh/disrupted")
 }
 
-/// Grants a user everything a controller needs, except access to claims. Idempotent.
+/// Grants a user everything a controller needs, except to read claims. Idempotent.
 pub async fn grant_all_but_claims(client: &Client, user: &str) -> kube::Result<()> {
     let rules = [
         all("", &["*"]),
@@ -245,6 +245,7 @@ pub async fn grant_all_but_claims(client: &Client, user: &str) -> kube::Result<(
         all("discovery.k8s.io", &["*"]),
         all("nodekeeper.dev", &["*"]),
         all("karpenter.sh", &["nodepools"]),
+        json!({"apiGroups": ["karpenter.sh"], "resources": ["nodeclaims"], "verbs": ["delete"]}),
     ];
     grant(client, user, user, &rules).await
 }
