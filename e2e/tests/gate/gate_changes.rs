@@ -5,8 +5,8 @@ use kube::ResourceExt as _;
 use kube::api::DeleteParams;
 use nodekeeper_e2e::scenario::pod_observer::PodObserver;
 use nodekeeper_e2e::scenario::steps::{
-    controller, edit_gate, gate, gates, is_gated, is_verified, no_workers_left, node, node_is, record, until,
-    worker_on, workers_of,
+    controller, edit_gate, event_on, gate, gates, is_gated, is_verified, no_workers_left, node, node_is,
+    record, until, worker_on, workers_of,
 };
 use nodekeeper_e2e::scenario::worker::{State, identity, say};
 use nodekeeper_e2e::scenario::world::{BROKEN, WORKS, WorkerBehaviour, World, machine};
@@ -65,6 +65,8 @@ pub async fn a_paused_gate_removes_no_taint(world: impl World) -> Result<()> {
     world.join(machine("running").labelled("pool", "paused")).await?;
     let pod = worker_on(&world, "running").await?;
     edit_gate(&world, "paused", json!({"enforcement": "Paused"})).await?;
+    // Until the controller knows of the pause, a report may still remove the taint.
+    event_on(&world, "running", "NodeGatePaused", "paused").await?;
     drop(say(&world.client(), &pod, State::Passed).await);
     world.join(machine("new").labelled("pool", "paused")).await?;
     // This node came last and is verified, so the controller had time to act on the others.
