@@ -7,9 +7,33 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{AnyValue, Value};
 
+/// A key with its length and first bytes in one number: most keys differ there, so that the text is rarely read.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Key {
+    tag: u64,
+    text: Arc<str>,
+}
+
+/// How many bytes of a text its tag has, besides the length.
+const TAGGED: usize = 7;
+
+fn tag(text: &str) -> u64 {
+    let mut bytes = [0; 8];
+    let first = text.len().min(TAGGED);
+    bytes[..first].copy_from_slice(&text.as_bytes()[..first]);
+    bytes[TAGGED] = u8::try_from(text.len()).unwrap_or(u8::MAX);
+    u64::from_le_bytes(bytes)
+}
+
+impl From<Arc<str>> for Key {
+    fn from(text: Arc<str>) -> Self {
+        Self { tag: tag(&text), text }
+    }
+}
+
 /// A map of few keys, sorted.
 #[derive(Clone, Default)]
-pub struct Map(Arc<Vec<(Arc<str>, Value)>>);
+pub struct Map(Arc<Vec<(Key, Value)>>);
 
 impl Map {
     #[must_use]
@@ -19,15 +43,17 @@ impl Map {
 
     pub(super) fn share_with(&mut self, earlier: &Self) {
         for (key, value) in Arc::make_mut(&mut self.0) {
-            if let Some(before) = earlier.get(key) {
+            if let Some(before) = earlier.get(&key.text) {
                 value.share_with(before);
             }
         }
     }
 
-    /// The place of a key. Maps are small, and most keys differ in their length: looking at each is cheapest.
+    /// The place of a key. Maps are small: looking at each key is cheapest.
     fn find(&self, key: &str) -> Option<usize> {
-        self.0.iter().position(|(other, _)| other.len() == key.len() && **other == *key)
+        let tag = tag(key);
+        let is_short = key.len() <= TAGGED;
+        self.0.iter().position(|(other, _)| other.tag == tag && (is_short || *other.text == *key))
     }
 
     #[must_use]
@@ -43,8 +69,8 @@ impl Map {
     /// The value of a key, which is null if it is new.
     pub fn entry(&mut self, key: &str) -> &mut Value {
         let at = self.find(key).unwrap_or_else(|| {
-            let at = self.0.partition_point(|(other, _)| **other < *key);
-            Arc::make_mut(&mut self.0).insert(at, (key.into(), Value::Null));
+            let at = self.0.partition_point(|(other, _)| *other.text < *key);
+            Arc::make_mut(&mut self.0).insert(at, (Arc::<str>::from(key).into(), Value::Null));
             at
         });
         &mut Arc::make_mut(&mut self.0)[at].1
@@ -79,11 +105,11 @@ impl Map {
     }
 
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (&str, &mut Value)> {
-        Arc::make_mut(&mut self.0).iter_mut().map(|(key, value)| (&**key, value))
+        Arc::make_mut(&mut self.0).iter_mut().map(|(key, value)| (&*key.text, value))
     }
 
     pub fn keys(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(|(key, _)| &**key)
+        self.0.iter().map(|(key, _)| &*key.text)
     }
 
     pub fn values(&self) -> impl Iterator<Item = &Value> {
@@ -95,18 +121,18 @@ impl Map {
     }
 
     pub fn retain(&mut self, mut keep: impl FnMut(&str, &mut Value) -> bool) {
-        Arc::make_mut(&mut self.0).retain_mut(|(key, value)| keep(key, value));
+        Arc::make_mut(&mut self.0).retain_mut(|(key, value)| keep(&key.text, value));
     }
 }
 
 impl<K: Into<Arc<str>>, V: Into<Value>> FromIterator<(K, V)> for Map {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(entries: I) -> Self {
-        let mut all: Vec<(Arc<str>, Value)> =
-            entries.into_iter().map(|(key, value)| (key.into(), value.into())).collect();
-        if !all.is_sorted_by(|a, b| a.0 < b.0) {
+        let mut all: Vec<(Key, Value)> =
+            entries.into_iter().map(|(key, value)| (key.into().into(), value.into())).collect();
+        if !all.is_sorted_by(|a, b| a.0.text < b.0.text) {
             // Of two values of one key the last counts. The sort is stable.
             all.reverse();
-            all.sort_by(|a, b| a.0.cmp(&b.0));
+            all.sort_by(|a, b| a.0.text.cmp(&b.0.text));
             all.dedup_by(|later, first| later.0 == first.0);
         }
         Self(Arc::new(all))
@@ -122,24 +148,35 @@ impl Extend<(Arc<str>, Value)> for Map {
 }
 
 /// The entries of a map, in the order of their keys.
-pub type Entries<'m> = std::iter::Map<
-    std::slice::Iter<'m, (Arc<str>, Value)>,
-    fn(&'m (Arc<str>, Value)) -> (&'m str, &'m Value),
->;
+pub struct Entries<'m>(std::slice::Iter<'m, (Key, Value)>);
+
+impl<'m> Iterator for Entries<'m> {
+    type Item = (&'m str, &'m Value);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.next().map(|(key, value)| (&*key.text, value))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.0.size_hint()
+    }
+}
+
+impl ExactSizeIterator for Entries<'_> {}
 
 impl<'m> IntoIterator for &'m Map {
     type Item = (&'m str, &'m Value);
     type IntoIter = Entries<'m>;
     fn into_iter(self) -> Entries<'m> {
-        self.0.iter().map(|(key, value)| (&**key, value))
+        Entries(self.0.iter())
     }
 }
 
 impl IntoIterator for Map {
     type Item = (Arc<str>, Value);
-    type IntoIter = std::vec::IntoIter<Self::Item>;
+    type IntoIter = std::iter::Map<std::vec::IntoIter<(Key, Value)>, fn((Key, Value)) -> Self::Item>;
     fn into_iter(self) -> Self::IntoIter {
-        Arc::unwrap_or_clone(self.0).into_iter()
+        Arc::unwrap_or_clone(self.0).into_iter().map(|(key, value)| (key.text, value))
     }
 }
 
@@ -186,5 +223,16 @@ mod tests {
         assert!(map.get_mut("missing").is_none() && !map.contains_key("a"));
         map.retain(|key, _| key == "aa");
         assert_eq!(json!(map), json!({"aa": "x"}));
+    }
+
+    #[test]
+    fn keys_that_begin_alike_are_told_apart() {
+        let long = "x".repeat(300);
+        let keys = ["", "creatio", "creation", "creationTimestamp", "creationTimestamq", &*long, &long[1..]];
+        let map: Map = keys.iter().zip(0_i64..).map(|(key, n)| (*key, n)).collect();
+        for (key, n) in keys.iter().zip(0_i64..) {
+            assert_eq!(map.get(key), Some(&json!(n)), "{key}");
+        }
+        assert!(!map.contains_key("creatiom") && !map.contains_key(&long[2..]));
     }
 }
