@@ -27,6 +27,8 @@ pub struct NodeStatus {
     pub cause: Option<InconclusiveReason>,
     /// The node was verified and is tainted again.
     pub retainted: bool,
+    /// The names of other gates that verified the node too.
+    pub also_verified_by: Box<[Arc<str>]>,
     /// The Node's creation time, in seconds since 1970.
     pub created_at: i64,
     /// Attempts after the first in the record's scope.
@@ -41,6 +43,8 @@ pub struct GateCounts {
     states: BTreeMap<State, u32>,
     causes: BTreeMap<InconclusiveReason, u32>,
     retainted: u32,
+    /// Nodes that the gate verified, and that count for another gate, which verified them too.
+    also_verified: u32,
 }
 
 impl GateCounts {
@@ -74,7 +78,7 @@ impl GateCounts {
     /// Whether the gate has no nodes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.states.values().all(|count| *count == 0)
+        self.also_verified == 0 && self.states.values().all(|count| *count == 0)
     }
 
     fn counts(&self) -> NodeCounts {
@@ -140,16 +144,23 @@ impl FleetIndex {
         let mut changed = Vec::new();
         for (status, add) in [(before, false), (now, true)] {
             let Some(status) = status else { continue };
-            let counts = self.by_gate.entry(status.at.clone()).or_default();
-            counts.update(&status, add);
-            if counts.is_empty() {
-                self.by_gate.remove(&status.at);
+            self.update(&status.at, |counts| counts.update(&status, add));
+            for gate in &status.also_verified_by {
+                self.update(gate, |counts| update(&mut counts.also_verified, add));
             }
             if !changed.contains(&status.at) {
                 changed.push(status.at);
             }
         }
         changed
+    }
+
+    fn update(&mut self, gate: &Arc<str>, change: impl FnOnce(&mut GateCounts)) {
+        let counts = self.by_gate.entry(gate.clone()).or_default();
+        change(counts);
+        if counts.is_empty() {
+            self.by_gate.remove(gate);
+        }
     }
 
     /// Sets the duration of the worker that came to the node's last verdict.
@@ -186,7 +197,7 @@ impl FleetIndex {
         };
         Fleet {
             cannot_run: refused || counts.cannot_run().is_some(),
-            open: counts.count(State::Verified),
+            open: counts.count(State::Verified).saturating_add(counts.also_verified),
             retainted: counts.retainted,
             ran_elsewhere: false,
         }

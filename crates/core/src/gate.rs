@@ -5,13 +5,14 @@ mod audit;
 mod backoff;
 mod dry_run;
 mod enforce;
+mod evaluate;
 mod node_condition;
-mod observe;
 mod outage;
 mod prerequisites;
 mod schedule;
 mod verified;
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -26,17 +27,19 @@ use crate::worker::WorkerView;
 
 use enforce::ManagedNode;
 
-pub use assignment::{GateView, Ownership, ownership, wanted_labels};
+pub use assignment::{GateView, Ownership, ownership, record_for, wanted_labels};
+pub use evaluate::{Counted, Evaluated, NodeInputs, Surroundings, evaluate};
 pub use node_condition::ConditionUpdate;
-pub use observe::{NodeInputs, Surroundings, observe};
 pub use prerequisites::DaemonPod;
 
 /// The input of a decision.
 #[derive(Clone, Copy, Debug)]
 pub struct Observed<'a> {
     pub node: &'a NodeView,
-    /// The gate that serves the node, if one does.
+    /// The gate that decides, if one serves the node.
     pub ownership: Ownership<'a>,
+    /// All gates. Others may serve the node too.
+    pub gates: &'a [&'a GateView],
     /// The workers created for this node's uid, in any order.
     pub workers: &'a [WorkerView],
     /// The node's DaemonSet pods; none if the node's pods are not watched.
@@ -56,6 +59,26 @@ pub struct Observed<'a> {
     pub now: Timestamp,
     /// Time on the monotonic clock that [`WorkerView::first_seen`] uses.
     pub elapsed: Duration,
+}
+
+impl<'a> Observed<'a> {
+    /// The other gates that hold the node or verified it.
+    fn other_gates(&self, gate: &GateView) -> impl Iterator<Item = &'a GateView> {
+        let (node, uid) = (self.node, gate.uid.clone());
+        self.gates.iter().copied().filter(move |other| other.uid != uid && other.serves(node))
+    }
+
+    /// The workers that a gate may remove after their end: those of other gates are theirs.
+    fn own_workers(&self, gate: &GateView) -> impl Iterator<Item = &'a WorkerView> {
+        let others: Vec<&str> = self.other_gates(gate).map(|other| other.uid.as_str()).collect();
+        self.workers.iter().filter(move |worker| !others.contains(&&*worker.identity.gate_uid))
+    }
+
+    /// Whether another gate with the same verified label holds the node, so that the label would be wrong.
+    fn is_label_withheld(&self, gate: &GateView) -> bool {
+        let key = &gate.spec.verified_label.key;
+        self.other_gates(gate).any(|other| other.spec.verified_label.key == *key && other.gates(self.node))
+    }
 }
 
 /// Whether the worker limits allow one more worker.
@@ -129,7 +152,8 @@ pub enum Effect {
         name: String,
         uid: String,
     },
-    /// Remove the gate's taints, set the verified label and write the record in one guarded patch.
+    /// Remove the gate's taints, set the verified label unless the record says that it is withheld, and write the record in
+    /// one guarded patch.
     RemoveTaint(Record),
     /// Remove the gate's taints and write the record in one guarded patch, without the verified label.
     Admit(Record),
@@ -208,11 +232,14 @@ impl Decision {
 /// Decides what happens to a node now.
 #[must_use]
 pub fn decide(observed: &Observed<'_>) -> Decision {
-    let no_record = Record::default();
-    let record = observed.node.record.as_deref().unwrap_or(&no_record);
+    let record = match observed.ownership.gate() {
+        Some(gate) => record_for(observed.node, gate, observed.gates),
+        None => Cow::Owned(Record::default()),
+    };
+    let record = &*record;
     let enforce = |gate, gated| {
         let decision = ManagedNode { observed, gate, record, gated }.decide();
-        node_condition::with(decision, observed, gate)
+        node_condition::with(decision, observed, gate, record)
     };
     if observed.node.terminating {
         return Decision::new(State::Terminating, "the node is being deleted")
@@ -233,10 +260,12 @@ pub fn decide(observed: &Observed<'_>) -> Decision {
                     && is_asked_again(observed.node, record)) =>
         {
             let why = format!("gate {} audited the node and would have held it", gate.name);
-            Decision::new(State::Audited, why).with(remove_workers(observed.workers))
+            Decision::new(State::Audited, why).with(remove_workers(observed.own_workers(gate)))
         }
         Ownership::Verified(gate) if gate.spec.enforcement == Enforcement::Enforce => enforce(gate, false),
-        Ownership::Verified(_) | Ownership::Released => {
+        Ownership::Verified(gate) => Decision::new(State::Verified, "the node is verified")
+            .with(remove_workers(observed.own_workers(gate))),
+        Ownership::Released => {
             Decision::new(State::Verified, "the node is verified").with(remove_workers(observed.workers))
         }
         Ownership::Unserved(taint, why) => unserved(observed, taint, why),
@@ -247,7 +276,12 @@ pub fn decide(observed: &Observed<'_>) -> Decision {
 
 /// Whether a user requests another verdict, or the node was rebooted since the last one.
 fn is_asked_again(node: &NodeView, record: &Record) -> bool {
-    node.verify.is_some() || record.scope.boot_id != node.boot_id
+    is_requested(node, record) || record.scope.boot_id != node.boot_id
+}
+
+/// Whether a user requests another verdict. The annotation is removed by the first gate that answers.
+fn is_requested(node: &NodeView, record: &Record) -> bool {
+    node.verify.is_some() || record.requested
 }
 
 fn paused(observed: &Observed<'_>, gate: &GateView) -> Decision {

@@ -66,8 +66,8 @@ pub struct NodeView {
     pub record_text: Option<Box<str>>,
     /// When this process first observed the record, on its monotonic clock.
     pub record_seen_at: Duration,
-    /// Since when the record has been Failed in the same scope, on the monotonic clock; equal to `record_seen_at` if it is
-    /// not Failed.
+    /// Since when the gates that hold the node have found it Failed in the same scopes, on the monotonic clock; equal to
+    /// `record_seen_at` if none does.
     pub failing_since: Duration,
     /// The node has the annotation [`CORDONED`].
     pub marked: bool,
@@ -78,11 +78,11 @@ pub struct NodeView {
 }
 
 impl NodeView {
-    /// The scope of the last verdict, if it is Failed.
-    #[must_use]
-    pub fn failing_scope(&self) -> Option<&VerificationScope> {
-        let record = self.record.as_deref()?;
-        (record.verdict == Some(Verdict::Failed) && !record.is_open()).then_some(&record.scope)
+    /// The scopes in which the last verdict is Failed, and whose gates hold the node.
+    pub fn failing_scopes(&self) -> impl Iterator<Item = &VerificationScope> {
+        let sections = self.record.as_deref().into_iter().flat_map(Record::sections);
+        let failing = |section: &&Record| section.verdict == Some(Verdict::Failed) && !section.is_open();
+        sections.filter(failing).map(|section| &section.scope)
     }
 
     /// The text of the record annotation as it stands in the cluster.
@@ -121,7 +121,7 @@ impl NodeView {
             ..Self::of(node)
         };
         if let Some(record) = &mut view.record {
-            for text in [&mut record.why, &mut record.label, &mut record.taint] {
+            for text in record.texts_mut() {
                 *text = texts.text(text).into();
             }
         }
@@ -203,6 +203,19 @@ mod tests {
             assert_eq!((kept.record_text.as_deref(), &kept.record), (Some(&*text), &plain.record));
         }
         assert_eq!(view(None), NodeView { uid: "u".into(), ..NodeView::default() });
+    }
+
+    #[test]
+    fn g08_sections_of_other_gates_need_no_text() {
+        let [first, second] =
+            ["g", "h"].map(|gate| RECORD.replace("\"gateUid\":\"g\"", &format!("\"gateUid\":\"{gate}\"")));
+        let nested = second.replacen("\"uid\":\"u\",", "", 1);
+        let two = format!("{},\"others\":[{nested}]}}", first.trim_end_matches('}').to_owned());
+        let kept = view(Some(&two));
+        assert_eq!((kept.record_text.as_deref(), kept.failing_scopes().count()), (None, 2));
+        // Only the controller's own form is put together again from the sections.
+        let strange = two.replace(&nested, &second);
+        assert_eq!(view(Some(&strange)).record_text.as_deref(), Some(&*strange));
     }
 
     #[test]

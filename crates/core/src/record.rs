@@ -1,5 +1,7 @@
 //! The record of a node's verification: one annotation, which only the controller writes.
 
+mod sections;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -16,13 +18,18 @@ const WHY_LIMIT: usize = 512;
 pub(crate) const MAX_WORKER_NUMBER: u32 = 1 << 30;
 
 /// The counts and the last verdict of a node. A new leader continues from here.
+///
+/// Each gate of a node has its own section. The section that was written last is the record itself, the others are in
+/// [`Record::others`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 // Missing keys have defaults: records outlive upgrades and rollbacks.
 #[serde(rename_all = "camelCase", default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own, and a key of the annotation")]
 pub struct Record {
-    /// The Node's uid. A record that was copied from another node is not valid.
+    /// The Node's uid. A record that was copied from another node is not valid. Empty in [`Record::others`].
+    #[serde(skip_serializing_if = "Id::is_empty")]
     pub uid: Id,
-    /// The highest number of a worker whose result is recorded.
+    /// The highest number of a worker of any gate whose result is recorded.
     pub number: u32,
     /// What the verdict is about. The counts restart with another scope.
     #[serde(rename = "round")]
@@ -62,9 +69,19 @@ pub struct Record {
     /// Key of the verified label that the gate set. Removing the label requests another worker.
     #[serde(skip_serializing_if = "SharedText::is_empty")]
     pub label: SharedText,
-    /// Key of the gate's taint on the node. It identifies the taint after the gate is deleted.
+    /// The label was not set, or was removed, because another gate with the same label holds the node.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub unlabelled: bool,
+    /// Somebody requested a verification, and so far only other gates have answered.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub requested: bool,
+    /// Key of the gate's taint on the node. It identifies the taint after the gate is deleted. Where a node has several
+    /// gates it is kept when the gate removes the taint, because it tells whose section this is.
     #[serde(skip_serializing_if = "SharedText::is_empty")]
     pub taint: SharedText,
+    /// The sections of the node's other gates, the one that was written last first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<Self>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
@@ -155,7 +172,7 @@ impl Record {
     where
         Id: PartialEq<U>,
     {
-        let record: Self = serde_json::from_str(annotation?).ok()?;
+        let record = serde_json::from_str::<Self>(annotation?).ok()?.normalised();
         // A kubelet may annotate its own node, so the number is checked.
         (record.uid == *uid && record.number < MAX_WORKER_NUMBER).then_some(record)
     }
@@ -190,7 +207,10 @@ impl Record {
             audited: false,
             reverted: self.reverted,
             label: self.label.clone(),
+            unlabelled: self.unlabelled,
+            requested: false,
             taint: self.taint.clone(),
+            others: self.others.clone(),
         }
     }
 
@@ -201,6 +221,7 @@ impl Record {
             open: true,
             retainted: false,
             label: label.into(),
+            unlabelled: false,
             taint: SharedText::default(),
             elapsed_seconds: 0,
             ..self

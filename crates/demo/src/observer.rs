@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use nodekeeper_core::gate::{
-    Fleet, GateView, NodeInputs, Ownership, Slots, State, Surroundings, decide, observe, ownership,
+    Evaluated, Fleet, GateView, NodeInputs, Ownership, Slots, State, Surroundings, evaluate, ownership,
 };
 use nodekeeper_core::node::NodeView;
 use nodekeeper_core::record::Record;
@@ -157,7 +157,7 @@ impl Observer {
     fn evaluate(&self, node: &NodeView, now: Timestamp) -> (Row, bool) {
         let workers: Vec<WorkerView> =
             self.workers.values().filter(|worker| worker.identity.node_uid == node.uid).cloned().collect();
-        let observed = observe(
+        let Evaluated { ownership, decision, .. } = evaluate(
             NodeInputs {
                 node,
                 workers: &workers,
@@ -171,7 +171,7 @@ impl Observer {
             self.gates.values(),
             &NoSurroundings,
         );
-        let (decision, gate) = (decide(&observed), observed.ownership.gate());
+        let gate = ownership.gate();
         let record = record_of(node);
         let same_boot = record.scope.boot_id == node.boot_id;
         let newest = workers.iter().map(|worker| worker.identity.number).max().unwrap_or_default();

@@ -3,16 +3,16 @@
 use anyhow::{Context as _, Result, ensure};
 use http::Method;
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use nodekeeper_e2e::scenario::fault_proxy::RecordedRequest;
 use nodekeeper_e2e::scenario::pod_observer::PodObserver;
 use nodekeeper_e2e::scenario::steps::{
-    controller, edit_gate, event_on, gate, gate_condition, gates, is_gated, is_labelled, is_verified,
-    no_workers_left, node, patch_node, record,
+    controller, edit_gate, event_on, gate, gate_condition, gates, has_taint, is_gated, is_labelled,
+    is_verified, no_workers_left, node, node_is, patch_node, record,
 };
-use nodekeeper_e2e::scenario::world::{BROKEN, IMAGE, WORKS, World, machine};
+use nodekeeper_e2e::scenario::world::{BROKEN, IMAGE, WORKS, World, machine, taint};
 use serde_json::json;
 
 /// With a dry-run gate workers run and Events report the outcome, but no node is written until the gate is enforced.
@@ -121,6 +121,39 @@ pub async fn the_gate_with_higher_priority_applies(world: impl World) -> Result<
     world.join(machine("wanted-2")).await?;
     let record = is_verified(&world, "wanted-2").await?;
     ensure!(uid("loser").await?.is_some_and(|uid| record.scope.gate_uid == uid), "{record:?}");
+    no_workers_left(&world).await
+}
+
+/// Two gates with taints of their own verify a node, one after the other. Afterwards the one of lower precedence verifies it
+/// again by its own rules, and taints it when it fails.
+pub async fn g08_each_of_two_gates_verifies_a_node_again(world: impl World) -> Result<()> {
+    const STRICT: &str = "strict.example.com/unverified";
+    gate(&world, "wide", json!({"priority": 10, "onReboot": "Ignore"})).await?;
+    gate(&world, "strict", json!({"taints": [taint(STRICT)]})).await?;
+    let _controller = controller(&world, "a");
+    let mut both = machine("both");
+    both.taints.push(taint(STRICT));
+    world.join(both).await?;
+    let is_open = |node: &Node| !is_gated(node) && !has_taint(node, STRICT);
+    let opened = node_is(&world, "both", "open", is_open).await?;
+    ensure!(is_labelled(&opened), "the last gate sets the label: {:?}", opened.labels());
+    let uid = async |gate: &str| gates(&world).get(gate).await?.uid().context("no uid");
+    let (wide, strict) = (uid("wide").await?, uid("strict").await?);
+    let numbers = |node: &Node| {
+        let record = record(node)?;
+        let number = |gate: &String| record.section(gate.as_str()).map(|one| (one.number, one.is_open()));
+        Some((number(&wide)?, number(&strict)?))
+    };
+    ensure!(numbers(&opened) == Some(((1, true), (2, true))), "{:?}", record(&opened));
+    world.behaviours().set("both", BROKEN);
+    world.reboot("both").await?;
+    let held = node_is(&world, "both", "held by the stricter gate", |node| has_taint(node, STRICT)).await?;
+    ensure!(!is_gated(&held) && !is_labelled(&held), "{:?}", held.spec);
+    ensure!(numbers(&held).is_some_and(|(wide, _)| wide == (1, true)), "{:?}", record(&held));
+    world.behaviours().set("both", WORKS);
+    let opened = node_is(&world, "both", "open again", is_open).await?;
+    ensure!(is_labelled(&opened), "{:?}", opened.labels());
+    ensure!(numbers(&opened).is_some_and(|(wide, _)| wide == (1, true)), "{:?}", record(&opened));
     no_workers_left(&world).await
 }
 

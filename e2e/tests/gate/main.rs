@@ -155,6 +155,7 @@ scenarios! {
         a_dry_run_emits_events_and_writes_no_node,
         the_gate_waits_for_a_daemon_set,
         the_gate_with_higher_priority_applies,
+        g08_each_of_two_gates_verifies_a_node_again,
         a_tainted_node_without_a_gate_gets_an_event,
     }
     audit {

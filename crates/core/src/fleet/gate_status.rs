@@ -61,12 +61,12 @@ pub fn status(input: &GateStatusInput<'_>, before: &NodeGateStatus, now: &str) -
 #[must_use]
 pub fn gated_nodes<'a>(
     fleet: &FleetIndex,
-    gate: &str,
+    gate: &GateView,
     nodes: impl Iterator<Item = &'a NodeView>,
 ) -> Vec<GatedNode> {
     let mut gated: Vec<_> = nodes
         .filter_map(|node| {
-            let status = fleet.get(&node.name).filter(|status| *status.at == *gate)?;
+            let status = fleet.get(&node.name).filter(|status| *status.at == *gate.name)?;
             let reason = match status.state {
                 State::Waiting => "Waiting",
                 State::Unverified | State::Pending | State::InProgress => "Verifying",
@@ -78,7 +78,7 @@ pub fn gated_nodes<'a>(
                 }
             };
             let record = node.record.as_ref().filter(|_| status.retainted);
-            let since = record.and_then(|record| record.at);
+            let since = record.and_then(|record| record.section(&*gate.uid).unwrap_or(record).at);
             Some((since.unwrap_or(node.created), &*node.name, reason))
         })
         .collect();
@@ -99,11 +99,8 @@ pub fn audit<'a>(gate: &GateView, nodes: impl Iterator<Item = &'a NodeView>) -> 
     let mut counts = AuditCounts::default();
     let mut held: Vec<&str> = Vec::new();
     for node in nodes {
-        let Some(record) =
-            node.record.as_deref().filter(|record| record.audited && record.scope.gate_uid == uid)
-        else {
-            continue;
-        };
+        let section = node.record.as_ref().and_then(|record| record.section(&uid));
+        let Some(record) = section.filter(|record| record.audited) else { continue };
         if record.verdict == Some(Verdict::Passed) {
             counts.passed += 1;
         } else {

@@ -9,7 +9,16 @@ use crate::record::Record;
 use crate::report::Verdict;
 
 fn node_status(state: State, cause: Option<InconclusiveReason>) -> NodeStatus {
-    NodeStatus { at: "g".into(), state, cause, retainted: false, created_at: 0, retries: 0, worker_ms: None }
+    NodeStatus {
+        at: "g".into(),
+        state,
+        cause,
+        retainted: false,
+        also_verified_by: Box::default(),
+        created_at: 0,
+        retries: 0,
+        worker_ms: None,
+    }
 }
 
 fn gate() -> GateView {
@@ -224,10 +233,33 @@ fn the_nodes_gated_longest_are_listed_with_their_reason() {
     fleet.set(&nodes[0].name, Some(retainted));
     let record = Record { at: Some(at(7)), ..Record::default() };
     nodes[0].record = Some(Box::new(record));
-    let listed = gated_nodes(&fleet, "g", nodes.iter());
+    let listed = gated_nodes(&fleet, &gate(), nodes.iter());
     let all: Vec<_> = listed.iter().map(|one| (one.name.as_str(), one.reason.as_str())).collect();
     assert_eq!(all.len(), 20);
     assert_eq!(&all[..3], [("n00", "Waiting"), ("n23", "Failed"), ("n22", "Verifying")]);
     assert_eq!(listed[0].since, "1970-01-01T00:00:07Z");
-    assert!(gated_nodes(&fleet, "other", nodes.iter()).is_empty());
+    let other = GateView { name: "other".into(), ..gate() };
+    assert!(gated_nodes(&fleet, &other, nodes.iter()).is_empty());
+}
+
+#[test]
+fn g08_a_node_of_two_gates_is_verified_once_and_limits_both() {
+    let mut fleet = FleetIndex::default();
+    let also: Box<[Arc<str>]> = Box::new(["strict".into()]);
+    for i in 0..20 {
+        let status = NodeStatus { also_verified_by: also.clone(), ..node_status(State::Verified, None) };
+        fleet.set(&format!("n{i}").into(), Some(status));
+    }
+    assert_eq!((fleet.counts("g").counts().verified, fleet.counts("strict").counts().verified), (20, 0));
+    assert_eq!((fleet.fleet("g", false).open, fleet.fleet("strict", false).open), (20, 20));
+    // The stricter gate taints one of them.
+    let retainted =
+        NodeStatus { at: "strict".into(), retainted: true, ..node_status(State::Unverified, None) };
+    fleet.set(&"n0".into(), Some(retainted));
+    let strict = fleet.fleet("strict", false);
+    assert_eq!((strict.open, strict.retainted, fleet.fleet("g", false).open), (19, 1, 19));
+    for i in 0..20 {
+        fleet.set(&format!("n{i}").into(), None);
+    }
+    assert_eq!(fleet.by_gate, BTreeMap::new(), "nothing is left");
 }

@@ -1,5 +1,6 @@
-//! Which gate serves a node.
+//! Which gates serve a node, and which section of its record belongs to which of them.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,7 +8,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::api::{Enforcement, GateTaint, NodeGate, NodeGateSpec, NodeGateStatus};
+use crate::id::Id;
 use crate::node::NodeView;
+use crate::record::Record;
 use crate::topology::TOPOLOGY_LABELS;
 
 /// A trimmed view of a NodeGate.
@@ -63,6 +66,17 @@ impl GateView {
     #[must_use]
     pub fn gates(&self, node: &NodeView) -> bool {
         self.selects(node) && !node.positions(&self.spec.taints).is_empty()
+    }
+
+    /// Whether the node has one of the gate's taints, or the gate verified it.
+    pub(super) fn serves(&self, node: &NodeView) -> bool {
+        let verified = || node.record.as_ref().and_then(|record| record.section(&*self.uid));
+        self.gates(node) || (self.selects(node) && verified().is_some_and(Record::is_open))
+    }
+
+    /// The key of the gate's first taint, by which its section of a record is known after the gate is deleted.
+    pub(super) fn taint_key(&self) -> &str {
+        self.spec.taints.first().map(|taint| taint.key.as_str()).unwrap_or_default()
     }
 }
 
@@ -126,15 +140,69 @@ pub fn ownership<'a>(gates: impl IntoIterator<Item = &'a GateView>, node: &'a No
         return Ownership::Unserved(&taint.key, why);
     }
     let Some(record) = node.record.as_deref() else { return Ownership::Unmanaged };
-    if !record.is_open() {
-        // The gate that wrote the record may be deleted.
-        let gated_by = node.taints.iter().find(|taint| *taint.key == *record.taint);
-        return gated_by
-            .map_or(Ownership::Unmanaged, |taint| Ownership::Unserved(&taint.key, "its gate is gone"));
+    // The gate that wrote the section may be deleted.
+    let mut closed = record.sections().filter(|section| !section.is_open());
+    let left = closed.find_map(|section| node.taints.iter().find(|taint| *taint.key == *section.taint));
+    if let Some(taint) = left {
+        return Ownership::Unserved(&taint.key, "its gate is gone");
     }
-    // The gate that verified the node, if it still selects it.
-    let verifier = first(&|gate| gate.selects(node) && gate.uid == record.scope.gate_uid);
-    // Otherwise a successor that sets the same label.
-    let successor = |gate: &GateView| gate.selects(node) && *gate.spec.verified_label.key == *record.label;
-    verifier.or_else(|| first(&successor)).map_or(Ownership::Released, Ownership::Verified)
+    match verifiers(&gates, node).first() {
+        Some(gate) => Ownership::Verified(gate),
+        None if record.sections().any(Record::is_open) => Ownership::Released,
+        None => Ownership::Unmanaged,
+    }
+}
+
+/// The gates that verified the node and still select it, by precedence. A gate that was deleted has a successor, which
+/// sets the same label.
+pub(super) fn verifiers<'a>(gates: &[&'a GateView], node: &NodeView) -> Vec<&'a GateView> {
+    let Some(record) = node.record.as_deref() else { return Vec::new() };
+    let is_verifier = |gate: &&&GateView| {
+        let section = section_of(record, gate, gates, node).and_then(|index| record.sections().nth(index));
+        gate.selects(node) && section.is_some_and(|section| section.is_open() && is_known(section, gate))
+    };
+    let mut verifiers: Vec<&GateView> = gates.iter().filter(is_verifier).copied().collect();
+    verifiers.sort_by(|a, b| a.precedence().cmp(&b.precedence()));
+    verifiers
+}
+
+/// The record of the node with the section of this gate first: its own, the one of a gate that was deleted and that it
+/// succeeds, or a new one.
+#[must_use]
+pub fn record_for<'a>(node: &'a NodeView, gate: &GateView, gates: &[&GateView]) -> Cow<'a, Record> {
+    let Some(record) = node.record.as_deref() else { return Cow::Owned(Record::default()) };
+    let taint_of =
+        |uid: &Id| gates.iter().find(|gate| !gate.deleting && *uid == gate.uid).map(|gate| gate.taint_key());
+    match section_of(record, gate, gates, node) {
+        Some(index) => record.with_first(index),
+        None => Cow::Owned(record.with_new(taint_of)),
+    }
+}
+
+/// The index of the gate's section.
+fn section_of(record: &Record, gate: &GateView, gates: &[&GateView], node: &NodeView) -> Option<usize> {
+    let own = |gate: &GateView| record.sections().position(|section| section.scope.gate_uid == gate.uid);
+    let exists =
+        |section: &Record| gates.iter().any(|other| !other.deleting && section.scope.gate_uid == other.uid);
+    let inherited = || {
+        let is_heir = |gate: &GateView, section: &Record| own(gate).is_none() && is_known(section, gate);
+        // Of several heirs the one with precedence inherits.
+        let is_first_heir = |section: &Record| {
+            let precedes = |other: &&&GateView| other.precedes(gate) && other.selects(node);
+            is_heir(gate, section) && !gates.iter().filter(precedes).any(|other| is_heir(other, section))
+        };
+        let is_blank = |section: &Record| section.label.is_empty() && section.taint.is_empty();
+        record
+            .sections()
+            .position(|section| !exists(section) && is_first_heir(section))
+            .or_else(|| record.sections().position(|section| !exists(section) && is_blank(section)))
+    };
+    own(gate).or_else(inherited)
+}
+
+/// Whether a section may be about this gate: about the gate itself, or about a deleted one with the same taint or label.
+fn is_known(section: &Record, gate: &GateView) -> bool {
+    let has_taint = || gate.spec.taints.iter().any(|taint| *taint.key == *section.taint);
+    let has_label = || section.taint.is_empty() && *section.label == *gate.spec.verified_label.key;
+    section.scope.gate_uid == gate.uid || has_taint() || has_label()
 }

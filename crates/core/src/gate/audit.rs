@@ -80,7 +80,7 @@ impl ManagedNode<'_> {
         let number = last.saturating_add(1);
         Decision::new(State::Pending, format!("audit: worker {number} starts"))
             .with([Effect::StartWorker(identity(node, self.gate, number))])
-            .with(remove_workers(self.observed.workers))
+            .with(remove_workers(self.observed.own_workers(self.gate)))
     }
 
     fn admit_after(&self, worker: &WorkerView) -> Decision {
@@ -109,11 +109,15 @@ impl ManagedNode<'_> {
             restart: false,
             at: self.observed.now,
         });
+        let record = self.answered(record);
         let note =
             format!("gate {} audits and admits the node, which it would have held: {why}", self.gate.name);
         let event = EventSpec::new(true, reasons::NODE_AUDITED, "RemoveTaint", &*note);
         Decision::new(State::InProgress, note)
-            .with([Effect::Admit(Record { audited: true, ..record.opened("") }), Effect::EmitEvent(event)])
-            .with(remove_workers(self.observed.workers))
+            .with([
+                Effect::Admit(Record { audited: true, ..self.opened(record, "") }),
+                Effect::EmitEvent(event),
+            ])
+            .with(remove_workers(self.observed.own_workers(self.gate)))
     }
 }

@@ -34,7 +34,7 @@ impl ManagedNode<'_> {
         is_back
             && self.record.verdict == Some(Verdict::Passed)
             && self.record.is_open()
-            && self.observed.node.verify.is_none()
+            && !self.is_requested()
             && self.since_recorded() < REVERTED_WITHIN
     }
 
@@ -52,7 +52,7 @@ impl ManagedNode<'_> {
     /// Whether the next worker continues the record's counts.
     pub(super) fn continues_scope(&self) -> bool {
         self.record.continues(&scope(self.observed.node, self.gate))
-            && self.observed.node.verify.is_none()
+            && !self.is_requested()
             && !self.has_resumed()
     }
 

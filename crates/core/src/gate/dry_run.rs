@@ -104,5 +104,5 @@ fn start(observed: &Observed<'_>, gate: &GateView, last: u32) -> Decision {
     let number = last.saturating_add(1);
     Decision::new(State::Pending, format!("dry run: worker {number} starts"))
         .with([Effect::StartWorker(identity(node, gate, number))])
-        .with(remove_workers(observed.workers))
+        .with(remove_workers(observed.own_workers(gate)))
 }

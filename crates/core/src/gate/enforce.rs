@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use super::outage::failed_checks;
 use super::verified::RecheckReason;
-use super::{Decision, Effect, EventSpec, GateView, Observed, State, remove_workers, scope, scope_of};
+use super::{
+    Decision, Effect, EventSpec, GateView, Observed, State, is_requested, remove_workers, scope, scope_of,
+};
 use crate::api::{Enforcement, FailureAction};
 use crate::reasons;
 use crate::record::{InconclusiveReason, Record, WorkerResult};
@@ -46,6 +48,9 @@ impl ManagedNode<'_> {
         let other = |why| self.inconclusive(worker, InconclusiveReason::Other, why);
         if *worker.node_name != *node.name {
             return other("the worker was created for a node of another name");
+        }
+        if self.is_foreign(worker) {
+            return self.skip(worker);
         }
         let (verified, current) = (scope_of(&worker.identity), scope(node, self.gate));
         if verified.boot_id != current.boot_id {
@@ -173,17 +178,39 @@ impl ManagedNode<'_> {
             failed,
             cause,
             elapsed_seconds: if is_paused { 0 } else { elapsed_seconds },
-            restart: self.observed.node.verify.is_some() || self.has_resumed(),
+            restart: self.is_requested() || self.has_resumed(),
             at: self.observed.now,
         });
+        let taint = if self.gated || self.has_other_gates() { self.gate.taint_key() } else { "" };
         // A user or another controller may have tainted a verified node.
-        let taint = if self.gated { self.taint() } else { String::new() };
-        Record { open: record.open && !self.gated, taint: taint.into(), ..record }
+        self.answered(Record { open: record.open && !self.gated, taint: taint.into(), ..record })
     }
 
-    /// The key of the gate's first taint.
-    pub(super) fn taint(&self) -> String {
-        self.gate.spec.taints.first().map(|taint| taint.key.clone()).unwrap_or_default()
+    pub(super) fn is_requested(&self) -> bool {
+        is_requested(self.observed.node, self.record)
+    }
+
+    /// The record of a worker that answers the request for a verification, if there is one. The annotation is removed with
+    /// it, and the other gates have not answered yet.
+    pub(super) fn answered(&self, record: Record) -> Record {
+        if self.observed.node.verify.is_some() { record.with_others_requested() } else { record }
+    }
+
+    /// Whether the worker was created by another gate, which does not evaluate it any more.
+    fn is_foreign(&self, worker: &WorkerView) -> bool {
+        let uid = &worker.identity.gate_uid;
+        *uid != self.gate.uid && self.observed.gates.iter().any(|gate| gate.uid == *uid)
+    }
+
+    /// Notes the number of another gate's worker as used. It says nothing about this gate.
+    fn skip(&self, worker: &WorkerView) -> Decision {
+        let number = worker.identity.number;
+        let record = Record { uid: self.observed.node.uid.clone(), number, ..self.record.clone() };
+        // The record is written without an answer to a request.
+        let record = Record { requested: self.is_requested(), ..self.answered(record) };
+        let why = format!("worker {number} belongs to another gate, which does not use it any more");
+        let (state, _) = self.status();
+        Decision::new(state, why).with([Effect::PatchRecord(record)])
     }
 
     pub(super) fn passed(&self, worker: &WorkerView, report: &Report) -> Decision {
@@ -198,7 +225,7 @@ impl ManagedNode<'_> {
         };
         let reverted = if self.is_reverted() { self.record.reverted.saturating_add(1) } else { 0 };
         let audited = self.gate.spec.enforcement == Enforcement::Audit;
-        let record = Record { audited, reverted, ..record.opened(&self.gate.spec.verified_label.key) };
+        let record = Record { audited, reverted, ..self.labelled(record) };
         // A periodic worker that passes emits no Event.
         let is_event =
             self.gated || self.recheck_reason().is_some_and(|reason| reason != RecheckReason::Periodic);
@@ -207,7 +234,28 @@ impl ManagedNode<'_> {
         Decision::new(State::InProgress, note)
             .with([Effect::RemoveTaint(record)])
             .with(is_event.then_some(Effect::EmitEvent(event)))
-            .with(remove_workers(self.observed.workers))
+            .with(remove_workers(self.observed.own_workers(self.gate)))
+    }
+
+    /// The record once the gate removed its taint. Where there are other gates, the taint tells whose section it is.
+    pub(super) fn opened(&self, record: Record, label: &str) -> Record {
+        let taint = if self.has_other_gates() { self.gate.taint_key() } else { "" };
+        Record { taint: taint.into(), ..record.opened(label) }
+    }
+
+    fn has_other_gates(&self) -> bool {
+        !self.record.others.is_empty() || self.observed.other_gates(self.gate).next().is_some()
+    }
+
+    /// The record once the gate removed its taint and set its label. Of gates with the same label the last one sets it.
+    pub(super) fn labelled(&self, record: Record) -> Record {
+        let key = &self.gate.spec.verified_label.key;
+        let opened = self.opened(record, key);
+        if self.observed.is_label_withheld(self.gate) {
+            Record { unlabelled: true, ..opened }
+        } else {
+            opened.with_label_set(key, true)
+        }
     }
 
     fn failed(&self, worker: &WorkerView, report: &Report) -> Decision {

@@ -3,6 +3,7 @@
 use super::{Decision, Effect, GateView, Observed, State};
 use crate::api::NodeCondition;
 use crate::reasons;
+use crate::record::Record;
 use crate::report::Verdict;
 use crate::text::clean;
 
@@ -17,13 +18,22 @@ pub struct ConditionUpdate {
 }
 
 /// Adds the condition to a decision without other effects, if the gate wants it and the node does not have it yet.
-pub(super) fn with(decision: Decision, observed: &Observed<'_>, gate: &GateView) -> Decision {
+pub(super) fn with(
+    decision: Decision,
+    observed: &Observed<'_>,
+    gate: &GateView,
+    record: &Record,
+) -> Decision {
     if gate.spec.node_condition == NodeCondition::None || !decision.effects.is_empty() {
         return decision;
     }
     // Without a record there is nothing to say yet.
-    let Some(record) = observed.node.record.as_deref() else { return decision };
+    if observed.node.record.is_none() {
+        return decision;
+    }
+    let is_held = || observed.gates.iter().any(|other| other.gates(observed.node));
     let (status, reason) = match record.verdict {
+        _ if decision.state == State::Verified && is_held() => return decision,
         _ if decision.state == State::Verified => ("True", reasons::VERIFIED),
         Some(Verdict::Failed) => ("False", reasons::CHECKS_FAILED),
         _ => ("Unknown", reasons::NOT_VERIFIED),

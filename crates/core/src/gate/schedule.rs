@@ -105,7 +105,7 @@ impl ManagedNode<'_> {
         Decision { periodic, ..starts }
             .with([Effect::StartWorker(identity(self.observed.node, self.gate, number))])
             .with(event)
-            .with(remove_workers(self.observed.workers))
+            .with(remove_workers(self.observed.own_workers(self.gate)))
     }
 
     /// One periodic worker starts each second: nodes that are due together are spread over the time that all of them
@@ -116,7 +116,7 @@ impl ManagedNode<'_> {
             stable_hash(&self.record.uid.to_string(), now) % u64::from(self.observed.fleet.open.max(1)) + 1;
         let wait = SignedDuration::from_secs(i64::try_from(share).unwrap_or(i64::MAX));
         Decision::new(State::Verified, format!("{why}; waits for other periodic workers"))
-            .with(remove_workers(self.observed.workers))
+            .with(remove_workers(self.observed.own_workers(self.gate)))
             .requeue_after(wait)
     }
 

@@ -105,6 +105,7 @@ fn observed<'a>(node: &'a NodeView, ownership: Ownership<'a>, workers: &'a [Work
     Observed {
         node,
         ownership,
+        gates: &[],
         workers,
         daemon_pods: None,
         slots: Slots { first: true, another: true, periodic: true },
@@ -406,4 +407,5 @@ mod audit;
 mod events;
 mod outage;
 mod schedule;
+mod sections;
 mod verified;

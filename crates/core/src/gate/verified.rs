@@ -65,8 +65,9 @@ impl ManagedNode<'_> {
 
     fn retaint(&self, record: Record, note: String) -> Decision {
         let event = EventSpec::new(true, reasons::NODE_GATED, "AddTaint", &*note);
+        let record = record.retaint().with_label_set(&self.gate.spec.verified_label.key, false);
         Decision::new(State::Unverified, note).with([
-            Effect::Retaint(Record { taint: self.taint().into(), ..record.retaint() }),
+            Effect::Retaint(Record { taint: self.gate.taint_key().into(), ..record }),
             Effect::EmitEvent(event),
         ])
     }
@@ -79,12 +80,26 @@ impl ManagedNode<'_> {
         if self.recheck_reason().is_some() {
             return self.schedule();
         }
+        if self.is_label_due() {
+            let why = "the label was withheld for another gate, which does not hold the node any more";
+            let record = self.labelled(self.record.clone());
+            return Decision::new(State::Verified, why).with([Effect::RemoveTaint(record)]);
+        }
         let verified = Decision::new(State::Verified, "the node is verified")
-            .with(remove_workers(self.observed.workers));
+            .with(remove_workers(self.observed.own_workers(self.gate)));
         match self.gate.spec.mode {
             Mode::Bootstrap => verified,
             Mode::Continuous => verified.requeue_after(self.until_periodic()),
         }
+    }
+
+    /// Whether the label can be set that was withheld because another gate with the same label held the node.
+    fn is_label_due(&self) -> bool {
+        let label = &self.gate.spec.verified_label.key;
+        self.record.unlabelled
+            && *self.record.label == **label
+            && self.observed.node.labels.get(label).is_none()
+            && !self.observed.is_label_withheld(self.gate)
     }
 
     pub(super) fn must_retaint_after_reboot(&self) -> bool {
@@ -106,16 +121,16 @@ impl ManagedNode<'_> {
             at: self.observed.now,
         };
         let record = Record { workers: 0, inconclusive_streak: 0, ..self.record.after(result) };
+        let record = self.answered(record);
         let note = format!("{why}; gate {} taints it until it is verified", self.gate.name);
         self.retaint(record, note)
     }
 
     /// Why the verified node needs another worker, if it does.
     pub(super) fn recheck_reason(&self) -> Option<RecheckReason> {
-        let label = &self.gate.spec.verified_label.key;
-        if self.observed.node.verify.is_some() {
+        if self.is_requested() {
             Some(RecheckReason::Requested)
-        } else if *self.record.label == **label && self.observed.node.labels.get(label).is_none() {
+        } else if self.is_label_removed() {
             Some(RecheckReason::LabelRemoved)
         } else if self.was_rebooted() && self.gate.spec.on_reboot != OnReboot::Ignore {
             Some(RecheckReason::Rebooted)
@@ -126,6 +141,13 @@ impl ManagedNode<'_> {
         } else {
             None
         }
+    }
+
+    fn is_label_removed(&self) -> bool {
+        let label = &self.gate.spec.verified_label.key;
+        *self.record.label == **label
+            && !self.record.unlabelled
+            && self.observed.node.labels.get(label).is_none()
     }
 
     fn was_rebooted(&self) -> bool {

@@ -173,15 +173,17 @@ pub fn eligible_nodes<'a>(
     number: u32,
 ) -> Vec<&'a NodeView> {
     let gate_uid = Id::from(&gate.uid);
+    let is_verified = |node: &NodeView| {
+        let section = node.record.as_ref().and_then(|record| record.section(&gate_uid));
+        section.is_some_and(|section| section.is_open() && !section.audited)
+    };
     let is_eligible = |node: &&NodeView| {
         zone(node) == in_zone
             && node.ready
             && !node.unschedulable
             && !node.terminating
             && node.positions(&gate.spec.taints).is_empty()
-            && node.record.as_ref().is_some_and(|record| {
-                record.is_open() && !record.audited && record.scope.gate_uid == gate_uid
-            })
+            && is_verified(node)
     };
     let mut eligible: Vec<&NodeView> = nodes.into_iter().filter(is_eligible).collect();
     eligible.sort_by_cached_key(|node| stable_hash(&node.uid.to_string(), number));

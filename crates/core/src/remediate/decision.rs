@@ -142,8 +142,10 @@ fn blocked_by_control_group(remediation: &Remediation, cluster: &ClusterView<'_>
     let node = cluster.node(&remediation.spec.node.name)?;
     let gate = cluster.gate(remediation.gate_cause()?.0)?;
     // A node that passed, or another node of its name, is found out by reading it.
-    let is_same =
-        node.uid == remediation.spec.node.uid && !node.terminating && node.failing_scope().is_some();
+    let mut failing = node.failing_scopes();
+    let is_same = node.uid == remediation.spec.node.uid
+        && !node.terminating
+        && failing.any(|scope| scope.gate_uid == gate.uid);
     let compared = cluster.compared_with(Some(node), gate, zone(node));
     control_group_block(policy, remediation, zone(node), &compared).filter(|_| is_same)
 }

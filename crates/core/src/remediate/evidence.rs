@@ -64,7 +64,8 @@ pub(super) fn fresh_causes<'a>(seen: &EvidenceInput<'a>) -> Result<Vec<&'a Remed
 fn outage_block(seen: &EvidenceInput<'_>, blocked: &Blocked) -> Option<Blocked> {
     let record = seen.target.record.as_ref().filter(|_| blocked.reason == BlockReason::EvidenceExpired)?;
     let causes: Vec<&RemediationCause> = seen.request.spec.causes.iter().collect();
-    let is_suspended = record.cause == Some(InconclusiveReason::SharedDependency);
+    let mut sections = record.sections();
+    let is_suspended = sections.any(|one| one.cause == Some(InconclusiveReason::SharedDependency));
     let outages = seen.policy.filter(|_| is_suspended).map(|policy| &policy.status.down)?;
     control::known_outage(outages, &causes, &seen.target.zone).err()
 }
@@ -118,6 +119,9 @@ fn check_cause(seen: &EvidenceInput<'_>, cause: &RemediationCause) -> Result<(),
 fn recorded_verdict(seen: &EvidenceInput<'_>, cause: &RemediationCause) -> Result<Timestamp, Blocked> {
     let target = seen.target;
     let record = target.record.as_ref().ok_or_else(|| expired("the node has no record of a verdict"))?;
+    // The section of the gate; that of another one says that the gate was deleted.
+    let gate = seen.gates.iter().find(|gate| gate.name == cause.name && !gate.deleting);
+    let record = gate.and_then(|gate| record.section(&*gate.uid)).unwrap_or(record);
     if record.is_open() {
         return Err(Blocked::new(BlockReason::NodeRecovered, "the node has passed its gate since"));
     }

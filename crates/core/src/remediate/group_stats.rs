@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use crate::gate::{GateView, Ownership, ownership};
 use crate::labels::Labels;
 use crate::node::NodeView;
+use crate::record::Record;
 use crate::report::Verdict;
 use crate::topology::group;
 
@@ -67,22 +68,34 @@ impl GroupStats {
         let group = self.groups.entry(group(node).to_owned()).or_default();
         group.size += 1;
         group.schedulable += u32::from(node.ready && !node.unschedulable && !is_gated);
-        // A gate that audits says what it would do, and its verdicts stop nothing.
-        let Some(record) = node.record.as_ref().filter(|record| !record.audited) else { return };
-        let passed = match record.verdict {
-            Some(Verdict::Passed) => true,
-            Some(Verdict::Failed) => false,
-            Some(Verdict::Inconclusive) | None => return,
-        };
-        group.verdicts.push(NodeVerdict { created: node.created, passed, labels: node.labels.clone() });
-        if record.at.is_some_and(|at| at >= from) {
-            self.verdicts.total += 1;
-            self.verdicts.failed += u32::from(!passed);
+        let verdicts: Vec<&Record> = conclusive_sections(node, gates).collect();
+        if verdicts.is_empty() {
+            return;
         }
+        let has_failed = |section: &&Record| section.verdict == Some(Verdict::Failed);
+        let passed = !verdicts.iter().any(has_failed);
+        group.verdicts.push(NodeVerdict { created: node.created, passed, labels: node.labels.clone() });
+        let mut recent = verdicts.iter().filter(|section| section.at.is_some_and(|at| at >= from)).peekable();
+        self.verdicts.total += u32::from(recent.peek().is_some());
+        self.verdicts.failed += u32::from(recent.any(has_failed));
     }
 
     #[must_use]
     pub fn group(&self, name: &str) -> GroupCounts {
         self.groups.get(name).cloned().unwrap_or_default()
     }
+}
+
+/// The sections of the node's record whose last verdict is Passed or Failed. Those of deleted gates count only where no gate
+/// is left. A gate that audits says what it would do, and its verdicts stop nothing.
+fn conclusive_sections<'a>(node: &'a NodeView, gates: &[&GateView]) -> impl Iterator<Item = &'a Record> {
+    let exists = |section: &&Record| gates.iter().any(|gate| section.scope.gate_uid == gate.uid);
+    let record = node.record.as_deref();
+    let mut sections: Vec<&Record> = record.into_iter().flat_map(Record::sections).filter(exists).collect();
+    if sections.is_empty() {
+        sections.extend(record);
+    }
+    sections.into_iter().filter(|section| {
+        !section.audited && matches!(section.verdict, Some(Verdict::Passed | Verdict::Failed))
+    })
 }

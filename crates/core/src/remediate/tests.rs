@@ -12,6 +12,7 @@ mod labels;
 mod policy;
 mod provider;
 mod rights;
+mod sections;
 mod window;
 
 use std::time::Duration;

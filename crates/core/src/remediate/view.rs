@@ -124,9 +124,9 @@ pub fn reported_elsewhere<'a>(
 ) -> bool {
     let (uid, gate_uid) = (Id::from(uid), Id::from(&gate.uid));
     nodes.into_iter().filter(|node| node.uid != uid).any(|node| {
-        node.record.as_ref().is_some_and(|record| {
-            record.scope.gate_uid == gate_uid
-                && record.scope.gate_generation == gate.generation
+        let section = node.record.as_ref().and_then(|record| record.section(&gate_uid));
+        section.is_some_and(|record| {
+            record.scope.gate_generation == gate.generation
                 && matches!(record.verdict, Some(Verdict::Passed | Verdict::Failed))
                 && record.at.is_some_and(|at| now.duration_since(at) < within)
         })

@@ -3,7 +3,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
-use nodekeeper_core::api::{GateTaint, NodeIdentity};
+use nodekeeper_core::api::{GateTaint, NodeIdentity, VerifiedLabel};
 use nodekeeper_core::gate::{ConditionUpdate, GateView};
 use nodekeeper_core::node::{CORDONED, NodeView, PartialNode, VERIFY};
 use nodekeeper_core::reasons::NETWORK_VERIFIED;
@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 use super::{WriteError, Writer, deleted, escaped, json_patch, test_uid, test_version, with_uid};
 
 impl Writer {
-    /// Removes the gate's taints, sets its label and writes the record, all or nothing.
+    /// Removes the gate's taints, sets its label unless the record says that it is withheld, and writes the record, all or
+    /// nothing.
     pub async fn remove_taint(
         &self,
         node: &NodeView,
@@ -183,16 +184,21 @@ fn without_taints(node: &NodeView, gate: &GateView) -> Vec<Value> {
 
 fn remove_taint(node: &NodeView, gate: &GateView, record: &Record) -> Vec<Value> {
     let mut patch = without_taints(node, gate);
-    let label = &gate.spec.verified_label;
-    if node.has_labels {
-        let path = format!("/metadata/labels/{}", escaped(&label.key));
-        patch.push(json!({"op": "add", "path": path, "value": label.value}));
-    } else {
-        patch.push(node_version(node));
-        patch.push(json!({"op": "add", "path": "/metadata/labels", "value": {&label.key: label.value}}));
+    // Of gates with the same label the last one sets it.
+    if !record.unlabelled {
+        patch.extend(label_operations(node, &gate.spec.verified_label));
     }
     patch.extend(record_operations(node, record));
     patch
+}
+
+fn label_operations(node: &NodeView, label: &VerifiedLabel) -> Vec<Value> {
+    let VerifiedLabel { key, value } = label;
+    if node.has_labels {
+        let path = format!("/metadata/labels/{}", escaped(key));
+        return vec![json!({"op": "add", "path": path, "value": value})];
+    }
+    vec![node_version(node), json!({"op": "add", "path": "/metadata/labels", "value": {key: value}})]
 }
 
 fn retaint(node: &NodeView, gate: &GateView, record: &Record) -> Vec<Value> {

@@ -91,6 +91,14 @@ fn g14_a_node_that_an_audit_admits_gets_no_label() {
 }
 
 #[test]
+fn g08_a_withheld_label_is_not_set() {
+    let withheld = Record { unlabelled: true, ..record() };
+    let opened = patched(&object(), &remove_taint(&view(&object()), &gate(), &withheld)).expect("it applies");
+    assert!(!keys(&opened).contains(&("ours/b", "NoSchedule")));
+    assert_eq!(opened["metadata"]["labels"], json!({"a/b": "c"}));
+}
+
+#[test]
 fn f03_a_changed_taint_list_is_a_conflict() {
     let decided = remove_taint(&view(&object()), &gate(), &record());
     for change in [

@@ -45,7 +45,8 @@ impl Cached for NodeView {
         self.name = before.name.clone();
         let is_same = self.record == before.record;
         self.record_seen_at = if is_same { before.record_seen_at } else { now };
-        let goes_on = || self.failing_scope().is_some_and(|scope| before.failing_scope() == Some(scope));
+        let failed_before = |scope| before.failing_scopes().any(|known| known == scope);
+        let goes_on = || self.failing_scopes().next().is_some() && self.failing_scopes().all(failed_before);
         self.failing_since = if is_same || goes_on() { before.failing_since } else { now };
     }
 }

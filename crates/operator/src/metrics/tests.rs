@@ -107,8 +107,16 @@ impl Deref for Leader {
 fn set_node(leader: &Leader, node: &str, gate: &str, state: State, created_at: Timestamp, attempts: u32) {
     let mut fleet = leader.fleet.lock();
     let (at, created_at, retries) = (fleet.name(gate), created_at.as_second(), attempts.saturating_sub(1));
-    let status =
-        NodeStatus { at, state, cause: None, retainted: false, created_at, retries, worker_ms: None };
+    let status = NodeStatus {
+        at,
+        state,
+        cause: None,
+        retainted: false,
+        also_verified_by: Box::default(),
+        created_at,
+        retries,
+        worker_ms: None,
+    };
     fleet.set(&node.into(), Some(status));
 }
 

@@ -30,7 +30,7 @@ const CONDITION_BACKOFF: Duration = Duration::from_mins(10);
 impl GateReconciler {
     /// Applies all effects in order. One that fails ends the rest, except for an Event.
     pub(super) async fn apply(&self, evaluation: &Evaluation) -> Result<(), FailedEffect> {
-        let Evaluation { node, gate, gated, workers, decision } = evaluation;
+        let Evaluation { node, gate, record, gated, workers, decision } = evaluation;
         let Shared { clock, metrics, .. } = &*self.shared;
         let gate_name = gate.as_ref().map_or("", |gate| gate.name.as_str());
         let mut failed_event = Ok(());
@@ -39,7 +39,8 @@ impl GateReconciler {
             let result = self.apply_effect(node, gate.as_ref(), effect).await;
             let (now, elapsed) = (clock.now(), clock.elapsed());
             let took = elapsed.saturating_sub(started);
-            EffectMetrics { node, gate: gate_name, gated: *gated, workers, now, elapsed, took }.record(
+            let gate = gate_name;
+            EffectMetrics { node, gate, before: record, gated: *gated, workers, now, elapsed, took }.record(
                 metrics,
                 &self.term.fleet,
                 effect,

@@ -20,8 +20,10 @@ use crate::metrics::{FinishedWorker, Metrics, NodeError};
 pub(super) struct EffectMetrics<'a> {
     /// The node when the effect was decided.
     pub node: &'a NodeView,
-    /// The name of its gate; empty if none.
+    /// The name of the gate that decided; empty if none.
     pub gate: &'a str,
+    /// The record before the effect, with the section of that gate first.
+    pub before: &'a Record,
     /// The node carried the gate's taint.
     pub gated: bool,
     pub workers: &'a [WorkerView],
@@ -59,7 +61,7 @@ impl EffectMetrics<'_> {
                     self.worker_ended(metrics, fleet, record);
                 }
                 // A node that was tainted again was created long ago.
-                if done && self.gated && !self.record_before().retainted {
+                if done && self.gated && !self.before.retainted {
                     metrics.observe_node_verified(self.gate, self.age());
                 }
             }
@@ -85,13 +87,9 @@ impl EffectMetrics<'_> {
         }
     }
 
-    fn record_before(&self) -> Record {
-        self.node.record.as_deref().cloned().unwrap_or_default()
-    }
-
     /// The result of the previous worker; none if this is the first.
     fn previous_result(&self) -> Option<&'static str> {
-        let before = self.record_before();
+        let before = self.before;
         let failed = before.inconclusive_streak == 0 && before.verdict == Some(Verdict::Failed);
         (before.workers > 0).then_some(if failed { "failed" } else { "inconclusive" })
     }
@@ -102,8 +100,7 @@ impl EffectMetrics<'_> {
 
     /// A record with a higher worker number than the one before records the end of that worker.
     fn worker_ended(&self, metrics: &Metrics, fleet: &Mutex<FleetIndex>, record: &Record) {
-        let before = self.record_before();
-        if record.number <= before.number {
+        if record.number <= self.before.number {
             return;
         }
         let verdict = record.verdict.unwrap_or(Verdict::Inconclusive);
@@ -168,10 +165,10 @@ mod tests {
         let mut record = Record::default();
         for number in [1, 2] {
             let next = passed(&record, number);
-            let node = NodeView { record: Some(Box::new(record)), ..NodeView::default() };
             let effect = EffectMetrics {
-                node: &node,
+                node: &NodeView::default(),
                 gate: "default",
+                before: &record,
                 gated: number == 1,
                 workers: &[],
                 now: Timestamp::UNIX_EPOCH,

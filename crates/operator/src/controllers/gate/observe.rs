@@ -4,9 +4,11 @@ use jiff::Timestamp;
 use nodekeeper_core::api::{CauseSource, Enforcement, FailureAction};
 use nodekeeper_core::fleet::NodeStatus;
 use nodekeeper_core::gate::{
-    Decision, Effect, Fleet, GateView, NodeInputs, Ownership, Slots, State, Surroundings, decide, observe,
+    Counted, Decision, Effect, Evaluated, Fleet, GateView, NodeInputs, Ownership, Slots, State, Surroundings,
+    evaluate,
 };
 use nodekeeper_core::node::NodeView;
+use nodekeeper_core::record::Record;
 use nodekeeper_core::remediate::{evidence_ttl, reported_elsewhere};
 use nodekeeper_core::worker::WorkerView;
 use std::sync::Arc;
@@ -18,7 +20,10 @@ use crate::metrics::compat_state;
 /// A node, what was seen with it, and what is to be done.
 pub(super) struct Evaluation {
     pub node: NodeView,
+    /// The gate that decided, if one serves the node.
     pub gate: Option<GateView>,
+    /// The node's record, with the section of that gate first.
+    pub record: Record,
     /// The node carries the gate's taint.
     pub gated: bool,
     pub workers: Vec<WorkerView>,
@@ -74,11 +79,9 @@ impl GateReconciler {
             now,
             elapsed,
         };
-        let observed = observe(inputs, gates.iter(), self);
-        let mut decision = decide(&observed);
-        let served = observed.ownership;
-        let gate = served.gate().cloned();
-        let gated = matches!(served, Ownership::Gated(_));
+        let Evaluated { ownership, record, mut decision, counted } = evaluate(inputs, gates.iter(), self);
+        let (gate, record) = (ownership.gate().cloned(), record.into_owned());
+        let gated = matches!(ownership, Ownership::Gated(_));
         let gate_name = gate.as_ref().map_or("", |gate| gate.name.as_str());
         if let Some(number) = started_worker(&decision.effects) {
             self.term.limiter.lock().reserve(gate_name, number, decision.periodic, elapsed);
@@ -93,43 +96,43 @@ impl GateReconciler {
         if self.refused_conditions.lock().get(gate_name).is_some_and(|until| elapsed < *until) {
             decision.effects.retain(|effect| !matches!(effect, Effect::SetNodeCondition(_)));
         }
-        let index = match served {
-            Ownership::Gated(gate) | Ownership::Verified(gate) => gate.name.clone(),
-            Ownership::Unserved(taint, _) => taint.to_owned(),
-            Ownership::Released | Ownership::Unmanaged => String::new(),
-        };
-        let names: Vec<Arc<str>> = gates.iter().map(|gate| Arc::from(gate.name.as_str())).collect();
+        self.update_fleet(&node, &counted, &decision, gates.iter());
         drop(gates);
-        self.update_fleet(&node, &index, gated, &decision, names);
         caches.daemon_pods.want(name, decision.wants_pods, elapsed);
-        Some(Evaluation { node, gate, gated, workers, decision })
+        Some(Evaluation { node, gate, record, gated, workers, decision })
     }
 
     /// Enters the state of a node into the fleet index.
-    fn update_fleet(
+    fn update_fleet<'a>(
         &self,
         node: &NodeView,
-        index: &str,
-        gated: bool,
+        counted: &Counted<'_>,
         decision: &Decision,
-        gates: Vec<Arc<str>>,
+        gates: impl Iterator<Item = &'a GateView>,
     ) {
-        let record = node.record.as_deref().cloned().unwrap_or_default();
+        let Counted { ownership, record, state, also_verified_by } = counted;
+        let gated = matches!(ownership, Ownership::Gated(_));
+        let index = match ownership {
+            Ownership::Gated(gate) | Ownership::Verified(gate) => &gate.name,
+            Ownership::Unserved(taint, _) => *taint,
+            Ownership::Released | Ownership::Unmanaged => "",
+        };
         let mut fleet = self.term.fleet.lock();
         let status = NodeStatus {
             at: fleet.name(index),
-            state: decision.state,
+            state: *state,
             // A node on which no worker can be started says nothing about others.
-            cause: record.cause.filter(|_| gated && decision.state != State::Waiting),
+            cause: record.cause.filter(|_| gated && *state != State::Waiting),
             // Nodes that are about to be tainted count already: others are decided meanwhile.
             retainted: record.retainted
                 || decision.effects.iter().any(|one| matches!(one, Effect::Retaint(_))),
+            also_verified_by: also_verified_by.iter().map(|gate| fleet.name(&gate.name)).collect(),
             created_at: node.created.as_second(),
             retries: record.attempts.saturating_sub(1),
             worker_ms: None,
         };
         if gated && is_new(fleet.get(&node.name)) {
-            info!(node = &*node.name, state = compat_state(decision.state), "Node added to queue");
+            info!(node = &*node.name, state = compat_state(*state), "Node added to queue");
         }
         let mut changed = fleet.set(&node.name, Some(status));
         drop(fleet);
@@ -137,8 +140,8 @@ impl GateReconciler {
             return;
         }
         // Which nodes one gate serves concerns the status of the others.
-        changed.extend(gates);
-        if decision.state == State::Waiting {
+        changed.extend(gates.map(|gate| Arc::from(gate.name.as_str())));
+        if *state == State::Waiting {
             info!(node = &*node.name, why = decision.why, "node waits");
         }
         changed.sort();
@@ -163,6 +166,7 @@ mod tests {
             state,
             cause: None,
             retainted: false,
+            also_verified_by: Box::default(),
             created_at: 0,
             retries: 0,
             worker_ms: None,

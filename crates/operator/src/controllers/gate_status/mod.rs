@@ -88,7 +88,7 @@ impl GateStatusReconciler {
         let input = GateStatusInput {
             gate: &gate,
             counts: &counts,
-            gated_nodes: gated_nodes(&fleet, name, nodes.iter()),
+            gated_nodes: gated_nodes(&fleet, &gate, nodes.iter()),
             audit: audit(&gate, nodes.iter()),
             refused: refused.as_deref(),
             pods_forbidden: caches.daemon_pods.is_forbidden(),
