@@ -149,8 +149,8 @@ pub const TIERS: &[Tier] = &[
     },
     Tier {
         name: "node programs",
-        what: "packages, kubelet, kube-proxy, CoreDNS and Helm, into the same cache",
-        usually: "5 min, then 1 s",
+        what: "packages, kubelet, kube-proxy, CoreDNS, Helm 4 and Helm 3, into the same cache",
+        usually: "7 min, then 1 s",
         needs: &["kubernetes"],
         lane: Lane::Prepare,
         steps: &[Step::Prepare("nodes")],

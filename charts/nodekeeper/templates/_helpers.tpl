@@ -109,6 +109,46 @@ app.kubernetes.io/component: controller
 {{- dig "nodeManagement" "deleteFailedNodes" (dig "deleteFailedNode" false .Values.config) .Values.config -}}
 {{- end -}}
 
+{{/*
+The objects that the controller applies, as a List; empty if there are none. They are no part of the release: Helm, Argo CD and
+Flux would delete them when they fail or prune, and nodes would stay tainted. So they bear none of the chart's labels either.
+*/}}
+{{- define "nodekeeper.objects" -}}
+{{- $items := list -}}
+{{- /* A configuration file has a gate of its own, for the same nodes. */ -}}
+{{- if and .Values.gate.create (not .Values.config) -}}
+{{- if hasKey .Values.gate.spec "taints" -}}
+{{- fail "gate.spec.taints: set gate.taints, so that the controller tolerates them too" -}}
+{{- end -}}
+{{- $spec := merge (dict "taints" .Values.gate.taints) .Values.gate.spec -}}
+{{- $items = append $items (dict "apiVersion" "nodekeeper.dev/v1alpha1" "kind" "NodeGate" "metadata" (dict "name" .Values.gate.name) "spec" $spec) -}}
+{{- end -}}
+{{- /* A configuration file that has failed nodes deleted brings a policy of its own. */ -}}
+{{- if and .Values.remediation.policy.create (ne (include "nodekeeper.file.deletes" .) "true") -}}
+{{- $spec := dict -}}
+{{- range $field, $value := omit .Values.remediation "policy" -}}
+{{- if $value -}}
+{{- $_ := set $spec $field $value -}}
+{{- end -}}
+{{- end -}}
+{{- $items = append $items (dict "apiVersion" "nodekeeper.dev/v1alpha1" "kind" "RemediationPolicy" "metadata" (dict "name" "default") "spec" $spec) -}}
+{{- end -}}
+{{- if $items -}}
+{{- toYaml (dict "apiVersion" "v1" "kind" "List" "items" $items) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The rules to create objects of a kind, and to patch the one of a name, from {resource, name}. A name cannot be asked for on create: the object has none yet. */}}
+{{- define "nodekeeper.apply.rules" }}
+  - apiGroups: [nodekeeper.dev]
+    resources: [{{ .resource }}]
+    verbs: [create]
+  - apiGroups: [nodekeeper.dev]
+    resources: [{{ .resource }}]
+    resourceNames: [{{ .name }}]
+    verbs: [patch]
+{{- end -}}
+
 {{/* A Role and who has it, from {name, namespace, labels, rules, subjects}. */}}
 {{- define "nodekeeper.role" }}
 ---

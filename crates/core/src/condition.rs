@@ -25,6 +25,12 @@ impl Finding {
     }
 }
 
+/// The conditions without those of a type that no longer applies.
+#[must_use]
+pub fn without(conditions: &[Condition], type_: &str) -> Vec<Condition> {
+    conditions.iter().filter(|condition| condition.type_ != type_).cloned().collect()
+}
+
 /// Sets the findings in the conditions. The transition time changes only with the status; other conditions stay.
 #[must_use]
 pub fn conditions(

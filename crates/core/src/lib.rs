@@ -2,7 +2,7 @@
 //!
 //! [`node`] is a node's view, [`gate`] decides about it, [`worker`] is the pod that verifies it, [`report`] is that
 //! pod's result, [`record`] is the state kept on the node, [`fleet`] counts all nodes, [`remediate`] decides whether a
-//! node may be replaced, and [`lease`] which replica leads.
+//! node may be replaced, [`configured`] applies the objects of the installation, and [`lease`] decides which replica leads.
 
 #![cfg_attr(
     not(test),
@@ -16,6 +16,8 @@ pub mod autoscaler;
 pub mod checks;
 #[cfg(feature = "api")]
 pub mod condition;
+#[cfg(feature = "api")]
+pub mod configured;
 pub mod env_var;
 #[cfg(feature = "api")]
 pub mod fleet;

@@ -119,6 +119,23 @@ pub const NOTHING_TO_GATE: &str = "NothingToGate";
 /// `AutoscalerCompatible` is Unknown: Karpenter's `NodePools` cannot be read. Grant the permission in the message.
 pub const CANNOT_READ: &str = "CannotRead";
 
+// The condition of objects that the installation brings: a NodeGate or a RemediationPolicy
+
+/// Type: the object is as the configuration of the installation says. Objects that it never had do not have the condition.
+pub const CONFIGURATION_APPLIED: &str = "ConfigurationApplied";
+/// `ConfigurationApplied` is True: the object is as configured. No action is needed.
+pub const APPLIED: &str = "Applied";
+/// `ConfigurationApplied` is False: the leader has not applied the configuration yet. Wait.
+pub const APPLY_PENDING: &str = "ApplyPending";
+/// `ConfigurationApplied` is False: fields that the message names differ from the configuration, because somebody else set
+/// them. They are kept. Set the same in the values and in the object.
+pub const EDITED_BY_HAND: &str = "EditedByHand";
+/// `ConfigurationApplied` is False: the configuration no longer has the object, which is kept. Delete it, or remove its
+/// annotation `nodekeeper.dev/last-applied`.
+pub const NO_LONGER_CONFIGURED: &str = "NoLongerConfigured";
+/// `ConfigurationApplied` is False: the API server does not accept the configuration. Change what the message names.
+pub const APPLY_REFUSED: &str = "ApplyRefused";
+
 // Remediation
 
 /// Condition types and reasons of `NodeRemediation` and `RemediationPolicy`.

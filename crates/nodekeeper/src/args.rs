@@ -91,7 +91,7 @@ pub enum Command {
 /// Flags of `nodekeeper controller`.
 #[derive(Debug, clap::Args)]
 pub struct Controller {
-    /// Configuration file of kube-node-ready; the controller keeps the NodeGate `config` in sync with it
+    /// Configuration file of kube-node-ready; the controller applies it as the NodeGate `config`
     ///
     /// Flags win over environment variables, which win over the file. Validate a file with `nodekeeper config check`.
     #[arg(long, value_name = "FILE")]
@@ -99,6 +99,13 @@ pub struct Controller {
     /// Worker configuration file of kube-node-ready
     #[arg(long, value_name = "FILE", requires = "config")]
     pub worker_config: Option<PathBuf>,
+    /// File with a List of NodeGate and RemediationPolicy objects that the controller applies
+    ///
+    /// Objects that are missing are created. Later only fields that the file changes are patched, so edits of other fields
+    /// stay, and `spec.pause` is never patched. Objects that the file no longer has stay. The condition
+    /// `ConfigurationApplied` of each object says so.
+    #[arg(long, value_name = "FILE")]
+    pub objects: Option<PathBuf>,
     /// Namespace of the worker pods and of the Lease [default: nodekeeper-system]
     #[arg(long, env = "POD_NAMESPACE", value_name = "NAME")]
     pub namespace: Option<String>,
@@ -171,7 +178,7 @@ pub struct Controller {
 
 #[derive(Debug, Subcommand)]
 pub enum Config {
-    /// Validate a configuration file of kube-node-ready, a NodeGate or a RemediationPolicy
+    /// Validate a configuration file of kube-node-ready, a NodeGate, a RemediationPolicy or a List of these
     ///
     /// Needs no cluster. Prints all errors with file and line, and warnings about fields that have no effect or another
     /// effect here, to standard error. A configuration may also be in a ConfigMap or in the values of a chart. Gates are
@@ -193,7 +200,8 @@ pub enum Config {
 /// Flags of `nodekeeper config check`.
 #[derive(Debug, clap::Args)]
 pub struct Check {
-    /// Controller configuration file, ConfigMap, chart values, NodeGate or RemediationPolicy; `-` for standard input
+    /// Controller configuration file, ConfigMap, chart values, NodeGate, RemediationPolicy or a List of these; `-` for
+    /// standard input
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// Worker configuration file

@@ -541,6 +541,33 @@ fn config_check_reports_errors_by_line() {
     assert_eq!(nodekeeper(&["config", "check", "/no/such/file"]).status.code(), Some(1));
 }
 
+#[test]
+fn u02_wrong_objects_of_the_installation_stop_the_start() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (objects, config) = (folder.path().join("objects.yaml"), folder.path().join("config.yaml"));
+    let start = |content: &str, more: &[&str]| {
+        std::fs::write(&objects, content).expect("a file");
+        let objects = objects.to_string_lossy().into_owned();
+        let arguments = ["controller", "--worker-image", "a", "--objects", &objects];
+        let done = nodekeeper(&[&arguments[..], more].concat());
+        assert!(!done.status.success());
+        text(&done.stderr)
+    };
+    let gate = |spec: &str| {
+        format!(
+            "kind: List\nitems:\n- apiVersion: nodekeeper.dev/v1alpha1\n  kind: NodeGate\n  metadata: {{name: config}}\n  spec: {spec}\n"
+        )
+    };
+    let told = start(&gate("{onFailure: Delete}"), &[]);
+    assert_all(
+        &told,
+        &["invalid --objects", "objects.yaml:6", "`items[0].spec.onFailure`", "'Delete'", "KeepTainted"],
+    );
+    std::fs::write(&config, "worker: {}").expect("a file");
+    let told = start(&gate("{}"), &["--config", &config.to_string_lossy()]);
+    assert_all(&told, &["NodeGate/config", "--objects", "--config", "remove it"]);
+}
+
 /// Returns the log of a controller that finds no cluster.
 fn startup_log(arguments: &[&str], environment: &[(&str, &str)]) -> String {
     let folder = tempfile::tempdir().expect("there is room for a folder");

@@ -1,4 +1,5 @@
-//! Converts the configuration files of kube-node-ready to a gate and settings, or to a list of problems.
+//! Reads the objects that the installation brings, and converts the configuration files of kube-node-ready to such objects
+//! and settings; or returns a list of problems.
 //!
 //! Nothing here reads files, the environment or a cluster, so `nodekeeper config check` and the controller agree.
 
@@ -8,6 +9,7 @@ mod crd;
 mod daemon_set;
 mod gate;
 mod manifest;
+mod objects;
 mod section;
 mod source;
 mod spanned_yaml;
@@ -22,6 +24,7 @@ use nodekeeper_core::checks::Dns;
 
 use daemon_set::DaemonSet;
 pub use manifest::check_manifest;
+pub use objects::load_objects;
 use section::{Field, Findings, Section};
 pub use section::{File, Problem};
 use source::Source;
@@ -37,7 +40,7 @@ const OPTIONAL_NAME: &str = "google.com.";
 pub struct LegacyConfig {
     /// The spec of the gate `config`.
     pub gate: NodeGateSpec,
-    /// The RemediationPolicy to create if the file asks for replacement and the cluster has none.
+    /// The spec of the policy `default`, if the file asks for replacement.
     pub policy: Option<RemediationPolicySpec>,
     /// The interval at which all nodes are reconciled.
     pub resync: Option<Duration>,

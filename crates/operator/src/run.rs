@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::future::FutureExt as _;
 use kube::Client;
-use nodekeeper_core::api::{NodeGateSpec, RemediationPolicySpec};
+use nodekeeper_core::configured::ConfiguredObject;
 use nodekeeper_core::lease::{Candidate, Timing};
 use nodekeeper_core::worker::Template;
 
@@ -39,10 +39,8 @@ pub struct Settings {
     pub seed: u64,
     pub metrics: Arc<Metrics>,
     pub health: Arc<Health>,
-    /// The gate of a configuration file; it is kept as the file says.
-    pub gate: Option<NodeGateSpec>,
-    /// The policy of a configuration file; it is created if there is none.
-    pub policy: Option<RemediationPolicySpec>,
+    /// The objects that the installation brings.
+    pub objects: Vec<ConfiguredObject>,
     /// How often all nodes are reconciled though nothing changed; never if none.
     pub resync: Option<Duration>,
 }
@@ -62,8 +60,7 @@ impl Settings {
             seed,
             metrics: Arc::default(),
             health: Arc::default(),
-            gate: None,
-            policy: None,
+            objects: Vec::new(),
             resync: None,
         }
     }

@@ -123,9 +123,14 @@ impl KarpenterAssets {
     }
 }
 
-/// Finds Helm, first in the prebuilt folder, or builds it, which takes three minutes the first time.
+/// Finds Helm 4, first in the prebuilt folder, or builds it, which takes three minutes the first time.
 pub fn helm(settings: &Settings) -> Result<PathBuf, AssetsError> {
     own_module("helm", settings)
+}
+
+/// The same for Helm 3, as `helm3`.
+pub fn helm3(settings: &Settings) -> Result<PathBuf, AssetsError> {
+    own_module("helm3", settings)
 }
 
 fn of_kubernetes(binary: &'static str, settings: &Settings) -> Result<PathBuf, AssetsError> {

@@ -49,7 +49,8 @@ pub fn prepare(set: &str) -> Result<Vec<PathBuf>, PrepareError> {
         "nodes" => {
             machine::ensure_nodes_can_run(&settings.cache)?;
             let NodeAssets { kubelet, kube_proxy, coredns, testtool } = NodeAssets::ensure(&settings)?;
-            Ok(vec![kubelet, kube_proxy, coredns, testtool, assets::helm(&settings)?])
+            let (helm, helm3) = (assets::helm(&settings)?, assets::helm3(&settings)?);
+            Ok(vec![kubelet, kube_proxy, coredns, testtool, helm, helm3])
         }
         _ => Err(PrepareError::Unknown { set: set.to_owned() }),
     }

@@ -2,6 +2,7 @@
 //! that begins with `f` and a number is about that known flaw of kube-node-ready.
 
 mod audit;
+mod configuration;
 mod controller_crash;
 mod drain;
 mod fake_kubelet;
@@ -54,6 +55,12 @@ macro_rules! scenarios {
             async fn g01_a_refused_opening_is_reported() -> Result<()> {
                 let Some(world) = or_skip(FakeKubeletWorld::start().await)? else { return Ok(()) };
                 crate::interference::g01_a_refused_opening_is_reported(world).await
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn u02_a_configuration_that_the_server_refuses_is_reported() -> Result<()> {
+                let Some(world) = or_skip(FakeKubeletWorld::start().await)? else { return Ok(()) };
+                crate::configuration::u02_a_configuration_that_the_server_refuses_is_reported(world).await
             }
 
             $($(
@@ -165,6 +172,11 @@ scenarios! {
         g03_a_taint_that_comes_back_is_reported,
         r01_a_node_freed_by_hand_is_not_replaced,
         r07_a_pod_with_two_budgets_blocks_no_other,
+    }
+    configuration {
+        u02_an_upgrade_patches_only_what_its_values_changed,
+        u02_an_object_that_is_dropped_from_the_values_stays,
+        u02_objects_of_earlier_releases_are_adopted,
     }
     no_side_effects {
         f13_nodes_that_fail_are_not_deleted,

@@ -3,13 +3,14 @@
 use anyhow::{Result, anyhow, ensure};
 use http::Method;
 use kube::ResourceExt as _;
+use nodekeeper_core::configured::{ConfiguredObject, ObjectKind};
 use nodekeeper_e2e::scenario::fault_proxy::{FaultProxy, RecordedRequest};
 use nodekeeper_e2e::scenario::steps::{
     controller, controller_with, delete_node, event_on, gate, is_gated, is_labelled, is_verified, node,
     node_is, worker_on,
 };
 use nodekeeper_e2e::scenario::world::{BROKEN, WorkerBehaviour, World, machine};
-use nodekeeper_operator::config::load;
+use nodekeeper_operator::config::{LegacyConfig, load};
 use serde_json::json;
 
 /// A kube-node-ready file that has failed nodes deleted.
@@ -31,7 +32,7 @@ pub async fn f13_nodes_that_fail_are_not_deleted(world: impl World) -> Result<()
         uids.push(node_is(&world, name, "registered", |_| true).await?.uid());
     }
     let controller = controller_with(&world, "a", FaultProxy::default(), |settings| {
-        settings.gate = Some(loaded.gate);
+        settings.objects = gate_of(&loaded);
         settings.resync = loaded.resync;
     });
     for (name, uid) in names.iter().zip(uids) {
@@ -73,6 +74,12 @@ pub async fn f14_nodes_are_only_read_and_patched(world: impl World) -> Result<()
     let claims: Vec<_> = asked.iter().filter(|one| one.uri.contains("nodeclaims")).collect();
     ensure!(claims.is_empty(), "{claims:?}");
     Ok(())
+}
+
+/// The gate of the file without its policy.
+fn gate_of(loaded: &LegacyConfig) -> Vec<ConfiguredObject> {
+    let is_gate = |object: &ConfiguredObject| object.key.kind == ObjectKind::NodeGate;
+    loaded.objects().into_iter().filter(is_gate).collect()
 }
 
 fn of_method(proxy: &FaultProxy, method: &Method) -> Vec<RecordedRequest> {

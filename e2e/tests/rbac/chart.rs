@@ -1,16 +1,13 @@
-//! Tests of the Helm chart, rendered and installed.
+//! Tests of the Helm chart as it is rendered.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
-use nodekeeper_e2e::assets::{self, Settings};
-use nodekeeper_e2e::{Cluster, or_skip};
+use nodekeeper_e2e::or_skip;
+use nodekeeper_operator::config::load_objects;
 use serde_json::{Value, json};
-use tokio::task::spawn_blocking;
 
-use crate::NAMESPACE;
+use crate::helm::{Helm, applied_file, parse};
 
 /// The controller's rights in every namespace.
 pub const EVERYWHERE: &[&str] = &[
@@ -23,6 +20,14 @@ pub const EVERYWHERE: &[&str] = &[
     "nodekeeper.dev/remediationpolicies [] get,list,watch",
     "karpenter.sh/nodepools [] list",
     "karpenter.sh/nodeclaims [] get,list",
+];
+
+/// The additional rights to apply the gate and the policy of the values.
+pub const APPLY: &[&str] = &[
+    "nodekeeper.dev/nodegates [] create",
+    "nodekeeper.dev/nodegates [default] patch",
+    "nodekeeper.dev/remediationpolicies [] create",
+    "nodekeeper.dev/remediationpolicies [default] patch",
 ];
 
 /// The additional rights where remediation is enforced.
@@ -45,40 +50,17 @@ const ALWAYS: &[&str] = &[
     "nodekeeper-worker kube-system: discovery.k8s.io/endpointslices [] list",
 ];
 
-fn helm(arguments: &[&str], values: &Value, kubeconfig: Option<&Path>) -> Result<Output> {
-    let helm: PathBuf = assets::helm(&Settings::from_env()?)?;
-    let folder = tempfile::tempdir()?;
-    let file = folder.path().join("values.json");
-    std::fs::write(&file, values.to_string())?;
-    let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/nodekeeper");
-    let mut command = Command::new(helm);
-    command
-        .args(arguments)
-        .arg("nodekeeper")
-        .arg(chart)
-        .args(["--namespace", NAMESPACE, "--values"])
-        .arg(file);
-    if let Some(kubeconfig) = kubeconfig {
-        command.arg("--kubeconfig").arg(kubeconfig);
-    }
-    Ok(command.stdin(Stdio::null()).output()?)
-}
-
-/// Installs or upgrades the chart with these values.
-pub async fn install(cluster: &Cluster, values: &Value) -> Result<()> {
-    let (kubeconfig, values) = (cluster.kubeconfig_path(), values.clone());
-    let arguments = ["upgrade", "--install", "--create-namespace", "--wait", "--timeout", "2m"];
-    let done = spawn_blocking(move || helm(&arguments, &values, Some(&kubeconfig))).await??;
-    ensure!(done.status.success(), "helm: {}", String::from_utf8_lossy(&done.stderr));
-    Ok(())
-}
-
 /// The objects rendered with these values; `None` if Helm is missing.
 fn rendered(values: &Value) -> Result<Option<Vec<Value>>> {
-    let Some(done) = or_skip(helm(&["template"], values, None))? else { return Ok(None) };
-    ensure!(done.status.success(), "helm: {}", String::from_utf8_lossy(&done.stderr));
-    let text = String::from_utf8(done.stdout)?;
-    Ok(Some(serde_saphyr::from_str_multiple::<Value, Vec<Value>>(&text)?))
+    or_skip(Helm::V4.template(values))?.map(|manifests| parse(&manifests)).transpose()
+}
+
+/// The objects that the controller applies.
+fn applied(manifests: &[Value]) -> Result<Vec<Value>> {
+    let Some(file) = applied_file(manifests) else { return Ok(Vec::new()) };
+    load_objects(file).map_err(|problems| anyhow::anyhow!("{problems:?}"))?;
+    let mut list: Value = serde_saphyr::from_str(file)?;
+    Ok(serde_json::from_value(list["items"].take())?)
 }
 
 fn words(value: &Value) -> String {
@@ -118,12 +100,20 @@ fn everywhere(lines: &[&str]) -> Vec<String> {
     lines.iter().map(|line| format!("nodekeeper-controller *: {line}")).collect()
 }
 
-fn assert_grants(values: &Value, more: &[&str]) -> Result<()> {
+/// Compares the rights with those that are always granted and `more`.
+fn assert_all_grants(values: &Value, more: &[&str]) -> Result<()> {
     let Some(objects) = rendered(values)? else { return Ok(()) };
     let others = ALWAYS.iter().chain(more).map(|&line| line.to_owned());
     let wanted = everywhere(EVERYWHERE).into_iter().chain(others).collect();
     assert_eq!(granted(&objects)?, wanted, "{values}");
     Ok(())
+}
+
+/// The same, with the rights to apply gate and policy.
+fn assert_grants(values: &Value, more: &[&str]) -> Result<()> {
+    let apply = everywhere(APPLY);
+    let apply: Vec<&str> = apply.iter().map(String::as_str).collect();
+    assert_all_grants(values, &[&apply[..], more].concat())
 }
 
 #[test]
@@ -136,11 +126,19 @@ fn the_chart_grants_exactly_these_rules() -> Result<()> {
     let conditions = "nodekeeper-controller *: /nodes/status [] patch";
     assert_grants(&json!({"rbac": {"nodeConditions": true}}), &[conditions])?;
     assert_grants(&json!({"gate": {"spec": {"nodeCondition": "NetworkVerified"}}}), &[conditions])?;
-    let gate = [
-        "nodekeeper-controller *: nodekeeper.dev/nodegates [] create",
-        "nodekeeper-controller *: nodekeeper.dev/nodegates [config] patch",
-    ];
-    assert_grants(&json!({"config": {"worker": {}}}), &gate)?;
+    let gate = |name: &str| {
+        ["[] create".to_owned(), format!("[{name}] patch")]
+            .map(|right| format!("nodekeeper-controller *: nodekeeper.dev/nodegates {right}"))
+    };
+    let of_file = gate("config");
+    let policy = everywhere(&APPLY[2..]);
+    let of_file: Vec<&str> = of_file.iter().chain(&policy).map(String::as_str).collect();
+    assert_all_grants(&json!({"config": {"worker": {}}}), &of_file)?;
+    let named = gate("edge");
+    let named: Vec<&str> = named.iter().chain(&policy).map(String::as_str).collect();
+    assert_all_grants(&json!({"gate": {"name": "edge"}}), &named)?;
+    let none = json!({"gate": {"create": false}, "remediation": {"policy": {"create": false}}});
+    assert_all_grants(&none, &[])?;
     let harm = everywhere(HARM);
     let harm: Vec<&str> = harm.iter().map(String::as_str).collect();
     let delete = json!([{"source": "Gate", "name": "default"}]);
@@ -148,9 +146,8 @@ fn the_chart_grants_exactly_these_rules() -> Result<()> {
     let of_providers = everywhere(HARM_OF_PROVIDERS);
     let of_providers: Vec<&str> = of_providers.iter().map(String::as_str).collect();
     assert_grants(&json!({"remediation": {"enforcement": "Enforce"}}), &of_providers)?;
-    let policy = ["nodekeeper-controller *: nodekeeper.dev/remediationpolicies [] create"];
     let delete = json!({"nodeManagement": {"deleteFailedNodes": true}});
-    assert_grants(&json!({"config": delete}), &[&gate[..], &policy[..], &harm[..]].concat())?;
+    assert_all_grants(&json!({"config": delete}), &[&of_file[..], &harm[..]].concat())?;
     let other = [
         "other default: /services [] get",
         "other default: discovery.k8s.io/endpointslices [] list",
@@ -202,10 +199,53 @@ fn values_set_the_policy_unless_the_file_does() -> Result<()> {
         (json!({"config": {"worker": {}}}), Some(json!({"enforcement": "DryRun"}))),
         (json!({"config": {"nodeManagement": {"deleteFailedNodes": true}}}), None),
     ] {
-        let Some(objects) = rendered(&values)? else { return Ok(()) };
+        let Some(manifests) = rendered(&values)? else { return Ok(()) };
+        let objects = applied(&manifests)?;
         let policy = objects.iter().find(|object| object["kind"] == "RemediationPolicy");
         assert_eq!(policy.map(|policy| &policy["spec"]), wanted.as_ref(), "{values}");
     }
+    Ok(())
+}
+
+/// Helm, Argo CD and Flux delete what is part of a release, and hooks that fail.
+#[test]
+fn u02_gate_and_policy_are_no_part_of_the_release() -> Result<()> {
+    for helm in [Helm::V3, Helm::V4] {
+        for values in [json!({}), json!({"config": {"nodeManagement": {"deleteFailedNodes": true}}})] {
+            let Some(text) = or_skip(helm.template(&values))? else { return Ok(()) };
+            for object in parse(&text)? {
+                assert_ne!(object["apiVersion"], "nodekeeper.dev/v1alpha1", "{helm:?}: {object}");
+                assert!(object["metadata"]["annotations"]["helm.sh/hook"].is_null(), "{helm:?}: {object}");
+            }
+        }
+    }
+    let spec = json!({"onFailure": "Replace"});
+    let Some(manifests) = rendered(&json!({"gate": {"name": "edge", "spec": spec}}))? else { return Ok(()) };
+    let gate = json!({"apiVersion": "nodekeeper.dev/v1alpha1", "kind": "NodeGate", "metadata": {"name": "edge"},
+        "spec": {"onFailure": "Replace", "taints": [{"key": "node-ready/unverified", "value": "true", "effect": "NoSchedule"}]}});
+    assert_eq!(applied(&manifests)?[0], gate);
+    let none = json!({"gate": {"create": false}, "remediation": {"policy": {"create": false}}});
+    let Some(manifests) = rendered(&none)? else { return Ok(()) };
+    assert!(the(&manifests, "ConfigMap").is_err(), "there is nothing to apply");
+    assert!(!words(&container(&manifests)?["args"]).contains("--objects"));
+    Ok(())
+}
+
+#[test]
+fn u02_another_gate_restarts_the_controller() -> Result<()> {
+    let mut checksums = BTreeSet::new();
+    for values in [
+        json!({}),
+        json!({"gate": {"spec": {"priority": 1}}}),
+        json!({"remediation": {"evidenceSeconds": 60}}),
+    ] {
+        let Some(manifests) = rendered(&values)? else { return Ok(()) };
+        let template = &the(&manifests, "Deployment")?["spec"]["template"];
+        checksums.insert(template["metadata"]["annotations"]["checksum/config"].to_string());
+        assert!(words(&container(&manifests)?["args"]).contains("--objects=/etc/nodekeeper/objects.yaml"));
+        assert_eq!(container(&manifests)?["volumeMounts"][0]["mountPath"], "/etc/nodekeeper");
+    }
+    assert_eq!(checksums.len(), 3, "{checksums:?}");
     Ok(())
 }
 
@@ -263,7 +303,8 @@ fn the_compat_file_is_mounted_and_replaces_the_gate() -> Result<()> {
     let read: Value = serde_saphyr::from_str(files["config.yaml"].as_str().context("no file")?)?;
     assert_eq!(read, config);
     assert!(files["worker-config.yaml"].as_str().is_some_and(|text| text.contains("checkTimeoutSeconds: 4")));
-    assert!(!objects.iter().any(|object| object["kind"] == "NodeGate"), "the controller makes the gate");
+    let applied = applied(&objects)?;
+    assert!(!applied.iter().any(|object| object["kind"] == "NodeGate"), "the file has the gate: {applied:?}");
     let pod = &the(&objects, "Deployment")?["spec"]["template"]["spec"];
     assert_eq!(pod["tolerations"], json!([{"key": "a/held", "operator": "Exists", "effect": "NoExecute"}]));
     let arguments = words(&container(&objects)?["args"]);
@@ -418,7 +459,7 @@ fn s7_values_of_the_old_chart_are_refused_with_a_fix() -> Result<()> {
             "worker.config: move what is below it to `workerConfig`",
         ),
     ] {
-        let Some(done) = or_skip(helm(&["template"], &values, None))? else { return Ok(()) };
+        let Some(done) = or_skip(Helm::V4.with_chart(&["template"], &values, None))? else { return Ok(()) };
         let said = String::from_utf8_lossy(&done.stderr).into_owned();
         assert!(!done.status.success() && said.contains(wanted), "{values}: {said}");
     }
@@ -437,7 +478,7 @@ fn an_unknown_value_is_refused() -> Result<()> {
         json!({"remediation": {"budgets": {}}}),
         json!({"remediation": {"pause": {"till": "tomorrow"}}}),
     ] {
-        let Some(done) = or_skip(helm(&["template"], &values, None))? else { return Ok(()) };
+        let Some(done) = or_skip(Helm::V4.with_chart(&["template"], &values, None))? else { return Ok(()) };
         assert!(!done.status.success(), "{values} is taken");
     }
     Ok(())

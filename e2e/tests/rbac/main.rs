@@ -3,10 +3,12 @@
 
 mod chart;
 mod destructive_rights;
+mod helm;
 mod node;
 mod policies;
 mod refusals;
 mod replacement;
+mod upgrades;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,19 +17,21 @@ use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::authorization::v1::{ResourceRule, SelfSubjectRulesReview};
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Node, Secret, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Secret, ServiceAccount};
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client, Config};
 use nodekeeper_core::api::NodeGate;
+use nodekeeper_core::configured::ConfiguredObject;
 use nodekeeper_core::worker::Template;
 use nodekeeper_e2e::control_plane::Options;
 use nodekeeper_e2e::{Cluster, or_skip};
 use nodekeeper_operator::clock::Clock;
-use nodekeeper_operator::config::load;
+use nodekeeper_operator::config::{load, load_objects};
 use nodekeeper_operator::{Settings, run};
 use serde_json::json;
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::node::{First, Machines};
@@ -87,6 +91,40 @@ fn settings() -> Settings {
     Settings::new(template, "controller".into(), 7)
 }
 
+/// The objects that the installed chart mounts for its controllers.
+async fn installed_objects(cluster: &Cluster) -> Result<Vec<ConfiguredObject>> {
+    let maps: Api<ConfigMap> = Api::namespaced(cluster.client()?, NAMESPACE);
+    let data = maps.get("nodekeeper-controller").await?.data.unwrap_or_default();
+    let file = data.get("objects.yaml").context("the chart has no objects")?;
+    load_objects(file).map_err(|problems| anyhow::anyhow!("{problems:?}"))
+}
+
+/// A controller that leads until it is stopped.
+struct Running {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+impl Running {
+    fn start(client: Client, settings: Settings) -> Self {
+        let (stop, stopped) = oneshot::channel::<()>();
+        let stopped = async move { drop(stopped.await) };
+        Self { stop, task: tokio::spawn(run(client, settings, Clock::real(), stopped)) }
+    }
+
+    /// A controller of the installed chart, with the rights that the chart grants.
+    async fn installed(cluster: &Cluster) -> Result<Self> {
+        let client = Client::try_from(config_of(cluster, "nodekeeper-controller").await?)?;
+        let objects = installed_objects(cluster).await?;
+        Ok(Self::start(client, Settings { objects, ..settings() }))
+    }
+
+    async fn stop(self) -> Result<()> {
+        drop(self.stop);
+        Ok(timeout(PATIENCE, self.task).await.context("the controller does not stop")??)
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn no_request_of_controller_and_worker_is_refused() -> Result<()> {
     let Some(cluster) = or_skip(start().await)? else { return Ok(()) };
@@ -95,7 +133,7 @@ async fn no_request_of_controller_and_worker_is_refused() -> Result<()> {
         "rbac": {"daemonSetPods": true, "nodeConditions": true},
         "config": {"worker": {"checkTimeoutSeconds": 2}},
     });
-    let Some(()) = or_skip(chart::install(&cluster, &values).await)? else { return Ok(()) };
+    let Some(()) = or_skip(helm::install(&cluster, &values).await)? else { return Ok(()) };
     let held = [(node::FIRST, node::TAINT), (node::SECOND, node::OTHER_TAINT)];
     let machines = Machines::start(&cluster, &held, First::Heals).await?;
     // A second gate with settings that the file does not support.
@@ -110,10 +148,9 @@ async fn no_request_of_controller_and_worker_is_refused() -> Result<()> {
     let client = refusals.client(config_of(&cluster, "nodekeeper-controller").await?)?;
     let loaded = load(CONFIG, None).map_err(|problems| anyhow::anyhow!("{problems:?}"))?;
     let gate = loaded.gate.clone();
-    let settings = Settings { gate: Some(loaded.gate), resync: loaded.resync, ..settings() };
-    let (stop, stopped) = oneshot::channel::<()>();
-    let stopped = async move { drop(stopped.await) };
-    let controller = tokio::spawn(run(client.clone(), settings, Clock::real(), stopped));
+    let objects = loaded.objects().into_iter().chain(installed_objects(&cluster).await?).collect();
+    let settings = Settings { objects, resync: loaded.resync, ..settings() };
+    let controller = Running::start(client.clone(), settings);
 
     let nodes: Api<Node> = Api::all(cluster.client()?);
     for name in [node::FIRST, node::SECOND] {
@@ -126,8 +163,7 @@ async fn no_request_of_controller_and_worker_is_refused() -> Result<()> {
     assert_eq!(gates.get("config").await?.spec, gate);
     ensure!(machines.failed() > 0, "no worker failed, so nothing was recorded but the pass");
 
-    drop(stop);
-    timeout(PATIENCE, controller).await.context("the controller does not stop")??;
+    controller.stop().await?;
     let leases: Api<Lease> = Api::namespaced(cluster.client()?, NAMESPACE);
     let holder = leases.get("kube-node-ready-leader").await?.spec.and_then(|spec| spec.holder_identity);
     assert_eq!(holder.as_deref(), Some(""), "the lease was given back");
@@ -179,7 +215,7 @@ async fn rights(client: Client, namespace: &str) -> Result<BTreeSet<String>> {
 #[tokio::test(flavor = "multi_thread")]
 async fn accounts_have_exactly_the_charts_rights() -> Result<()> {
     let Some(cluster) = or_skip(start().await)? else { return Ok(()) };
-    let Some(()) = or_skip(chart::install(&cluster, &json!({"controller": {"replicas": 0}})).await)? else {
+    let Some(()) = or_skip(helm::install(&cluster, &json!({"controller": {"replicas": 0}})).await)? else {
         return Ok(());
     };
     // An account without any binding has only the rights of every account.
@@ -193,7 +229,7 @@ async fn accounts_have_exactly_the_charts_rights() -> Result<()> {
         ("worker", "kube-system", &["/services [] get", "discovery.k8s.io/endpointslices [] list"]),
         ("worker", NAMESPACE, &[]),
         ("worker", "kube-public", &[]),
-        ("controller", "kube-public", chart::EVERYWHERE),
+        ("controller", "kube-public", &[chart::EVERYWHERE, chart::APPLY].concat()),
     ] {
         let unprivileged = Client::try_from(config_of(&cluster, "default").await?)?;
         let account = Client::try_from(config_of(&cluster, &format!("nodekeeper-{account}")).await?)?;

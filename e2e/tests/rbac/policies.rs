@@ -15,7 +15,7 @@ use nodekeeper_e2e::{Cluster, or_skip};
 use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 
-use crate::{chart, start};
+use crate::{helm, start};
 
 fn policy(spec: &Value) -> Value {
     json!({"apiVersion": "nodekeeper.dev/v1alpha1", "kind": "RemediationPolicy", "metadata": {"name": "default"}, "spec": spec})
@@ -134,7 +134,7 @@ fn examples() -> Result<Vec<Value>> {
 async fn invalid_objects_are_refused_and_documented_ones_accepted() -> Result<()> {
     let Some(cluster) = or_skip(start().await)? else { return Ok(()) };
     let values = json!({"controller": {"replicas": 0}, "gate": {"create": false}, "remediation": {"policy": {"create": false}}});
-    let Some(()) = or_skip(chart::install(&cluster, &values).await)? else { return Ok(()) };
+    let Some(()) = or_skip(helm::install(&cluster, &values).await)? else { return Ok(()) };
     let client = cluster.client()?;
     for object in good().into_iter().chain(examples()?) {
         let answer = tried(&client, &object).await?;

@@ -89,6 +89,9 @@ impl Real {
         let done = done.await??;
         let said = String::from_utf8_lossy(&done.stderr).into_owned();
         ensure!(done.status.success(), "helm: {said}; {}", self.hint());
+        // The controller creates them once it leads.
+        let objects = ["nodegate/default", "remediationpolicy/default"];
+        self.cluster.run_kubectl(&[&["wait", "--for=create", "--timeout=2m"], &objects[..]].concat())?;
         Ok(())
     }
 }

@@ -393,7 +393,8 @@ pub struct RemediationPolicyStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 128))]
     pub fuses: Vec<FuseState>,
-    /// Current conditions of the policy: Ready, Paused, `BreakerOpen`, `SharedDependencyDown` and `FuseBlown`.
+    /// Current conditions of the policy: Ready, Paused, `BreakerOpen`, `SharedDependencyDown` and `FuseBlown`; and
+    /// `ConfigurationApplied` if the installation brought the policy.
     #[serde(default)]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]

@@ -24,7 +24,8 @@ pub struct NodeGateStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audit: Option<AuditCounts>,
     /// Lists the current conditions of the gate: `Ready`, `WorkersCannotRun`, `WritesRefused`, `ClusterDNSNotRunning`,
-    /// `Shadowed`, `NodesUnserved` and `AutoscalerCompatible`.
+    /// `Shadowed`, `NodesUnserved` and `AutoscalerCompatible`; and `ConfigurationApplied` if the installation brought the
+    /// gate.
     #[serde(default)]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]

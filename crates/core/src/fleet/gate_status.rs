@@ -2,7 +2,7 @@
 
 use super::{FailedWritesSummary, FleetIndex, GateCounts};
 use crate::api::{AuditCounts, Enforcement, GatedNode, NodeGateStatus, NodeSelector};
-use crate::condition::{Finding, conditions};
+use crate::condition::{Finding, conditions, without};
 use crate::gate::{GateView, State, ownership};
 use crate::id::Id;
 use crate::node::NodeView;
@@ -33,6 +33,8 @@ pub struct GateStatusInput<'a> {
     pub unserved: Option<(&'a str, u32)>,
     /// The condition `AutoscalerCompatible`.
     pub autoscalers: Finding,
+    /// The condition `ConfigurationApplied`, if the installation brought the gate.
+    pub configuration: Option<Finding>,
 }
 
 /// The gate's new status. A condition keeps its transition time while its status stays the same.
@@ -48,12 +50,17 @@ pub fn status(input: &GateStatusInput<'_>, before: &NodeGateStatus, now: &str) -
         input.autoscalers.clone(),
     ];
     findings.insert(0, ready(input, &findings));
+    let before = match &input.configuration {
+        Some(_) => before.conditions.clone(),
+        None => without(&before.conditions, reasons::CONFIGURATION_APPLIED),
+    };
+    findings.extend(input.configuration.clone());
     NodeGateStatus {
         observed_generation: generation,
         nodes: input.counts.counts(),
         gated_nodes: input.gated_nodes.clone(),
         audit: input.audit.clone(),
-        conditions: conditions(findings, &before.conditions, generation, now),
+        conditions: conditions(findings, &before, generation, now),
     }
 }
 

@@ -29,6 +29,7 @@ fn gate() -> GateView {
         generation: 4,
         created: Timestamp::UNIX_EPOCH,
         deleting: false,
+        last_applied: None,
         spec: NodeGateSpec::default(),
         status: NodeGateStatus::default(),
     }
@@ -47,7 +48,20 @@ fn status_input<'a>(gate: &'a GateView, counts: &'a GateCounts) -> GateStatusInp
         shadowed_by: None,
         unserved: None,
         autoscalers,
+        configuration: None,
     }
+}
+
+#[test]
+fn the_condition_of_a_configured_gate_comes_and_goes() {
+    let (gate, counts) = (gate(), GateCounts::default());
+    let configuration = Some(Finding::new("ConfigurationApplied", "True", "Applied", ""));
+    let configured = GateStatusInput { configuration, ..status_input(&gate, &counts) };
+    let with = status(&configured, &NodeGateStatus::default(), "now");
+    assert_eq!(condition(&with, "ConfigurationApplied").reason, "Applied");
+    let without = status(&status_input(&gate, &counts), &with, "later");
+    assert!(without.conditions.iter().all(|one| one.type_ != "ConfigurationApplied"), "{without:?}");
+    assert_eq!(without.conditions.len() + 1, with.conditions.len());
 }
 
 fn condition<'a>(status: &'a NodeGateStatus, type_: &str) -> &'a Condition {

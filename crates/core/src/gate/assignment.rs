@@ -8,6 +8,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::api::{Enforcement, GateTaint, NodeGate, NodeGateSpec, NodeGateStatus};
+use crate::configured::LAST_APPLIED;
 use crate::id::Id;
 use crate::node::NodeView;
 use crate::record::Record;
@@ -23,6 +24,8 @@ pub struct GateView {
     pub created: Timestamp,
     /// A gate that is being deleted serves no node.
     pub deleting: bool,
+    /// The annotation of an object that the installation brings.
+    pub last_applied: Option<String>,
     pub spec: NodeGateSpec,
     pub status: NodeGateStatus,
 }
@@ -38,6 +41,7 @@ impl GateView {
             generation: metadata.generation.unwrap_or_default(),
             created: metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
             deleting: metadata.deletion_timestamp.is_some(),
+            last_applied: metadata.annotations.as_ref().and_then(|all| all.get(LAST_APPLIED)).cloned(),
             spec: gate.spec.clone(),
             status: gate.status.clone().unwrap_or_default(),
         }

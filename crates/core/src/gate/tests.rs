@@ -38,6 +38,7 @@ fn gate() -> GateView {
         generation: 3,
         created: Timestamp::UNIX_EPOCH,
         deleting: false,
+        last_applied: None,
         spec: NodeGateSpec::default(),
         status: NodeGateStatus::default(),
     }

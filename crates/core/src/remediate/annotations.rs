@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use crate::api::{FuseState, Pause};
+use crate::configured::LAST_APPLIED;
 
 /// Pauses remediation until the time of its value, in RFC 3339.
 pub const PAUSE_UNTIL: &str = "nodekeeper.dev/pause-until";
@@ -20,6 +21,8 @@ pub struct PolicyAnnotations {
     pub pause_until: Option<String>,
     pub pause_reason: Option<String>,
     pub reset_fuse: Option<String>,
+    /// The rendering that was applied last, if the installation brought the policy.
+    pub last_applied: Option<String>,
 }
 
 struct FuseReset<'a> {
@@ -36,6 +39,7 @@ impl PolicyAnnotations {
             pause_until: value(PAUSE_UNTIL),
             pause_reason: value(PAUSE_REASON),
             reset_fuse: value(RESET_FUSE),
+            last_applied: value(LAST_APPLIED),
         }
     }
 

@@ -8,12 +8,14 @@ use super::{
     BlockReason, GroupStats, NodeProgress, PolicyInput, Remediation, Right, Target, prune,
     reconcile_policy_status,
 };
-use crate::api::{ActEnforcement, RemediationPolicySpec, RemediationPolicyStatus};
+use crate::api::{ActEnforcement, Condition, RemediationPolicyStatus};
 use crate::checks::WorkerIdentity;
+use crate::condition::Finding;
 use crate::gate::GateView;
 use crate::id::Id;
 use crate::limits::takes_slot;
 use crate::node::NodeView;
+use crate::reasons::CONFIGURATION_APPLIED;
 use crate::topology::zone;
 use crate::worker::WorkerView;
 
@@ -30,7 +32,6 @@ pub enum PolicyEffect {
     DeleteRemediation(Box<Remediation>),
     Uncordon(Box<Target>),
     DeleteControlWorker(Box<WorkerView>),
-    CreatePolicy(Box<RemediationPolicySpec>),
     UpdateStatus(Box<RemediationPolicyStatus>),
     CreateControlWorker { node: Box<NodeView>, gate: Box<GateView>, identity: WorkerIdentity },
 }
@@ -54,14 +55,15 @@ pub fn cordons_to_remove<'a>(cluster: &ClusterView<'a>) -> Vec<&'a NodeView> {
 }
 
 /// Decides what to do about the policy now. `cordoned` are the nodes of [`cordons_to_remove`], read from the server, and
-/// `missing_rights` what the server does not permit of [`super::needed_rights`].
+/// `missing_rights` what the server does not permit of [`super::needed_rights`]. `configuration` is the condition of a
+/// policy that the installation brought.
 #[must_use]
 pub fn decide_policy(
     cluster: &ClusterView<'_>,
     stats: &GroupStats,
     cordoned: Vec<Target>,
     missing_rights: &[Right],
-    configured: Option<&RemediationPolicySpec>,
+    configuration: Option<&Finding>,
 ) -> PolicyDecision {
     let mut effects = Vec::new();
     let old = prune(cluster.policy, &cluster.remediations, cluster.now);
@@ -75,7 +77,6 @@ pub fn decide_policy(
     effects.extend(expired.into_iter().map(|one| PolicyEffect::DeleteControlWorker(Box::new(one.clone()))));
     let has_controls = !cluster.controls.is_empty();
     let Some(policy) = cluster.policy else {
-        effects.extend(configured.map(|spec| PolicyEffect::CreatePolicy(Box::new(spec.clone()))));
         let requeue_after = if has_controls { BUSY_PERIOD } else { IDLE_PERIOD };
         return PolicyDecision { effects, requeue_after };
     };
@@ -102,6 +103,7 @@ pub fn decide_policy(
         },
         compared: &compared,
         missing_rights,
+        configuration,
         now: cluster.now,
     });
     let is_busy = cluster.remediations.iter().any(|remediation| !remediation.is_complete())
@@ -156,11 +158,15 @@ fn control_workers(cluster: &ClusterView<'_>) -> Vec<PolicyEffect> {
     effects
 }
 
-/// Whether a status says something else. Figures in messages are no reason to write.
+/// Whether a status says something else. Figures in messages are no reason to write; which fields were edited is one.
 fn is_different(next: &RemediationPolicyStatus, before: &RemediationPolicyStatus) -> bool {
-    let words = |status: &RemediationPolicyStatus| -> Vec<(String, String, String)> {
-        let conditions = status.conditions.iter();
-        conditions.map(|one| (one.type_.clone(), one.status.clone(), one.reason.clone())).collect()
+    let words = |status: &RemediationPolicyStatus| -> Vec<[String; 4]> {
+        let words = |one: &Condition| {
+            let message =
+                if one.type_ == CONFIGURATION_APPLIED { one.message.clone() } else { String::new() };
+            [one.type_.clone(), one.status.clone(), one.reason.clone(), message]
+        };
+        status.conditions.iter().map(words).collect()
     };
     let bare = |status: &RemediationPolicyStatus| RemediationPolicyStatus {
         conditions: Vec::new(),

@@ -10,9 +10,9 @@ use super::{
     budget, format_time, fuse, rights, whole_second, window,
 };
 use crate::api::{ActEnforcement, History, RemediationPolicyStatus, Reservation, SharedOutage};
-use crate::condition::{Finding, conditions};
+use crate::condition::{Finding, conditions, without};
 use crate::outage::matches_outage;
-use crate::reasons::remediation as reasons;
+use crate::reasons::{CONFIGURATION_APPLIED, remediation as reasons};
 
 /// The maximum of the CRD's schema.
 const MAX_OUTAGES: usize = 64;
@@ -42,6 +42,8 @@ pub struct PolicyInput<'a> {
     pub compared: &'a [(String, String, ControlGroupResult)],
     /// The [`super::needed_rights`] that the controller does not have.
     pub missing_rights: &'a [Right],
+    /// The condition `ConfigurationApplied`, if the installation brought the policy.
+    pub configuration: Option<&'a Finding>,
     pub now: Timestamp,
 }
 
@@ -63,8 +65,13 @@ pub fn reconcile_policy_status(seen: &PolicyInput<'_>) -> RemediationPolicyStatu
     status.cooldown_until = status.cooldown_until.filter(|until| now < *until);
     fuse::prune(&mut status.fuses, policy, group_stats, now);
     status.observed_generation = policy.generation;
-    let (findings, at) = (findings(seen, &status), whole_second(now).to_string());
-    status.conditions = conditions(findings, &policy.status.conditions, policy.generation, &at);
+    let (mut findings, at) = (findings(seen, &status), whole_second(now).to_string());
+    let before = match seen.configuration {
+        Some(_) => policy.status.conditions.clone(),
+        None => without(&policy.status.conditions, CONFIGURATION_APPLIED),
+    };
+    findings.extend(seen.configuration.cloned());
+    status.conditions = conditions(findings, &before, policy.generation, &at);
     status
 }
 

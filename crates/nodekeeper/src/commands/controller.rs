@@ -2,14 +2,16 @@
 
 #![expect(clippy::disallowed_methods, reason = "this is where the environment is read")]
 
+use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use nodekeeper_core::configured::ConfiguredObject;
 use nodekeeper_core::worker::{Allowed, Template};
 use nodekeeper_operator::clock::Clock;
-use nodekeeper_operator::config::{self, LegacyConfig};
+use nodekeeper_operator::config::{self, LegacyConfig, load_objects};
 use nodekeeper_operator::http::{AdminState, Bind, Endpoint, listen, serve};
 use nodekeeper_operator::metrics::{Build, Metrics, Options};
 use nodekeeper_operator::{Settings, client_with_metrics, run as run_controller, telemetry};
@@ -29,7 +31,8 @@ pub fn run(flags: Controller) -> Result<()> {
             Err(ConfigError::Invalid(lines)) => bail!("invalid --config:\n{}", lines.join("\n")),
         }),
     };
-    let resolved = resolve(flags, file)?;
+    let objects = flags.objects.as_deref().map(read_objects).transpose()?.unwrap_or_default();
+    let resolved = resolve(flags, file, objects)?;
     telemetry::init(resolved.log_format, &resolved.log_level)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(control(resolved))
@@ -46,8 +49,33 @@ struct Resolved {
     warnings: Vec<String>,
 }
 
-fn resolve(flags: Controller, file: Option<LegacyConfig>) -> Result<Resolved> {
+/// Reads the objects of `--objects`.
+fn read_objects(path: &Path) -> Result<Vec<ConfiguredObject>> {
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("cannot read --objects {}", path.display()))?;
+    load_objects(&text).map_err(|problems| {
+        let lines = problems.iter().map(|problem| format!("{}:{}: {problem}", path.display(), problem.line));
+        anyhow!("invalid --objects:\n{}", lines.collect::<Vec<_>>().join("\n"))
+    })
+}
+
+/// The objects of both files. None can be in both.
+fn all_objects(file: Option<&LegacyConfig>, objects: Vec<ConfiguredObject>) -> Result<Vec<ConfiguredObject>> {
+    let mut all = file.map(LegacyConfig::objects).unwrap_or_default();
+    if let Some(both) = objects.iter().find(|object| all.iter().any(|other| other.key == object.key)) {
+        bail!("{} is in --objects, and --config creates it too: remove it from --objects", both.key);
+    }
+    all.extend(objects);
+    Ok(all)
+}
+
+fn resolve(
+    flags: Controller,
+    file: Option<LegacyConfig>,
+    objects: Vec<ConfiguredObject>,
+) -> Result<Resolved> {
     let has_file = file.is_some();
+    let objects = all_objects(file.as_ref(), objects)?;
     let file = file.unwrap_or_default();
     let of_file = &file.gate.worker;
     let image = flags.worker_image.or_else(|| of_file.image.clone());
@@ -84,8 +112,7 @@ fn resolve(flags: Controller, file: Option<LegacyConfig>) -> Result<Resolved> {
         lease_namespace: file.lease_namespace,
         most_workers: flags.max_workers.try_into()?,
         metrics: Arc::new(metrics(compat_names, flags.metrics_per_node.unwrap_or(compat_names))),
-        gate: has_file.then_some(file.gate),
-        policy: file.policy,
+        objects,
         resync: file.resync,
         ..defaults
     };

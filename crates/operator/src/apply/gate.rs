@@ -1,8 +1,8 @@
-//! `NodeGates`: their status, and the gate of a configuration file.
+//! The status of `NodeGates`.
 
 use kube::Api;
-use kube::api::{PatchParams, PostParams};
-use nodekeeper_core::api::{NodeGate, NodeGateSpec, NodeGateStatus};
+use kube::api::PatchParams;
+use nodekeeper_core::api::{NodeGate, NodeGateStatus};
 use nodekeeper_core::gate::GateView;
 use serde_json::json;
 
@@ -18,30 +18,5 @@ impl Writer {
             json_patch(&[test_uid(&gate.uid), json!({"op": "add", "path": "/status", "value": status})])?;
         let gates: Api<NodeGate> = self.all();
         self.write(gates.patch_status(&gate.name, &PatchParams::default(), &patch)).await
-    }
-
-    /// Creates or changes the gate of the configuration file, so that it is what the file says.
-    pub async fn sync_configured_gate(
-        &self,
-        name: &str,
-        spec: &NodeGateSpec,
-        known: Option<&GateView>,
-    ) -> Result<(), WriteError> {
-        let replace = json!({"op": "replace", "path": "/spec", "value": spec});
-        let gates: Api<NodeGate> = self.all();
-        let guard = match known {
-            Some(gate) if gate.spec == *spec => return Ok(()),
-            Some(gate) => Some(test_uid(&gate.uid)),
-            None => {
-                let gate = NodeGate::new(name, spec.clone());
-                match self.write(gates.create(&PostParams::default(), &gate)).await {
-                    // There is a gate of this name that cannot be parsed.
-                    Err(WriteError::Conflict(_)) => None,
-                    created => return created.map(drop),
-                }
-            }
-        };
-        let patch = json_patch(&guard.into_iter().chain([replace]).collect::<Vec<_>>())?;
-        self.write(gates.patch(name, &PatchParams::default(), &patch)).await.map(drop)
     }
 }

@@ -6,6 +6,7 @@
 #![expect(clippy::disallowed_methods, reason = "this is the one writer")]
 
 mod access;
+mod configured;
 mod event;
 mod gate;
 mod node;

@@ -47,6 +47,7 @@ fn gate() -> GateView {
         generation: 1,
         created: Timestamp::UNIX_EPOCH,
         deleting: false,
+        last_applied: None,
         spec,
         status: nodekeeper_core::api::NodeGateStatus::default(),
     }

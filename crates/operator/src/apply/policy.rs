@@ -1,8 +1,8 @@
-//! The RemediationPolicy: its status, which holds the reservations, and the policy of a configuration file.
+//! The status of the RemediationPolicy, which holds the reservations.
 
 use kube::Api;
-use kube::api::{PatchParams, PostParams};
-use nodekeeper_core::api::{RemediationPolicy, RemediationPolicySpec, RemediationPolicyStatus};
+use kube::api::PatchParams;
+use nodekeeper_core::api::{RemediationPolicy, RemediationPolicyStatus};
 use nodekeeper_core::remediate::Policy;
 use serde_json::json;
 
@@ -22,15 +22,5 @@ impl Writer {
         ])?;
         let policies: Api<RemediationPolicy> = self.all();
         self.write(policies.patch_status(Policy::NAME, &PatchParams::default(), &patch)).await
-    }
-
-    /// Creates the policy of the configuration file. An existing policy is the user's and stays.
-    pub async fn create_policy(&self, spec: &RemediationPolicySpec) -> Result<(), WriteError> {
-        let policy = RemediationPolicy::new(Policy::NAME, spec.clone());
-        let policies: Api<RemediationPolicy> = self.all();
-        match self.write(policies.create(&PostParams::default(), &policy)).await {
-            Ok(_) | Err(WriteError::Conflict(_)) => Ok(()),
-            Err(error) => Err(error),
-        }
     }
 }

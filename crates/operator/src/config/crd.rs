@@ -36,11 +36,11 @@ pub enum Step {
 }
 
 impl Path {
-    fn key(&self, key: &str) -> Self {
+    pub fn key(&self, key: &str) -> Self {
         self.with(Step::Key(key.to_owned()))
     }
 
-    fn with(&self, step: Step) -> Self {
+    pub fn with(&self, step: Step) -> Self {
         Self(self.0.iter().cloned().chain([step]).collect())
     }
 }

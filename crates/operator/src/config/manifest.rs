@@ -4,11 +4,12 @@
 use nodekeeper_core::api::{NodeGate, NodeGateSpec, RemediationPolicy};
 
 use super::crd::{self, Path, Step, Violation};
+use super::objects::load_objects;
 use super::section::{File, Problem};
 use super::source::{self, Document};
 use super::spanned_yaml::{self, Node, Value};
 
-/// Checks a `NodeGate` or a `RemediationPolicy`, and returns its kind; none if the text is something else.
+/// Checks a `NodeGate`, a `RemediationPolicy` or a List of them, and returns its kind; none if the text is something else.
 ///
 /// # Errors
 /// Everything that the API server would refuse.
@@ -17,6 +18,7 @@ pub fn check_manifest(text: &str) -> Option<Result<&'static str, Vec<Problem>>> 
     let node = spanned_yaml::parse(text).ok()?;
     let object = serde_saphyr::from_str(text).ok()?;
     let (kind, violations) = match source::kind(&node)? {
+        "List" => return Some(load_objects(text).map(|_| "List")),
         "NodeGate" => ("NodeGate", crd::violations::<NodeGate>(object)),
         "RemediationPolicy" => ("RemediationPolicy", crd::violations::<RemediationPolicy>(object)),
         _ => return None,
@@ -70,7 +72,7 @@ fn origin<'a>(path: &Path, config: &'a Document, worker: Option<&'a Document>) -
 }
 
 /// Returns the line of a field, or of the nearest one around it.
-fn line(node: &Node, path: &[Step]) -> u64 {
+pub fn line(node: &Node, path: &[Step]) -> u64 {
     let below = path.split_first().and_then(|(step, rest)| match (step, &node.value) {
         (Step::Key(key), Value::Map(_)) => node.find(&[key]).map(|entry| (entry.line, &entry.node, rest)),
         (Step::Index(index), Value::List(items)) => items.get(*index).map(|item| (item.line, item, rest)),

@@ -1,6 +1,7 @@
 //! The controllers. Each observes, lets `core` decide, and applies the effects of the decision.
 
 mod caches;
+mod configuration;
 mod daemon_pods;
 mod gate;
 mod gate_status;
@@ -8,11 +9,13 @@ mod policy;
 mod remediation;
 mod rights;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client, Resource};
 use nodekeeper_core::api::RemediationPolicy;
+use nodekeeper_core::configured::ObjectKey;
 use nodekeeper_core::fleet::{FailedWrites, FleetIndex};
 use nodekeeper_core::limits::WorkerLimiter;
 use nodekeeper_core::node::PartialNode;
@@ -43,6 +46,8 @@ pub mod kinds {
     pub const DAEMON_PODS: &str = "daemon pods";
     /// The counts of a gate's nodes, or whether its workers can run; the key is the gate's name.
     pub const GATE_COUNTS: &str = "gate counts";
+    /// Whether an object of the configuration could be applied; the key is its kind and name.
+    pub const CONFIGURATION: &str = "configuration";
 }
 
 /// What the controllers of one replica share.
@@ -55,6 +60,8 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
     pub dispatcher: Dispatcher,
     rights: rights::Rights,
+    /// Why objects of the configuration could not be applied.
+    apply_failures: Mutex<BTreeMap<ObjectKey, String>>,
     pub settings: Settings,
 }
 
@@ -83,6 +90,7 @@ impl Shared {
             metrics: settings.metrics.clone(),
             dispatcher: manager.dispatcher(),
             rights: rights::Rights::default(),
+            apply_failures: Mutex::default(),
             settings: settings.clone(),
         }
     }
@@ -145,6 +153,7 @@ pub fn build(shared: &Arc<Shared>) -> Vec<Arc<dyn Controller>> {
     let limiter = Mutex::new(WorkerLimiter::new(shared.settings.most_workers));
     let term = Arc::new(TermState { fleet, limiter, failed_writes: Mutex::default() });
     vec![
+        controller(configuration::ConfigurationReconciler::new(shared.clone())),
         controller(gate::GateReconciler::new(shared.clone(), term.clone())),
         controller(gate_status::GateStatusReconciler::new(shared.clone(), term)),
         controller(remediation::RemediationReconciler::new(shared.clone())),

@@ -9,6 +9,7 @@ use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::Frame;
 use jiff::SignedDuration;
 use kube::client::Body;
+use nodekeeper_core::configured::{Adoption, ConfiguredObject, ObjectKey, ObjectKind};
 use nodekeeper_sim::object::{condition, set, text};
 use nodekeeper_sim::transport::{BoxError, Transport};
 use nodekeeper_sim::value::{Value, json};
@@ -66,6 +67,52 @@ async fn g01_a_refused_opening_is_reported_and_not_counted() {
         test.until("the condition is false again", 1, accepted).await;
         assert_eq!((count(&test, "verified"), count(&test, "gated")), (1, 0), "{code}");
     }
+}
+
+fn configured(spec: serde_json::Value) -> Vec<ConfiguredObject> {
+    let key = ObjectKey { kind: ObjectKind::NodeGate, name: "default".into() };
+    vec![ConfiguredObject { key, spec, adoption: Adoption::KeepLive }]
+}
+
+/// The API server refuses to change the gate of the installation, or to create it again.
+#[tokio::test(start_paused = true)]
+async fn u02_a_refused_configuration_is_backed_off_and_reported() {
+    for code in [403, 422, 500] {
+        let mut test = TestCluster::new(1, &permissive_policy());
+        let refusals = Refusals::new(("PATCH", "/nodegates/default", "last-applied", code));
+        test.start_installed(refusals.client(&test), configured(serde_json::json!({"priority": 3})));
+        let refused = |test: &TestCluster| {
+            gate_condition(test, "ConfigurationApplied", "False")
+                .is_some_and(|(reason, message)| reason == "ApplyRefused" && message.contains("'frozen'"))
+        };
+        test.until("the refusal is reported", 2, refused).await;
+        let before = refusals.times().len();
+        sleep(Duration::from_mins(10)).await;
+        let times = refusals.times();
+        assert!(times.len() > before, "{code}: it is tried again");
+        let burst = max_in_window(&times[before..], SignedDuration::from_mins(1));
+        assert!(burst <= 8, "{code}: {burst} in a minute");
+        refusals.lift();
+        let edited = |test: &TestCluster| {
+            gate_condition(test, "ConfigurationApplied", "False").is_some_and(|(reason, message)| {
+                reason == "EditedByHand" && message.contains("spec.priority")
+            })
+        };
+        test.until("the gate is adopted", 2, edited).await;
+    }
+    let mut test = TestCluster::new(1, &permissive_policy());
+    let gate = |test: &TestCluster| test.api.get("nodekeeper.dev/nodegates", "", "default");
+    test.api.delete(&gate(&test).expect("setup created it"), None).expect("it has no finalizer");
+    let refusals = Refusals::new(("POST", "/nodegates", "", 422));
+    test.start_installed(refusals.client(&test), configured(serde_json::json!({"priority": 3})));
+    sleep(Duration::from_mins(10)).await;
+    let burst = max_in_window(&refusals.times(), SignedDuration::from_mins(1));
+    assert!((1..=10).contains(&burst), "{burst} in a minute");
+    refusals.lift();
+    let applied = |test: &TestCluster| {
+        gate(test).is_some() && gate_condition(test, "ConfigurationApplied", "True").is_some()
+    };
+    test.until("the gate is created", 2, applied).await;
 }
 
 /// Another controller makes the node what it was whenever that has changed.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use nodekeeper_core::configured::ConfiguredObject;
 use nodekeeper_operator::clock::Clock;
 use nodekeeper_operator::{Settings, run};
 use nodekeeper_sim::actors::autoscaler::Autoscaler;
@@ -144,9 +145,15 @@ impl TestCluster {
     }
 
     pub fn start_with(&mut self, client: kube::Client) {
+        self.start_installed(client, Vec::new());
+    }
+
+    /// Starts a controller of an installation with these objects.
+    pub fn start_installed(&mut self, client: kube::Client, objects: Vec<ConfiguredObject>) {
         self.started += 1;
         let settings =
             Settings::new(template(), format!("replica-0_{}", self.started), self.seed + self.started);
+        let settings = Settings { objects, ..settings };
         let clock = self.cluster.clock().clone();
         let clock = Clock::new(move || clock.now());
         self.controllers.push(tokio::spawn(run(client, settings, clock, std::future::pending())));

@@ -1,7 +1,7 @@
 //! Builds the binaries with Go into a cache.
 
 use std::{
-    fmt,
+    fmt::{self, Write as _},
     fs::{self, File, TryLockError},
     hash::{DefaultHasher, Hasher as _},
     io,
@@ -16,7 +16,6 @@ use crate::{progress::progress, text};
 /// The Go modules: one folder per Kubernetes version, and one per other program.
 const MODULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../kubernetes");
 const ETCD_PACKAGE: &str = "go.etcd.io/etcd/server/v3";
-const HELM_PACKAGE: &str = "helm.sh/helm/v4/cmd/helm";
 
 /// The CRDs in Karpenter's module.
 pub(super) const KARPENTER_CRDS: Files = Files {
@@ -144,20 +143,28 @@ pub(super) fn tool(name: &'static str, cache: &Path) -> Result<PathBuf, AssetsEr
     let toolchain = Toolchain::detect(&module)?;
     let key = format!("{name}-{:016x}-{toolchain}", fingerprint(&module)?);
     let folder = cache.join("kubernetes").join(key);
-    let (package, stamp, files, usually) = match name {
-        "helm" => {
-            let version = module_version(&module, "helm.sh/helm/v4")?;
-            let stamp = format!("-X helm.sh/helm/v4/internal/version.version=v{version}");
-            (HELM_PACKAGE, stamp, &Files::NONE, "200 s")
+    let (package, stamp, files, usually): (String, _, _, _) = match name {
+        "helm" | "helm3" => {
+            let source = if name == "helm" { "helm.sh/helm/v4" } else { "helm.sh/helm/v3" };
+            let version = module_version(&module, source)?;
+            let mut stamp = format!("-X {source}/internal/version.version=v{version}");
+            if name == "helm3" {
+                // Helm 4 reads this from its build information. Without it a chart is rendered for Kubernetes 1.20.
+                let client = module_version(&module, "k8s.io/client-go")?;
+                let minor = client.split('.').nth(1).unwrap_or_default();
+                let package = "helm.sh/helm/v3/pkg/chartutil.k8sVersion";
+                let _ = write!(stamp, " -X {package}Major=1 -X {package}Minor={minor}");
+            }
+            (format!("{source}/cmd/helm"), stamp, &Files::NONE, "200 s")
         }
-        "coredns" => (".", String::new(), &Files::NONE, "90 s"),
-        "karpenter" => ("sigs.k8s.io/karpenter/kwok", String::new(), &KARPENTER_CRDS, "2 min"),
-        "kwok" => ("sigs.k8s.io/kwok/cmd/kwok", String::new(), &KWOK_STAGES, "2 min"),
-        _ => (".", String::new(), &Files::NONE, "5 s"),
+        "coredns" => (".".into(), String::new(), &Files::NONE, "90 s"),
+        "karpenter" => ("sigs.k8s.io/karpenter/kwok".into(), String::new(), &KARPENTER_CRDS, "2 min"),
+        "kwok" => ("sigs.k8s.io/kwok/cmd/kwok".into(), String::new(), &KWOK_STAGES, "2 min"),
+        _ => (".".into(), String::new(), &Files::NONE, "5 s"),
     };
     ensure(&folder, &[name], |binary| {
         let linker_flags = format!("-s -w {stamp}");
-        (&module, Recipe { binary, package: package.into(), linker_flags, files, usually })
+        (&module, Recipe { binary, package: package.clone(), linker_flags, files, usually })
     })?;
     Ok(folder.join(name))
 }

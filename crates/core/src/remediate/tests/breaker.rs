@@ -86,6 +86,7 @@ fn condition(policy: &Policy, verdicts: VerdictCounts) -> (String, String) {
         progress: &|_| NodeProgress::Gone,
         compared: &[],
         missing_rights: &[],
+        configuration: None,
         now: at(0),
     });
     let one = status.conditions.into_iter().find(|one| one.type_ == "BreakerOpen").expect("it is there");

@@ -242,6 +242,7 @@ pub(super) fn gate() -> GateView {
         generation: 1,
         created: at(0),
         deleting: false,
+        last_applied: None,
         spec: crate::api::NodeGateSpec::default(),
         status: crate::api::NodeGateStatus::default(),
     }

@@ -4,6 +4,7 @@ use super::control::{control, gate, verified};
 use super::*;
 use crate::gate::GateView;
 use crate::node::NodeView;
+use crate::reasons::{CONFIGURATION_APPLIED, EDITED_BY_HAND};
 use crate::remediate::housekeeping::{PolicyEffect, cordons_to_remove, decide_policy};
 use crate::worker::WorkerView;
 
@@ -79,17 +80,32 @@ fn a_dry_run_starts_no_control_worker() {
 }
 
 #[test]
-fn the_configured_policy_is_created_only_if_there_is_none() {
+fn the_condition_of_a_configured_policy_is_written_and_removed() {
     let mut cluster = Cluster::comparing();
-    let spec = RemediationPolicySpec::default();
-    let creates = |cluster: &Cluster| {
-        let stats = cluster.view().group_stats();
-        let effects = decide_policy(&cluster.view(), &stats, Vec::new(), &[], Some(&spec)).effects;
-        effects.iter().any(|effect| matches!(effect, PolicyEffect::CreatePolicy(_)))
+    let written = |cluster: &Cluster, message: Option<&str>| {
+        let found =
+            message.map(|message| Finding::new(CONFIGURATION_APPLIED, "False", EDITED_BY_HAND, message));
+        let view = cluster.view();
+        let effects = decide_policy(&view, &view.group_stats(), Vec::new(), &[], found.as_ref()).effects;
+        effects.into_iter().find_map(|effect| match effect {
+            PolicyEffect::UpdateStatus(status) => Some(*status),
+            _ => None,
+        })
     };
-    assert!(!creates(&cluster));
-    cluster.policy = None;
-    assert!(creates(&cluster));
+    let message = |status: &RemediationPolicyStatus| {
+        let condition = status.conditions.iter().find(|one| one.type_ == CONFIGURATION_APPLIED);
+        condition.map(|condition| condition.message.clone())
+    };
+    for (told, wanted) in
+        [(Some("one field"), Some("one field")), (Some("two fields"), Some("two fields")), (None, None)]
+    {
+        let status = written(&cluster, told).expect("the status changes");
+        assert_eq!(message(&status).as_deref(), wanted);
+        if let Some(policy) = &mut cluster.policy {
+            policy.status = status;
+        }
+        assert_eq!(written(&cluster, told), None, "{told:?} is written once");
+    }
 }
 
 #[test]

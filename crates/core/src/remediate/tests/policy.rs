@@ -32,6 +32,7 @@ pub(super) fn keep(
         progress: &progress,
         compared,
         missing_rights: &[],
+        configuration: None,
         now,
     })
 }
@@ -232,10 +233,14 @@ fn annotations_are_read_from_the_policy_and_change_decisions() {
     };
     let policy =
         object(serde_json::json!({"nodekeeper.dev/pause-until": "a", "nodekeeper.dev/pause-reason": "b",
-        "nodekeeper.dev/reset-fuse": "c"}));
+        "nodekeeper.dev/reset-fuse": "c", "nodekeeper.dev/last-applied": "d"}));
     let some = |text: &str| Some(text.to_owned());
-    let expected =
-        PolicyAnnotations { pause_until: some("a"), pause_reason: some("b"), reset_fuse: some("c") };
+    let expected = PolicyAnnotations {
+        pause_until: some("a"),
+        pause_reason: some("b"),
+        reset_fuse: some("c"),
+        last_applied: some("d"),
+    };
     assert_eq!(policy.annotations, expected);
     assert_ne!(policy.decision_state(), object(serde_json::json!({})).decision_state());
 }

@@ -29,6 +29,7 @@ fn r20_the_policy_names_missing_permissions() {
             progress: &|_| NodeProgress::Gone,
             compared: &[],
             missing_rights,
+            configuration: None,
             now: at(1),
         });
         status.conditions.into_iter().find(|one| one.type_ == "Ready").expect("it is there")

@@ -1,4 +1,4 @@
-//! The gate status controller: writes the status of each NodeGate, and keeps the gate of a configuration file.
+//! The gate status controller: writes the status of each NodeGate.
 
 mod autoscalers;
 
@@ -7,18 +7,16 @@ use std::time::Duration;
 
 use nodekeeper_core::api::NodeGateStatus;
 use nodekeeper_core::autoscaler::{Autoscalers, judge};
+use nodekeeper_core::configured::ObjectKind;
 use nodekeeper_core::fleet::{GateStatusInput, audit, gated_nodes, shadowing_gate, status};
 use nodekeeper_core::gate::{GateView, State};
 use nodekeeper_core::reasons;
 use parking_lot::Mutex;
-use tracing::info;
 
 use super::{Shared, TermState, kinds};
 use crate::apply::WriteError;
 use crate::runtime::{Action, Change, ControllerOptions, ReconcileError, Reconciler};
 
-/// The name of the gate of a configuration file.
-const CONFIGURED: &str = "config";
 /// Changes of a gate's counts are gathered for so long before they are written.
 const DEBOUNCE: Duration = Duration::from_secs(2);
 /// How often autoscalers are looked for.
@@ -34,21 +32,6 @@ pub struct GateStatusReconciler {
 impl GateStatusReconciler {
     pub fn new(shared: Arc<Shared>, term: Arc<TermState>) -> Self {
         Self { shared, term, autoscalers: Mutex::default() }
-    }
-
-    /// Makes the gate of the configuration file what the file says.
-    async fn sync_configured_gate(&self, name: &str) -> Result<(), ReconcileError> {
-        let Some(spec) = self.shared.settings.gate.as_ref().filter(|_| name == CONFIGURED) else {
-            return Ok(());
-        };
-        let known = self.shared.caches.gates.lock().get(name).cloned();
-        if known.as_ref().is_some_and(|gate| gate.spec == *spec) {
-            return Ok(());
-        }
-        info!(gate = name, "writing the gate of the configuration file");
-        let written = self.shared.writer.sync_configured_gate(name, spec, known.as_ref()).await;
-        written
-            .map_err(|error| ReconcileError(format!("gate of the configuration file not written: {error}")))
     }
 
     async fn read_autoscalers(&self) {
@@ -96,6 +79,12 @@ impl GateStatusReconciler {
             shadowed_by: shadowed_by.as_ref().map(|(other, count)| (other.as_str(), *count)),
             unserved,
             autoscalers: found,
+            configuration: self.shared.configuration_finding(
+                ObjectKind::NodeGate,
+                name,
+                gate.last_applied.as_deref(),
+                &gate.spec,
+            ),
         };
         let now = clock.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let next = status(&input, &gate.status, &now);
@@ -122,6 +111,9 @@ impl Reconciler for GateStatusReconciler {
                 vec![change.key.clone()]
             }
             kinds::GATE_COUNTS => vec![change.key.clone()],
+            kinds::CONFIGURATION => {
+                change.key.strip_prefix("NodeGate/").map(Into::into).into_iter().collect()
+            }
             kinds::DAEMON_PODS if self.shared.caches.daemon_pods.is_forbidden() => {
                 self.shared.caches.gates.lock().keys().cloned().collect()
             }
@@ -134,8 +126,7 @@ impl Reconciler for GateStatusReconciler {
         for gate in gates.iter() {
             self.shared.metrics.set_gate(&gate.name, gate.spec.enforcement.as_str());
         }
-        let configured = self.shared.settings.gate.is_some() && gates.get(CONFIGURED).is_none();
-        gates.keys().cloned().chain(configured.then(|| CONFIGURED.into())).collect()
+        gates.keys().cloned().collect()
     }
 
     fn options(&self) -> ControllerOptions {
@@ -143,7 +134,6 @@ impl Reconciler for GateStatusReconciler {
     }
 
     async fn reconcile(&self, name: &Arc<str>) -> Result<Action, ReconcileError> {
-        self.sync_configured_gate(name).await?;
         self.read_autoscalers().await;
         let Some((gate, next)) = self.next_status(name) else {
             self.term.limiter.lock().forget(name);

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nodekeeper_core::configured::ObjectKind;
 use nodekeeper_core::remediate::housekeeping::{PolicyEffect, cordons_to_remove, decide_policy};
 use nodekeeper_core::remediate::{Policy, Target};
 use nodekeeper_core::worker::WorkerView;
@@ -78,7 +79,6 @@ impl PolicyReconciler {
                 caches.controls.lock().update(&control.name, |known| known.0.deleting = true);
                 Ok(())
             }
-            PolicyEffect::CreatePolicy(spec) => writer.create_policy(spec).await,
             PolicyEffect::UpdateStatus(status) => {
                 // Guarded by the policy that this was decided from, and no newer one.
                 let Some(policy) = policy else {
@@ -116,7 +116,7 @@ impl Reconciler for PolicyReconciler {
 
     fn keys(&self, change: &Change) -> Vec<PolicyKey> {
         let concerns = match change.kind {
-            kinds::REMEDIATIONS | kinds::CONTROLS => true,
+            kinds::REMEDIATIONS | kinds::CONTROLS | kinds::CONFIGURATION => true,
             kinds::POLICIES => acts_changed(change),
             _ => false,
         };
@@ -131,12 +131,17 @@ impl Reconciler for PolicyReconciler {
     async fn reconcile(&self, _key: &PolicyKey) -> Result<Action, ReconcileError> {
         let (mut errors, mut has_changed) = (Vec::new(), false);
         let cordoned = self.read_cordoned(&mut errors).await;
-        let Shared { caches, clock, settings, .. } = &*self.shared;
+        let Shared { caches, clock, .. } = &*self.shared;
         let known = caches.with_cluster(clock, |cluster| cluster.policy.cloned());
         let missing_rights = self.shared.missing_rights(known.as_ref()).await;
         let (policy, decision) = caches.with_cluster(clock, |cluster| {
-            let (stats, configured) = (cluster.group_stats(), settings.policy.as_ref());
-            let decision = decide_policy(cluster, &stats, cordoned, &missing_rights, configured);
+            let configuration = cluster.policy.and_then(|policy| {
+                let last_applied = policy.annotations.last_applied.as_deref();
+                let kind = ObjectKind::RemediationPolicy;
+                self.shared.configuration_finding(kind, Policy::NAME, last_applied, &policy.spec)
+            });
+            let stats = cluster.group_stats();
+            let decision = decide_policy(cluster, &stats, cordoned, &missing_rights, configuration.as_ref());
             (cluster.policy.cloned(), decision)
         });
         for effect in &decision.effects {
