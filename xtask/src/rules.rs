@@ -4,6 +4,7 @@ mod cycles;
 mod descriptions;
 mod file_size;
 mod manifests;
+mod reasons;
 mod results;
 mod retired_words;
 mod selects;
@@ -90,6 +91,12 @@ pub const RULES: &[Rule] = &[
         requires: "Each description in `charts/nodekeeper/files/crds` has at least 30 characters and a verb (a word of the lists in `xtask/src/rules/descriptions.rs`, or one that ends like `-ed` or `-ates`), and repeats no other of its CRD, unless both are the same property of one type.",
         why: "`kubectl explain` is the reference of the API, and each field has to be understood on its own.",
         check: descriptions::descriptions,
+    },
+    Rule {
+        name: "documented-reasons",
+        requires: "Each condition type and reason of `crates/core/src/reasons.rs` is in `docs/gate.md` or, if it is one of remediation, in `docs/remediation.md`, and their tables and sentences name no other.",
+        why: "A reason is what a user sees first and looks up.",
+        check: reasons::documented_reasons,
     },
     Rule {
         name: "generated",

@@ -257,7 +257,7 @@ pub fn decide(observed: &Observed<'_>) -> Decision {
             if record.audited
                 && record.verdict != Some(Verdict::Passed)
                 && !(gate.spec.enforcement == Enforcement::Enforce
-                    && is_asked_again(observed.node, record)) =>
+                    && ManagedNode { observed, gate, record, gated: false }.is_asked_again()) =>
         {
             let why = format!("gate {} audited the node and would have held it", gate.name);
             Decision::new(State::Audited, why).with(remove_workers(observed.own_workers(gate)))
@@ -272,11 +272,6 @@ pub fn decide(observed: &Observed<'_>) -> Decision {
         Ownership::Unmanaged => Decision::new(State::Ungated, "the node has no taint of a gate")
             .with(remove_workers(observed.workers)),
     }
-}
-
-/// Whether a user requests another verdict, or the node was rebooted since the last one.
-fn is_asked_again(node: &NodeView, record: &Record) -> bool {
-    is_requested(node, record) || record.scope.boot_id != node.boot_id
 }
 
 /// Whether a user requests another verdict. The annotation is removed by the first gate that answers.

@@ -63,7 +63,7 @@ pub struct Record {
     /// The gate audited when it removed its taint, so the verdict held up no node.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub audited: bool,
-    /// How often in a row somebody put the taint back, or removed the label, soon after the gate had verified the node.
+    /// How often in a row somebody put the taint back, or removed the label, soon after the gate had admitted the node.
     #[serde(skip_serializing_if = "is_zero")]
     pub reverted: u32,
     /// Key of the verified label that the gate set. Removing the label requests another worker.

@@ -342,6 +342,41 @@ fn the_examples_are_valid() {
     }
 }
 
+fn page(path: &str) -> String {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
+    fs::read_to_string(&file).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+#[test]
+fn u01_the_readme_installs_it_and_names_only_kinds_that_exist() {
+    let readme = page("README.md");
+    let install =
+        "helm install nodekeeper charts/nodekeeper --namespace nodekeeper-system --create-namespace --wait";
+    for page in [&readme, &page("docs/gate.md"), &page("charts/nodekeeper/README.md")] {
+        assert_all(page, &[install]);
+    }
+    let kinds: Vec<String> = defined(&["crds"]).into_iter().map(|(kind, _)| kind).collect();
+    for kind in ["EventRecycler", "NodeCleanup"].into_iter().filter(|kind| readme.contains(kind)) {
+        assert!(kinds.iter().any(|known| known == kind), "README.md names the kind {kind}");
+    }
+}
+
+#[test]
+fn u03_the_pages_warn_that_adding_a_startup_taint_replaces_nodes() {
+    for path in ["docs/gate.md", "charts/nodekeeper/templates/NOTES.txt", "examples/karpenter/default.yaml"] {
+        assert_all(&page(path), &["startupTaints", "drift", "Drifted"]);
+    }
+    for path in ["charts/nodekeeper/README.md", "examples/README.md"] {
+        assert_all(&page(path), &["docs/gate.md#karpenter", "make"]);
+    }
+    let pool: serde_json::Value = serde_saphyr::from_str(&page("examples/karpenter/default.yaml")).unwrap();
+    let wanted = serde_json::to_value(nodekeeper_core::api::GateTaint::default()).unwrap();
+    assert_eq!(pool["spec"]["template"]["spec"]["startupTaints"], serde_json::json!([wanted]));
+    assert_eq!(pool["spec"]["template"]["spec"].get("taints"), None);
+    let budgets = pool["spec"]["disruption"]["budgets"].as_array().expect("budgets");
+    assert!(budgets.iter().any(|budget| budget["reasons"][0] == "Drifted"), "{budgets:?}");
+}
+
 /// An unknown key is dropped by deserialization.
 fn assert_kept(written: &serde_json::Value, read: &serde_json::Value, at: &str) {
     use serde_json::Value::{Array, Number, Object, String};
@@ -452,7 +487,7 @@ fn f13_config_check_prints_the_remediation_policy() {
 }
 
 #[test]
-fn s3_config_check_reads_values_config_maps_and_gates() {
+fn s03_config_check_reads_values_config_maps_and_gates() {
     let folder = tempfile::tempdir().unwrap();
     let check = |name: &str, content: &str, arguments: &[&str]| {
         let file = folder.path().join(name);
@@ -486,7 +521,7 @@ fn s3_config_check_reads_values_config_maps_and_gates() {
 }
 
 #[test]
-fn s4_config_check_lists_what_it_does_not_print() {
+fn s04_config_check_lists_what_it_does_not_print() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("config.yaml");
     let content = "worker: {namespace: a, priorityClassName: system-node-critical, image: {repository: r/w, tag: 1}}\n\
@@ -508,7 +543,7 @@ fn s4_config_check_lists_what_it_does_not_print() {
 }
 
 #[test]
-fn s6_the_worker_image_of_the_file_is_enough() {
+fn s06_the_worker_image_of_the_file_is_enough() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("config.yaml");
     let start = |content: &str| {

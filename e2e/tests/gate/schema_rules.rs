@@ -134,7 +134,7 @@ fn gate(spec: &Value) -> Value {
 
 /// The same cases without a server: both have to agree.
 #[test]
-fn s2_config_check_refuses_what_the_server_refuses() {
+fn s02_config_check_refuses_what_the_server_refuses() {
     for spec in good() {
         assert_eq!(check_manifest(&gate(&spec).to_string()), Some(Ok("NodeGate")), "{spec}");
     }

@@ -117,7 +117,7 @@ fn assert_grants(values: &Value, more: &[&str]) -> Result<()> {
 }
 
 #[test]
-fn the_chart_grants_exactly_these_rules() -> Result<()> {
+fn u07_the_chart_grants_exactly_these_rules() -> Result<()> {
     assert_grants(&json!({}), &[])?;
     let pods = "nodekeeper-controller *: /pods [] watch";
     assert_grants(&json!({"rbac": {"daemonSetPods": true}}), &[pods])?;
@@ -385,7 +385,7 @@ fn empty_fields_of_the_compat_file_use_the_values() -> Result<()> {
 
 /// The "Common Configurations" of kube-node-ready's README, and other keys of its DaemonSet mode.
 #[test]
-fn s1_the_common_configurations_of_the_readme_are_taken() -> Result<()> {
+fn s01_the_common_configurations_of_the_readme_are_taken() -> Result<()> {
     for (config, flags, effect) in [
         (
             json!({"taintKey": "my-custom/unverified", "taintValue": "true", "taintEffect": "NoSchedule"}),
@@ -435,7 +435,7 @@ fn s1_the_common_configurations_of_the_readme_are_taken() -> Result<()> {
 }
 
 #[test]
-fn s1_the_daemon_set_mode_can_replace_nodes() -> Result<()> {
+fn s01_the_daemon_set_mode_can_replace_nodes() -> Result<()> {
     let Some(objects) = rendered(&json!({"config": {"deleteFailedNode": true}}))? else { return Ok(()) };
     let all = granted(&objects)?;
     assert!(all.contains("nodekeeper-controller *: /pods/eviction [] create"), "{all:#?}");
@@ -443,7 +443,7 @@ fn s1_the_daemon_set_mode_can_replace_nodes() -> Result<()> {
 }
 
 #[test]
-fn s7_values_of_the_old_chart_are_refused_with_a_fix() -> Result<()> {
+fn s07_values_of_the_old_chart_are_refused_with_a_fix() -> Result<()> {
     for (values, wanted) in [
         (json!({"deploymentMode": "daemonset"}), "remove deploymentMode"),
         (

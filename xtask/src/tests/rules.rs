@@ -192,6 +192,56 @@ fn descriptions() -> Vec<Fixture> {
     ]
 }
 
+const REASONS: &str = "crates/core/src/reasons.rs";
+
+fn reasons() -> Vec<Fixture> {
+    let constants = "/// Why.\npub const A: &str = \"NodeVerified\";\npub mod remediation {\n    pub const B: &str = \"DryRun\";\n}\n";
+    let pages = |gate: &str, remediation: &str, violation| {
+        let mut fixture = holds("documented-reasons", REASONS, constants);
+        fixture.files.push(("docs/gate.md", gate.to_owned()));
+        fixture.files.push(("docs/remediation.md", remediation.to_owned()));
+        Fixture { violation, ..fixture }
+    };
+    let table = |reason: &str| {
+        format!(
+            "| reason | action |\n|---|---|\n| `{reason}` | `RemoveTaint` |\n\n| a | b |\n|---|---|\n| `Other` | |\n"
+        )
+    };
+    let (gate, remediation) = (table("NodeVerified"), table("DryRun"));
+    vec![
+        pages(&gate, &remediation, None),
+        pages("An Event `NodeVerified` says so.", "Set `enforcement: DryRun`.", None),
+        pages("NodeVerified and `NodeVerifiedAgain`", &remediation, Some("crates/core/src/reasons.rs:2")),
+        pages(&gate, &gate.replace("NodeVerified", "dry run"), Some("crates/core/src/reasons.rs:4")),
+        pages(&format!("{gate}{}", table("NodeGone")), &remediation, Some("docs/gate.md:10")),
+        pages(&gate, &format!("{remediation}an Event `Gone`\n"), Some("docs/remediation.md:8")),
+    ]
+}
+
+/// What a rule finds in these files of this repository.
+fn found_here(name: &str, paths: &[&str]) -> Vec<Violation> {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let file = |path: &&str| {
+        let text = std::fs::read_to_string(root.join(path)).unwrap();
+        File { path: (*path).to_owned(), text }
+    };
+    (rule(name).check)(&Repo { files: paths.iter().map(file).collect(), ..Repo::default() })
+}
+
+#[test]
+fn u10_every_reason_is_documented_and_no_other() {
+    let found = found_here("documented-reasons", &[REASONS, "docs/gate.md", "docs/remediation.md"]);
+    assert!(found.is_empty(), "{found:#?}");
+}
+
+#[test]
+fn u04_every_field_of_the_crds_is_described() {
+    let crds = ["nodegates", "noderemediations", "remediationpolicies"];
+    let crds = crds.map(|name| format!("charts/nodekeeper/files/crds/{name}.yaml"));
+    let found = found_here("api-descriptions", &crds.each_ref().map(String::as_str));
+    assert!(found.is_empty(), "{found:#?}");
+}
+
 fn cycles() -> Vec<Fixture> {
     let with = |text: &str, violation| {
         let mut fixture = holds("core-no-cycles", "crates/core/src/gate.rs", "use crate::node::NodeView;\n");
@@ -257,7 +307,7 @@ fn repository(files: &[&str]) -> (std::path::PathBuf, String) {
 static FOLDERS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
 
 #[test]
-fn the_age_of_results_is_counted_to_the_last_change_of_operator_or_core() {
+fn u08_the_age_of_results_is_counted_to_the_last_change_of_operator_or_core() {
     let (folder, first) = repository(&["a", "crates/core/x", "b", "crates/operator/y", "docs/z", "docs/z"]);
     let text = |commit: &str| format!("# Benchmark results\n\nload 1; commit {commit}; 2026-11-16.\n");
     assert_eq!(results_age(&folder, &text(&first[..10])), ResultsAge::Commits(3));
@@ -285,10 +335,18 @@ fn the_age_of_results_is_counted_to_the_last_change_of_operator_or_core() {
 }
 
 fn fixtures() -> Vec<Fixture> {
-    [manifests(), selects(), stray(), cycles(), descriptions(), file_size(), retired_words(), results()]
-        .into_iter()
-        .flatten()
-        .collect()
+    let all = [
+        manifests(),
+        selects(),
+        stray(),
+        cycles(),
+        descriptions(),
+        reasons(),
+        file_size(),
+        retired_words(),
+        results(),
+    ];
+    all.into_iter().flatten().collect()
 }
 
 fn rule(name: &str) -> &'static Rule {

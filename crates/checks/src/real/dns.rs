@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cluster_domain_is_read_from_the_search_list() {
+    fn g10_the_cluster_domain_is_read_from_the_search_list() {
         let pod =
             "nameserver 10.96.0.10\nsearch a.svc.example.org svc.example.org. example.org\noptions ndots:5\n";
         assert_eq!(search_domain(pod), Some("example.org"));

@@ -128,6 +128,7 @@ fn ready(input: &GateStatusInput<'_>, findings: &[Finding]) -> Finding {
             .contains(&finding.type_)
             && finding.status == "True"
     };
+    let has_nothing_to_gate = input.autoscalers.reason == reasons::NOTHING_TO_GATE;
     match input.gate.spec.enforcement {
         _ if input.gate.deleting => {
             of("False", reasons::DELETING, "the gate is being deleted and serves no node")
@@ -139,6 +140,7 @@ fn ready(input: &GateStatusInput<'_>, findings: &[Finding]) -> Finding {
         ),
         Enforcement::Audit => match findings.iter().find(is_blocking) {
             Some(finding) => of("False", finding.reason, &finding.message),
+            None if has_nothing_to_gate => of("True", reasons::NOTHING_TO_GATE, &input.autoscalers.message),
             None => of(
                 "True",
                 reasons::AUDITING,
@@ -152,9 +154,7 @@ fn ready(input: &GateStatusInput<'_>, findings: &[Finding]) -> Finding {
         ),
         Enforcement::Enforce => match findings.iter().find(is_blocking) {
             Some(finding) => of("False", finding.reason, &finding.message),
-            None if input.autoscalers.reason == reasons::NOTHING_TO_GATE => {
-                of("True", reasons::NOTHING_TO_GATE, &input.autoscalers.message)
-            }
+            None if has_nothing_to_gate => of("True", reasons::NOTHING_TO_GATE, &input.autoscalers.message),
             None => of("True", reasons::SERVING, "the gate verifies tainted nodes and removes their taint"),
         },
     }

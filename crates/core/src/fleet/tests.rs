@@ -157,12 +157,15 @@ fn g09_a_missing_right_to_watch_pods_is_named() {
 
 #[test]
 fn g15_a_gate_without_tainted_nodes_says_so() {
-    let (gate, counts) = (gate(), GateCounts::default());
-    let autoscalers = Finding::new("AutoscalerCompatible", "Unknown", "NothingToGate", "add it");
-    let input = GateStatusInput { autoscalers, ..status_input(&gate, &counts) };
-    let found = status(&input, &NodeGateStatus::default(), "now");
-    let ready = condition(&found, "Ready");
-    assert_eq!((&*ready.status, &*ready.reason, &*ready.message), ("True", "NothingToGate", "add it"));
+    let (mut gate, counts) = (gate(), GateCounts::default());
+    for enforcement in [crate::api::Enforcement::Enforce, crate::api::Enforcement::Audit] {
+        gate.spec.enforcement = enforcement;
+        let autoscalers = Finding::new("AutoscalerCompatible", "Unknown", "NothingToGate", "add it");
+        let input = GateStatusInput { autoscalers, ..status_input(&gate, &counts) };
+        let found = status(&input, &NodeGateStatus::default(), "now");
+        let ready = condition(&found, "Ready");
+        assert_eq!((&*ready.status, &*ready.reason, &*ready.message), ("True", "NothingToGate", "add it"));
+    }
 }
 
 #[test]

@@ -47,11 +47,15 @@ impl GateView {
         }
     }
 
-    /// The least of the gates for the same node serves it: by priority, then by age, then by name. A dry run comes last,
-    /// so that trying a gate out does not keep another one from verifying nodes.
-    fn precedence(&self) -> (bool, Reverse<i32>, Timestamp, &str) {
-        let is_dry_run = self.spec.enforcement == Enforcement::DryRun;
-        (is_dry_run, Reverse(self.spec.priority), self.created, &self.name)
+    /// The least of the gates for the same node serves it: by enforcement, then by priority, by age and by name. Trying a
+    /// gate out admits no node that another one holds, and does not keep another one from verifying nodes.
+    fn precedence(&self) -> (u8, Reverse<i32>, Timestamp, &str) {
+        let enforcement = match self.spec.enforcement {
+            Enforcement::Enforce | Enforcement::Paused => 0,
+            Enforcement::Audit => 1,
+            Enforcement::DryRun => 2,
+        };
+        (enforcement, Reverse(self.spec.priority), self.created, &self.name)
     }
 
     /// Whether this gate has precedence over another one.

@@ -24,7 +24,9 @@ impl ManagedNode<'_> {
         let unrecorded = newest.filter(|worker| worker.identity.number > self.record.number);
         let last = unrecorded.map_or(self.record.number, |worker| worker.identity.number);
         if !self.observed.node.ready {
-            return Decision::new(State::Waiting, "audit: the node is not Ready");
+            // What a worker found before says nothing about the node afterwards, and one that runs would keep its slot.
+            return Decision::new(State::Waiting, "audit: the node is not Ready")
+                .with(remove_workers(self.observed.workers));
         }
         let current = unrecorded.filter(|worker| {
             scope_of(&worker.identity) == scope(self.observed.node, self.gate)
@@ -32,12 +34,11 @@ impl ManagedNode<'_> {
         });
         match current {
             Some(worker) if worker.has_ended() => self.admit_after(worker),
+            None if self.reverted_wait().is_positive() => self.await_reverted(),
             _ if self.audited_for() >= ADMITTED_AFTER => {
-                let seconds = ADMITTED_AFTER.as_secs();
-                let why = format!("no worker ended within {seconds} s after the node became Ready");
                 // Without a worker its number counts as used: records have ever higher ones.
                 let number = if unrecorded.is_some() { last } else { last.saturating_add(1) };
-                self.admit(number, Verdict::Inconclusive, &why, Vec::new())
+                self.admit_without_verdict(number, current)
             }
             Some(worker) if !worker.deleting => {
                 self.wait(State::InProgress, &format!("worker {} runs", worker.identity.number))
@@ -46,8 +47,24 @@ impl ManagedNode<'_> {
         }
     }
 
+    /// How long the node could have been verified: it is Ready, and no backoff runs.
     fn audited_for(&self) -> Duration {
-        self.observed.elapsed.saturating_sub(self.observed.ready_since)
+        let since_ready = self.observed.elapsed.saturating_sub(self.observed.ready_since);
+        let since_backoff = self.reverted_backoff().map(|_| Duration::try_from(-self.reverted_wait()));
+        since_backoff.map_or(since_ready, |since| since_ready.min(since.unwrap_or_default()))
+    }
+
+    /// The rest of the backoff of a node that another controller keeps tainting; negative since its end.
+    fn reverted_wait(&self) -> SignedDuration {
+        self.reverted_backoff().map_or(SignedDuration::ZERO, |backoff| backoff - self.since_recorded())
+    }
+
+    fn await_reverted(&self) -> Decision {
+        let why = "audit: somebody keeps putting the taint back";
+        Decision::new(State::Unverified, why)
+            .requeue_after(self.reverted_wait())
+            .with(remove_workers(self.observed.workers))
+            .with([self.reverted_event()])
     }
 
     fn wait(&self, state: State, why: &str) -> Decision {
@@ -75,7 +92,8 @@ impl ManagedNode<'_> {
         }
         if !(if last == 0 { slots.first } else { slots.another }) {
             let waits = self.wait(State::Unverified, "the node waits for a free worker slot");
-            return Decision { wants_slot: Some(last), ..waits };
+            let wants_pods = !self.gate.spec.wait_for.daemon_sets.is_empty();
+            return Decision { wants_slot: Some(last), wants_pods, ..waits };
         }
         let number = last.saturating_add(1);
         Decision::new(State::Pending, format!("audit: worker {number} starts"))
@@ -86,17 +104,49 @@ impl ManagedNode<'_> {
     fn admit_after(&self, worker: &WorkerView) -> Decision {
         let number = worker.identity.number;
         match &worker.progress {
+            // A container that is terminated may exit with 0.
+            Progress::Reported(_) if worker.deleting && !self.gate.spec.checks.exec.is_empty() => {
+                let why = "the worker was deleted before the results of all checks were read";
+                self.admit(number, Verdict::Inconclusive, why, Vec::new(), Some(InconclusiveReason::Other))
+            }
             Progress::Reported(report) if report.verdict == Verdict::Passed => self.passed(worker, report),
             Progress::Reported(report) => {
-                self.admit(number, report.verdict, &report.summary(), failed_checks(report))
+                let cause = (report.verdict == Verdict::Inconclusive).then_some(InconclusiveReason::Other);
+                self.admit(number, report.verdict, &report.summary(), failed_checks(report), cause)
             }
-            Progress::Inconclusive(_, why) => self.admit(number, Verdict::Inconclusive, why, Vec::new()),
+            Progress::Inconclusive(cause, why) => {
+                self.admit(number, Verdict::Inconclusive, why, Vec::new(), Some(*cause))
+            }
             _ => self.wait(State::InProgress, "the worker runs"),
         }
     }
 
+    /// Admits the node because its time is over. The watch may be behind, so that the worker is read once more before that.
+    fn admit_without_verdict(&self, number: u32, current: Option<&WorkerView>) -> Decision {
+        let (cause, what, detail) = match current.map(|worker| &worker.progress) {
+            None => (InconclusiveReason::Other, "no worker started", ""),
+            Some(Progress::Waiting(cause, why)) => (*cause, "the worker did not start", why.as_str()),
+            Some(Progress::Unscheduled(why)) => {
+                (InconclusiveReason::Unscheduled, "the worker was not scheduled", why.as_str())
+            }
+            Some(_) => (InconclusiveReason::Overdue, "the worker did not end", ""),
+        };
+        let separator = if detail.is_empty() { "" } else { ": " };
+        let seconds = ADMITTED_AFTER.as_secs();
+        let why = format!("{what} within {seconds} s after the node became Ready{separator}{detail}");
+        let decision = self.admit(number, Verdict::Inconclusive, &why, Vec::new(), Some(cause));
+        Decision { gives_up_on: current.map(|worker| worker.name.clone()), ..decision }
+    }
+
     /// Removes the taint although the node did not pass, without the verified label.
-    fn admit(&self, number: u32, verdict: Verdict, why: &str, failed: Vec<FailedCheck>) -> Decision {
+    fn admit(
+        &self,
+        number: u32,
+        verdict: Verdict,
+        why: &str,
+        failed: Vec<FailedCheck>,
+        cause: Option<InconclusiveReason>,
+    ) -> Decision {
         let record = self.record.after(WorkerResult {
             uid: self.observed.node.uid.clone(),
             scope: scope(self.observed.node, self.gate),
@@ -104,7 +154,7 @@ impl ManagedNode<'_> {
             verdict,
             why,
             failed,
-            cause: (verdict == Verdict::Inconclusive).then_some(InconclusiveReason::Other),
+            cause,
             elapsed_seconds: 0,
             restart: false,
             at: self.observed.now,
@@ -113,11 +163,9 @@ impl ManagedNode<'_> {
         let note =
             format!("gate {} audits and admits the node, which it would have held: {why}", self.gate.name);
         let event = EventSpec::new(true, reasons::NODE_AUDITED, "RemoveTaint", &*note);
+        let record = Record { audited: true, reverted: self.times_reverted(), ..self.opened(record, "") };
         Decision::new(State::InProgress, note)
-            .with([
-                Effect::Admit(Record { audited: true, ..self.opened(record, "") }),
-                Effect::EmitEvent(event),
-            ])
+            .with([Effect::Admit(record), Effect::EmitEvent(event)])
             .with(remove_workers(self.observed.own_workers(self.gate)))
     }
 }

@@ -28,14 +28,19 @@ const FIRST_REVERTED_BACKOFF: i64 = 20;
 const LONGEST_REVERTED_BACKOFF: i64 = 30 * 60;
 
 impl ManagedNode<'_> {
-    /// Whether somebody put the taint back or removed the label soon after the gate had verified the node.
+    /// Whether somebody put the taint back or removed the label soon after the gate had admitted the node.
     pub(super) fn is_reverted(&self) -> bool {
         let is_back = self.gated || self.recheck_reason() == Some(RecheckReason::LabelRemoved);
         is_back
-            && self.record.verdict == Some(Verdict::Passed)
+            && (self.record.verdict == Some(Verdict::Passed) || self.record.audited)
             && self.record.is_open()
             && !self.is_requested()
             && self.since_recorded() < REVERTED_WITHIN
+    }
+
+    /// How often in a row that has happened, if the node is admitted now.
+    pub(super) fn times_reverted(&self) -> u32 {
+        if self.is_reverted() { self.record.reverted.saturating_add(1) } else { 0 }
     }
 
     /// The backoff of a node that another controller keeps reverting; none for the first times.

@@ -223,8 +223,7 @@ impl ManagedNode<'_> {
         } else {
             ("Verify", format!("verified again: {}", report.summary()))
         };
-        let reverted = if self.is_reverted() { self.record.reverted.saturating_add(1) } else { 0 };
-        let audited = self.gate.spec.enforcement == Enforcement::Audit;
+        let (audited, reverted) = (self.gate.spec.enforcement == Enforcement::Audit, self.times_reverted());
         let record = Record { audited, reverted, ..self.labelled(record) };
         // A periodic worker that passes emits no Event.
         let is_event =

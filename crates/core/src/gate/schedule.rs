@@ -66,11 +66,11 @@ impl ManagedNode<'_> {
     }
 
     /// Emitted once, because two controllers that undo each other's work do so for ever.
-    fn reverted_event(&self) -> Effect {
+    pub(super) fn reverted_event(&self) -> Effect {
         let (gate, times) = (&self.gate.name, self.record.reverted);
         let what = if self.gated { "put the taint back" } else { "removed the verified label" };
         let note = format!(
-            "somebody {what} {times} times soon after gate {gate} had verified the node; it is verified again after a growing time. Stop the controller that does it, or use another taint or label for the gate"
+            "somebody {what} {times} times soon after gate {gate} had admitted the node; it is verified again after a growing time. Stop the controller that does it, or use another taint or label for the gate"
         );
         let event = EventSpec::new(true, reasons::NODE_REVERTED, "Wait", note);
         Effect::EmitEvent(EventSpec { dedup_key: Some(0), ..event })

@@ -150,6 +150,12 @@ impl ManagedNode<'_> {
             && self.observed.node.labels.get(label).is_none()
     }
 
+    /// Whether a user or a reboot asks for another verdict about a node that is not tainted.
+    pub(super) fn is_asked_again(&self) -> bool {
+        let is_ignored = self.gate.spec.on_reboot == OnReboot::Ignore;
+        self.is_requested() || (self.was_rebooted() && !is_ignored)
+    }
+
     fn was_rebooted(&self) -> bool {
         !self.observed.node.boot_id.is_empty() && self.record.scope.boot_id != self.observed.node.boot_id
     }

@@ -16,6 +16,7 @@ use crate::id::Id;
 use crate::limits::takes_slot;
 use crate::node::NodeView;
 use crate::reasons::CONFIGURATION_APPLIED;
+use crate::reasons::remediation::{INVALID_ANNOTATION, INVALID_WINDOW, MISSING_RIGHTS};
 use crate::topology::zone;
 use crate::worker::WorkerView;
 
@@ -158,12 +159,16 @@ fn control_workers(cluster: &ClusterView<'_>) -> Vec<PolicyEffect> {
     effects
 }
 
-/// Whether a status says something else. Figures in messages are no reason to write; which fields were edited is one.
+/// Reasons whose message names what a user has to change.
+const NAMING: [&str; 3] = [MISSING_RIGHTS, INVALID_WINDOW, INVALID_ANNOTATION];
+
+/// Whether a status says something else. Figures in messages are no reason to write; what a user has to change, or
+/// edited, is one.
 fn is_different(next: &RemediationPolicyStatus, before: &RemediationPolicyStatus) -> bool {
     let words = |status: &RemediationPolicyStatus| -> Vec<[String; 4]> {
         let words = |one: &Condition| {
-            let message =
-                if one.type_ == CONFIGURATION_APPLIED { one.message.clone() } else { String::new() };
+            let names = one.type_ == CONFIGURATION_APPLIED || NAMING.contains(&one.reason.as_str());
+            let message = if names { one.message.clone() } else { String::new() };
             [one.type_.clone(), one.status.clone(), one.reason.clone(), message]
         };
         status.conditions.iter().map(words).collect()

@@ -183,6 +183,17 @@ fn a_missing_cluster_dns_service_never_fails_a_node() {
 }
 
 #[test]
+fn u09_the_summary_counts_checks_and_not_their_targets() {
+    let passed = |name: &str, target: &str| result(name, target, Outcome::Passed, "");
+    let services = || ["default/kubernetes", CLUSTER_DNS].map(|target| passed("services", target));
+    let mut report =
+        judged([passed("dns", "kubernetes."), passed("api", "")].into_iter().chain(services()).collect());
+    assert_eq!(report.summary(), "3 checks passed in 7 ms");
+    report.left_out = 2;
+    assert_eq!(report.summary(), "all checks passed in 7 ms", "the report does not say of which checks");
+}
+
+#[test]
 fn the_summary_names_the_first_failure() {
     let mut dns = result("dns", "kubernetes.default.svc.cluster.local.", Outcome::Failed, reason::TIMEOUT);
     dns.message = "no answer within 10 s".into();

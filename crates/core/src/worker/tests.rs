@@ -637,7 +637,7 @@ fn u06_a_gate_uses_only_images_and_classes_that_are_allowed() {
 }
 
 #[test]
-fn quantities_are_numbers_or_text_of_known_resources() {
+fn u05_quantities_are_numbers_or_text_of_known_resources() {
     let worker = |resources: Value| -> crate::api::Worker {
         serde_json::from_value(json!({"resources": resources})).expect("a worker")
     };
@@ -652,12 +652,31 @@ fn quantities_are_numbers_or_text_of_known_resources() {
 }
 
 #[test]
-fn a_toleration_without_an_operator_is_equal() {
+fn u05_a_toleration_without_an_operator_is_equal() {
     let toleration = json!({"tolerations": [{"key": "a", "value": "b", "effect": "NoExecute"}]});
     let gate = gate_with(serde_json::from_value(toleration).expect("a worker"));
     let pod = pod(&Template::default(), &node(), &gate, &subject()).expect("it is allowed");
     let tolerations = pod.spec.expect("a spec").tolerations.expect("tolerations");
     assert_eq!(tolerations.last().and_then(|last| last.operator.as_deref()), Some("Equal"));
+}
+
+#[test]
+fn u05_naming_a_check_adds_to_the_default_set() {
+    let assigned = |checks: Value| -> crate::checks::Checks {
+        let checks: crate::checks::Checks = serde_json::from_value(checks).expect("checks");
+        checks.resolve()
+    };
+    let defaults = ["dns", "api", "tcp", "services", "peers"];
+    assert_eq!(assigned(json!({})).assigned(), defaults);
+    let named = assigned(json!({"dns": {"names": ["a."]}, "clock": {}}));
+    assert_eq!(named.assigned(), [&defaults[..], &["clock"]].concat());
+    let dns = named.dns.expect("dns");
+    assert_eq!(
+        (dns.names, dns.optional.len()),
+        (vec!["a.".to_owned()], 0),
+        "and no name outside of the cluster"
+    );
+    assert_eq!(assigned(json!({"skip": ["peers"]})).assigned(), defaults[..4]);
 }
 
 #[test]

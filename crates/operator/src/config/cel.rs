@@ -286,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn s2_rules_are_evaluated_as_in_cel() {
+    fn s02_rules_are_evaluated_as_in_cel() {
         let this = json!({"a": 5, "b": "mine/held", "list": [{"k": "x"}, {"k": "y"}], "names": ["a", "b"]});
         for rule in [
             "self.a + 5 < 11 && self.a <= 5 && !(self.a > 5)",
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn s2_patterns_of_go_are_understood() {
+    fn s02_patterns_of_go_are_understood() {
         let ports = "^([^][:/ ]+|[[][0-9A-Fa-f:.]+[]]):[1-9][0-9]{0,4}$";
         for (text, wanted) in [
             ("10.0.0.1:443", true),

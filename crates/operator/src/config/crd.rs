@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn s2_every_rule_of_our_definitions_can_be_evaluated() {
+    fn s02_every_rule_of_our_definitions_can_be_evaluated() {
         let mut rules = Vec::new();
         for schema in [schema::<NodeGate>(), schema::<RemediationPolicy>(), schema::<NodeRemediation>()] {
             all_rules(&schema, &mut rules);
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn s2_each_violation_names_field_and_fix() {
+    fn s02_each_violation_names_field_and_fix() {
         for (spec, wanted) in [
             (json!({"zebra": 1}), "`spec.zebra`: there is no such key"),
             (json!({"onFailur": "Replace"}), "did you mean `onFailure`?"),

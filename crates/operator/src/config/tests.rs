@@ -259,7 +259,7 @@ const COMMON: [&str; 3] = [
 ];
 
 #[test]
-fn s1_the_common_configurations_of_the_readme_work() {
+fn s01_the_common_configurations_of_the_readme_work() {
     let mut taint = empty().gate;
     taint.taints[0].key = "my-custom/unverified".into();
     let mut dns = empty().gate;
@@ -278,7 +278,7 @@ fn s1_the_common_configurations_of_the_readme_work() {
 }
 
 #[test]
-fn s1_every_key_of_the_daemon_set_mode_has_its_effect() {
+fn s01_every_key_of_the_daemon_set_mode_has_its_effect() {
     use Does::{Gate, Idle, Set, Warns};
     let taint =
         |key: &str, value: &str, effect: &str| json!([{"key": key, "value": value, "effect": effect}]);
@@ -317,7 +317,7 @@ fn s1_every_key_of_the_daemon_set_mode_has_its_effect() {
 }
 
 #[test]
-fn s2_what_the_api_server_refuses_is_an_error_of_its_key() {
+fn s02_what_the_api_server_refuses_is_an_error_of_its_key() {
     for (text, wanted) in [
         (
             "worker:\n  tolerations:\n  - {key: a, operator: Exists, value: b}\n",
@@ -366,7 +366,7 @@ fn indented(text: &str, by: &str) -> String {
 }
 
 #[test]
-fn s3_values_of_our_chart_are_read() {
+fn s03_values_of_our_chart_are_read() {
     let indented = indented(CONFIG, "  ");
     let values =
         format!("controller: {{replicas: 3}}\nconfig:\n{indented}workerConfig: {{checkTimeoutSeconds: 4}}\n");
@@ -377,7 +377,7 @@ fn s3_values_of_our_chart_are_read() {
 }
 
 #[test]
-fn s3_a_config_map_is_read_with_its_lines() {
+fn s03_a_config_map_is_read_with_its_lines() {
     let map = |config: &str| {
         let indented = indented(config, "    ");
         format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: a}}\ndata:\n  config.yaml: |\n{indented}")
@@ -398,7 +398,7 @@ fn s3_a_config_map_is_read_with_its_lines() {
 }
 
 #[test]
-fn s3_a_gate_or_a_policy_is_checked_as_such() {
+fn s03_a_gate_or_a_policy_is_checked_as_such() {
     let gate = |spec: &str| {
         format!("apiVersion: nodekeeper.dev/v1alpha1\nkind: NodeGate\nmetadata: {{name: a}}\n{spec}")
     };
@@ -426,7 +426,7 @@ fn s3_a_gate_or_a_policy_is_checked_as_such() {
 }
 
 #[test]
-fn s4_settings_outside_of_the_gate_are_listed_by_key() {
+fn s04_settings_outside_of_the_gate_are_listed_by_key() {
     let read = parsed(
         "{worker: {namespace: a, serviceAccountName: b}, reconciliation: {intervalSeconds: 9}, \
          leaderElection: {id: c, namespace: d}, metrics: {enabled: true, port: 1}, health: {port: 2}, \
@@ -467,13 +467,13 @@ fn s4_settings_outside_of_the_gate_are_listed_by_key() {
 }
 
 #[test]
-fn s5_the_warning_about_deletions_says_when_they_begin() {
+fn s05_the_warning_about_deletions_says_when_they_begin() {
     let warnings = parsed("nodeManagement: {deleteFailedNodes: true}").warnings;
     assert!(warnings[0].contains("none is replaced until two have passed there"), "{warnings:?}");
 }
 
 #[test]
-fn s6_a_copy_of_the_old_image_is_not_used() {
+fn s06_a_copy_of_the_old_image_is_not_used() {
     for image in [
         "{repository: registry.corp/mirror/kube-node-ready, tag: 1}",
         "{repository: kube-node-ready, tag: 1}",
@@ -488,7 +488,7 @@ fn s6_a_copy_of_the_old_image_is_not_used() {
 }
 
 #[test]
-fn s6_an_unknown_resource_is_an_error() {
+fn s06_an_unknown_resource_is_an_error() {
     assert_wrong(
         "worker:\n  resources:\n    requests:\n      cu: 50m\n",
         &["4: `worker.resources.requests.cu`: is not a resource: write cpu, memory"],
@@ -496,7 +496,7 @@ fn s6_an_unknown_resource_is_an_error() {
 }
 
 #[test]
-fn s7_the_deployment_mode_is_not_ignored() {
+fn s07_the_deployment_mode_is_not_ignored() {
     let mode = |mode: &str, rest: &str| format!("deploymentMode: {mode}\n{rest}");
     let controller =
         "nameOverride: x\ncontroller: {replicas: 1, config: {reconciliation: {maxRetries: 3}}}\n";

@@ -429,7 +429,7 @@ fn openmetrics_families_have_no_total_suffix() {
 }
 
 #[test]
-fn s8_every_state_of_kube_node_ready_is_documented() {
+fn s08_every_state_of_kube_node_ready_is_documented() {
     let help = table::STATUS.help;
     for state in [
         State::Unserved,
@@ -466,7 +466,7 @@ fn durations_are_counted_in_their_buckets() {
 }
 
 #[test]
-fn each_controller_has_its_own_series() {
+fn g13_each_controller_has_its_own_series() {
     let metrics = leading(ALL);
     metrics.register_controller("remediation", 4);
     let second = Duration::from_secs(1);

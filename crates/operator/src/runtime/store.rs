@@ -382,6 +382,17 @@ mod tests {
     }
 
     #[test]
+    fn g10_an_object_that_was_read_replaces_no_newer_one() {
+        let mut store = Store::default();
+        list(&mut store, vec![object(5, "a")], "6");
+        store.force_insert(object(8, "a"), NOW);
+        assert_eq!(known(&store), Some(("a", 8)), "the watch does not show it");
+        applied(&mut store, object(9, "a"));
+        store.force_insert(object(8, "a"), NOW);
+        assert_eq!(known(&store), Some(("a", 9)), "the watch was faster than the answer");
+    }
+
+    #[test]
     fn the_deletion_of_an_older_object_keeps_its_successor() {
         let mut store = Store::default();
         list(&mut store, vec![object(5, "a")], "6");

@@ -142,6 +142,49 @@ fn every_block_has_a_reason_and_says_what_to_do() {
     }
 }
 
+/// The reasons of the limits in the order in which the page has them.
+fn documented_reasons() -> Vec<&'static str> {
+    let page = include_str!("../../../../../docs/remediation.md");
+    let limits = page.split("\n## ").find(|section| section.starts_with("The limits\n")).expect("a section");
+    let rows = limits.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    rows.collect()
+}
+
+#[test]
+fn u10_the_limits_are_documented_in_the_order_of_the_checks() {
+    use BlockReason as Reason;
+    let mut blocks = Vec::new();
+    for name in documented_reasons().into_iter().filter(|name| *name != Reason::DryRun.as_str()) {
+        let block = BLOCKS.into_iter().find(|(reason, ..)| reason.as_str() == name);
+        blocks.push(block.unwrap_or_else(|| panic!("{name} blocks nothing")));
+    }
+    assert_eq!(blocks.len(), BLOCKS.len(), "{:?}", documented_reasons());
+    // These are about a request of a person, and these need one of a gate.
+    let by_person = [Reason::OutsideWindow, Reason::LastOpenNode];
+    let by_gate = [Reason::NodeRecovered, Reason::SharedDependencyDown, Reason::FuseBlown, Reason::Comparing];
+    // A node has one answer of its provider.
+    let provider = [Reason::NotRegistered, Reason::ProviderUnreadable, Reason::NoProvider];
+    for (index, (first, change_first, _)) in blocks.iter().enumerate() {
+        for (second, change_second, _) in &blocks[index + 1..] {
+            let is_both = |one: &[Reason], other: &[Reason]| one.contains(first) && other.contains(second);
+            let is_impossible = is_both(&by_person, &by_gate)
+                || is_both(&by_gate, &by_person)
+                || is_both(&by_person, &by_person)
+                || is_both(&provider, &provider);
+            if is_impossible {
+                continue;
+            }
+            let mut changes = [change_second, change_first];
+            if by_person.contains(first) {
+                // It begins with another world.
+                changes.reverse();
+            }
+            let world = World::with(|world| changes.iter().for_each(|change| change(world)));
+            assert_eq!(world.block_reason(), Some(*first), "before {second:?}");
+        }
+    }
+}
+
 #[test]
 fn a_dry_run_reports_what_would_happen() {
     let dry: Change = |world| world.policy().spec.enforcement = ActEnforcement::DryRun;

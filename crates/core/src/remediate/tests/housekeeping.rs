@@ -173,3 +173,26 @@ fn r20_permissions_are_asked_for_while_the_policy_enforces() {
     }
     assert_eq!(requeue(&cluster), Duration::from_hours(1));
 }
+
+#[test]
+fn r20_the_status_says_which_permissions_are_still_missing() {
+    let mut cluster = Cluster::comparing();
+    cluster.remediations.clear();
+    let updated = |cluster: &Cluster, missing: &[Right]| {
+        let view = cluster.view();
+        let effects = decide_policy(&view, &view.group_stats(), Vec::new(), missing, None).effects;
+        effects.into_iter().find_map(|effect| match effect {
+            PolicyEffect::UpdateStatus(status) => Some(*status),
+            _ => None,
+        })
+    };
+    let missing = needed_rights(&policy().spec);
+    let status = updated(&cluster, &missing).expect("it is news");
+    if let Some(policy) = &mut cluster.policy {
+        policy.status = status;
+    }
+    assert_eq!(updated(&cluster, &missing), None);
+    let fewer = updated(&cluster, &missing[2..]).expect("somebody granted the others");
+    let ready = fewer.conditions.iter().find(|one| one.type_ == "Ready").expect("it is there");
+    assert!(!ready.message.contains("pods/eviction"), "{}", ready.message);
+}

@@ -150,7 +150,7 @@ mod tests {
             scope: VerificationScope::default(),
             number,
             verdict: Verdict::Passed,
-            why: "6 checks passed",
+            why: "5 checks passed",
             failed: Vec::new(),
             cause: None,
             elapsed_seconds: 1,
