@@ -13,7 +13,7 @@ use crate::observer::Row;
 const STATE: usize = 12;
 const NAME: usize = 14;
 /// Width of the progress bar.
-const BAR: usize = 24;
+const BAR: usize = 20;
 /// Lines that are neither rows of machines nor notes.
 const FIXED: usize = 10;
 /// The four machines with a fault, and one line for the number of others.
@@ -70,7 +70,7 @@ impl Frame<'_> {
             .with(Style::Cyan, format!("{others} verifying  "))
             .with(Style::Green, format!("{verified} verified  "))
             .with(Style::Red, format!("{failing} failing  "))
-            .with(Style::Dim, format!("{:>5.1} s", self.elapsed.as_secs_f64()))
+            .with(Style::Dim, format!("{:.1} s", self.elapsed.as_secs_f64()))
     }
 
     /// Shows machines with a fault always, and healthy ones until they are verified.
@@ -207,6 +207,14 @@ mod tests {
             lines.iter().any(|line| line.starts_with("z1") && line.contains("12 verified")),
             "{lines:#?}"
         );
+    }
+
+    #[test]
+    fn u09_nothing_of_the_bar_is_cut_at_80_columns() {
+        let rows = rows(27);
+        let elapsed = Duration::from_millis(123_400);
+        let frame = Frame { title: "", rows: &rows, machines: 27, notes: &[], max_notes: 4, elapsed };
+        assert!(frame.bar().width() <= 80 && frame.bar().render(80, false).ends_with("123.4 s"));
     }
 
     #[test]

@@ -23,6 +23,10 @@ const STEP_TIMEOUT: Duration = Duration::from_mins(2);
 /// How many machines join while DNS is down.
 const JOINING: usize = 2;
 
+/// The machine that is replaced, and the one that an annotation protects.
+pub const REPLACED: Scenario = Scenario::ApiRefused;
+pub const PROTECTED: Scenario = Scenario::WrongCertificate;
+
 const REMEDIATIONS: &str = "nodekeeper.dev/noderemediations";
 const POLICIES: &str = "nodekeeper.dev/remediationpolicies";
 
@@ -66,7 +70,7 @@ impl RemediationObserver {
         let reason = text(condition, "reason").to_owned();
         let known = self.shown.insert(name.to_owned(), reason.clone());
         let style = match reason.as_str() {
-            "Replaced" | "Enforcing" => Style::Green,
+            "Replaced" | "Enforcing" | "NodeRecovered" => Style::Green,
             "WithinBudget" | "Comparing" => Style::Cyan,
             _ => Style::Yellow,
         };
@@ -93,14 +97,11 @@ impl Runner {
     }
 
     async fn replace_one(&mut self) -> Result<()> {
-        let (failing, protected) =
-            (self.name_of(Scenario::ApiRefused), self.name_of(Scenario::WrongCertificate));
+        let (failing, protected) = (self.name_of(REPLACED), self.name_of(PROTECTED));
         self.annotate_node(&protected, "nodekeeper.dev/do-not-disrupt", "true")?;
         self.note(
             Style::Yellow,
-            &format!(
-                "{protected} gets the annotation nodekeeper.dev/do-not-disrupt: it must not be replaced"
-            ),
+            &format!("{protected} must not be replaced: it gets the annotation do-not-disrupt"),
         );
         let spec = json!({
             "enforcement": "Enforce", "deleteNodeObjectFor": [{"source": "Gate", "name": "default"}],
@@ -110,7 +111,7 @@ impl Runner {
         let policy =
             json!({"apiVersion": version, "kind": kind, "metadata": {"name": "default"}, "spec": spec});
         self.admin().create(version, kind, "", policy)?;
-        self.note(Style::Yellow, "a RemediationPolicy with enforcement Enforce allows replacing nodes");
+        self.note(Style::Yellow, "a RemediationPolicy with enforcement Enforce permits replacements");
         self.until("the failing machine is deleted", |runner| runner.remediation.deleted.contains(&failing))
             .await?;
         self.ensure_one_deleted()?;
@@ -184,5 +185,23 @@ impl Runner {
             self.tick().await;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn u09_the_second_act_is_coloured_and_fits_80_columns() {
+        let mut observer = RemediationObserver::default();
+        let message = "2 verified nodes of zone eu-central-1c run the checks of gate default for comparison";
+        for (reason, colour) in [("Replaced", "32"), ("Comparing", "36"), ("SharedDependencyDown", "33")] {
+            let condition = json!({"reason": reason, "message": message});
+            let line = observer.line("ip-10-0-1-250", &condition).expect("it is new");
+            assert!(line.render(80, true).contains(&format!("\x1b[{colour}m{reason}")), "{line:?}");
+            assert_eq!(line.render(80, false).chars().count(), 80);
+            assert_eq!(observer.line("ip-10-0-1-250", &condition), None, "it is shown already");
+        }
     }
 }

@@ -19,7 +19,7 @@ use crate::frame::{Frame, change_line, timestamp};
 use crate::line::{Line, Style};
 use crate::machines::{ATTEMPTS, Machine, Scenario, TAINT, machines};
 use crate::observer::{Observer, Row};
-use crate::remediation_act::RemediationObserver;
+use crate::remediation_act::{PROTECTED, RemediationObserver};
 use crate::screen::Screen;
 use crate::verify;
 
@@ -62,6 +62,8 @@ pub struct Runner {
     changes: ChangeWatch,
     screen: Screen,
     second_act: bool,
+    /// Both acts are over, and the cluster is kept.
+    keeps: bool,
     notes: Vec<Line>,
     start: Instant,
 }
@@ -99,6 +101,7 @@ impl Runner {
             repair_dns: Step::default(),
             screen: Screen::new(),
             second_act: false,
+            keeps: false,
             notes: Vec::new(),
             start: Instant::now(),
             machines,
@@ -141,29 +144,11 @@ impl Runner {
 
     /// Prints what to try with kubectl, and keeps the cluster running until the future is dropped.
     pub async fn keep(&mut self) {
-        // The second act deletes the machine whose API server refuses connections; this one is protected.
-        let broken = self.name_of(Scenario::WrongCertificate);
-        let verified = self.name_of(Scenario::Healthy);
-        let path = self.cluster.kubeconfig.display();
-        let lines = [
-            "\nThe cluster and the controller run until Ctrl-C. In another terminal:\n".to_owned(),
-            format!("  export KUBECONFIG={path}"),
-            "  kubectl get nodes -L node-ready/verified,topology.kubernetes.io/zone".to_owned(),
-            "  kubectl get nodegates,remediationpolicies,noderemediations".to_owned(),
-            format!("  kubectl describe node {broken}"),
-            format!("  kubectl events --for node/{broken}"),
-            "  kubectl get events -A --watch".to_owned(),
-            format!(
-                "  kubectl get node {broken} -o jsonpath='{{.metadata.annotations.nodekeeper\\.dev/record}}'"
-            ),
-            "  kubectl get pods -n nodekeeper-system".to_owned(),
-            "\nTaint a verified node again, and watch here how it is verified again:\n".to_owned(),
-            format!("  kubectl taint node {verified} node-ready/unverified=true:NoSchedule"),
-            String::new(),
-        ];
+        let lines = hints(&self.machines, &self.cluster.kubeconfig);
         for line in lines.iter().flat_map(|text| text.split('\n')) {
-            self.print(&Line::new(line));
+            self.screen.print_uncut(&Line::new(line));
         }
+        self.keeps = true;
         loop {
             self.tick().await;
         }
@@ -232,10 +217,12 @@ impl Runner {
         self.draw();
     }
 
-    /// Prints a change of state if there is no table. States that last milliseconds are left out.
+    /// Prints a change of state if there is no table. States that last milliseconds are left out, and in a cluster that is
+    /// kept also the attempts of a machine that will never pass: they would push the hints off the screen.
     fn print_change(&self, row: &Row) {
         let is_brief = row.state == State::Pending || (row.state == State::Unverified && row.attempts.0 == 0);
-        if !self.screen.is_live() && !is_brief {
+        let is_hopeless = self.keeps && row.state != State::Verified && row.attempts.0 > row.attempts.1;
+        if !self.screen.is_live() && !is_brief && !is_hopeless {
             self.print(&change_line(row, self.start.elapsed()));
         }
     }
@@ -358,5 +345,46 @@ impl Runner {
             && self.repair_dns.done.is_some()
             && self.observer.count_finished() == self.machines.len() - Scenario::UNREPAIRED.len()
             && Scenario::UNREPAIRED.into_iter().all(has_failed)
+    }
+}
+
+/// Returns what to try with kubectl.
+fn hints(machines: &[Machine], kubeconfig: &Path) -> [String; 11] {
+    let name_of = |scenario: Scenario| {
+        let machine = machines.iter().find(|machine| machine.scenario == scenario);
+        machine.map_or("", |machine| machine.name.as_str())
+    };
+    // The second act deletes another machine that is broken.
+    let (broken, verified) = (name_of(PROTECTED), name_of(Scenario::Healthy));
+    [
+        "\nThe cluster and the controller run until Ctrl-C. In another terminal:\n".to_owned(),
+        format!("  export KUBECONFIG={}", kubeconfig.display()),
+        "  kubectl get nodes -L node-ready/verified,topology.kubernetes.io/zone".to_owned(),
+        "  kubectl get nodegates,remediationpolicies,noderemediations".to_owned(),
+        format!("  kubectl describe node {broken}"),
+        format!("  kubectl events --for node/{broken}"),
+        format!("  kubectl annotate node {broken} --list"),
+        "  kubectl get events -A --watch".to_owned(),
+        "  kubectl get pods -n nodekeeper-system".to_owned(),
+        "\nTaint a verified node again, and watch here how it is verified again:\n".to_owned(),
+        format!("  kubectl taint node {verified} node-ready/unverified=true:NoSchedule\n"),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::remediation_act::REPLACED;
+
+    #[test]
+    fn u09_hints_fit_80_columns_and_name_machines_that_exist() {
+        let machines = machines();
+        let hints = hints(&machines, Path::new("/tmp/nodekeeper-demo-AbCdEf/kubeconfig")).join("\n");
+        let replaced = machines.iter().find(|machine| machine.scenario == REPLACED).expect("one");
+        assert!(!hints.contains(&replaced.name), "the second act deletes it: {hints}");
+        let named: Vec<&str> = hints.split([' ', '/', '\n']).filter(|word| word.starts_with("ip-")).collect();
+        assert_eq!(named.len(), 4);
+        assert!(named.iter().all(|name| machines.iter().any(|machine| machine.name == *name)), "{named:?}");
+        assert!(hints.lines().all(|line| line.chars().count() <= 80), "{hints}");
     }
 }

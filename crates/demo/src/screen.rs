@@ -32,7 +32,8 @@ impl Screen {
         let is_terminal = std::io::stdout().is_terminal() && !is_dumb;
         let (width, height) = size();
         let can_draw = is_terminal && width >= MIN_SIZE.0 && height >= MIN_SIZE.1;
-        Self { can_draw, is_live: can_draw, colours: is_terminal && !set("NO_COLOR"), drawn: None }
+        let colours = is_terminal && !set("NO_COLOR");
+        Self { can_draw, is_live: can_draw, colours, drawn: None }
     }
 
     /// Returns whether the table is drawn; otherwise each change is a line.
@@ -70,17 +71,19 @@ impl Screen {
                 let _ = write!(text, "\x1b[{}A\r", drawn.min(height.saturating_sub(1)));
             }
         }
-        for line in lines {
-            text.push_str(&line.render(width, self.colours));
-            text.push_str("\x1b[K\n");
-        }
-        text.push_str("\x1b[J");
+        text.push_str(&frame(lines, width, self.colours));
         self.drawn = Some(lines.len());
         write(&text);
     }
 
-    /// Prints a line, uncut.
+    /// Prints a line, which is cut at the width of a terminal.
     pub fn print(&self, line: &Line) {
+        let width = if std::io::stdout().is_terminal() { size().0 } else { usize::MAX };
+        write(&format!("{}\n", line.render(width, self.colours)));
+    }
+
+    /// Prints a line that a user may copy.
+    pub fn print_uncut(&self, line: &Line) {
         write(&format!("{}\n", line.render(usize::MAX, self.colours)));
     }
 }
@@ -89,6 +92,18 @@ impl Drop for Screen {
     fn drop(&mut self) {
         self.stop_live();
     }
+}
+
+/// Returns the lines, each of which replaces the one that is there.
+fn frame(lines: &[Line], width: usize, colours: bool) -> String {
+    let mut text = String::new();
+    for line in lines {
+        text.push_str(&line.render(width, colours));
+        // After the last column the cursor stays on it, and its character would be erased.
+        text.push_str(if line.width() < width { "\x1b[K\n" } else { "\n" });
+    }
+    text.push_str("\x1b[J");
+    text
 }
 
 /// Ignores errors: a closed pipe (`| head`) does not stop the demo.
@@ -106,4 +121,15 @@ fn size() -> (usize, usize) {
     reported.filter(|(columns, rows)| *columns > 0 && *rows > 0).unwrap_or_else(|| {
         (variable("COLUMNS").unwrap_or(DEFAULT_SIZE.0), variable("LINES").unwrap_or(DEFAULT_SIZE.1))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn u09_a_line_that_was_cut_keeps_its_last_character() {
+        let lines = ["short", "exactly 12 c", "longer than 12 columns"].map(Line::new);
+        assert_eq!(frame(&lines, 12, false), "short\x1b[K\nexactly 12 c\nlonger than…\n\x1b[J");
+    }
 }

@@ -103,7 +103,7 @@ pub fn summary(machines: &[Machine], observer: &Observer, healed: Option<Duratio
     let writes = &observer.writes;
     lines.push(Line::default());
     lines.push(Line::new(format!(
-        "{} writes by the controller: {} pods created, {} pods deleted, {} node patches, {} Events.",
+        "{} writes: {} pods created, {} deleted, {} node patches, {} Events.",
         writes.total(),
         writes.pods_created,
         writes.pods_deleted,
@@ -154,13 +154,13 @@ fn special(machine: &Machine, observer: &Observer, healed: Option<Duration>) -> 
     let detail = match machine.scenario {
         Scenario::SilentDns if is_verified => {
             let at = healed.unwrap_or_default().as_secs_f64();
-            format!("attempt {} passed; its DNS server did not answer until {at:.1} s", record.attempts)
+            format!("attempt {} passed; DNS did not answer until {at:.1} s", record.attempts)
         }
         Scenario::Rebooted if is_verified => {
-            let (worker, boot) = (record.number, history.boots.len());
+            let (worker, boot) = (record.number, history.boots.len().saturating_sub(1));
             let workers: Vec<String> = history.discarded.iter().map(ToString::to_string).collect();
             let before = if workers.is_empty() { "none".into() } else { workers.join(", ") };
-            format!("boot {boot}: worker {worker} passed; worker {before} of the boot before was discarded")
+            format!("worker {worker} passed; worker {before} of boot {boot} was discarded")
         }
         _ => format!("{} attempts failed: {}", record.attempts, shortened(&record.why)),
     };

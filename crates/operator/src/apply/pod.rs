@@ -154,12 +154,47 @@ mod tests {
     use jiff::Timestamp;
     use kube::Client;
     use kube::client::Body;
+    use nodekeeper_core::api::{NodeGate, NodeGateSpec};
     use parking_lot::Mutex;
     use tower::service_fn;
 
     use super::super::WritePermit;
     use super::*;
     use crate::clock::Clock;
+
+    /// A writer whose requests get the answer to their method: code and reason.
+    fn writer_with(answer: fn(&Method) -> (u16, &'static str)) -> Writer {
+        let service = service_fn(move |request: Request<Body>| async move {
+            let (code, reason) = answer(request.method());
+            let status =
+                json!({"kind": "Status", "code": code, "reason": reason, "message": "quota of pods"});
+            let body = Body::from(status.to_string().into_bytes());
+            Ok::<_, std::io::Error>(Response::builder().status(code).body(body).expect("a response"))
+        });
+        let clock = Clock::new(|| Timestamp::UNIX_EPOCH);
+        Writer::new(Client::new(service, "default"), clock, WritePermit::Always, "us")
+    }
+
+    #[tokio::test]
+    async fn g07_a_conflict_about_a_quota_is_no_refusal() {
+        let pods = WorkerPods { template: Template::default() };
+        let gate = GateView::new(&NodeGate::new("g", NodeGateSpec::default()));
+        let created = async |answer: fn(&Method) -> (u16, &'static str)| {
+            let identity = WorkerIdentity { number: 1, ..WorkerIdentity::default() };
+            let writer = writer_with(answer);
+            let created = pods.create_worker(&writer, &NodeView::default(), &gate, &identity).await;
+            created.err().expect("there is no pod")
+        };
+        // Two requests changed the quota at once: the name of the pod is free, and the same request may succeed.
+        let conflict = |method: &Method| match *method {
+            Method::POST => (409, "Conflict"),
+            _ => (404, "NotFound"),
+        };
+        let error = created(conflict).await;
+        assert!(matches!(error, WriteError::OutcomeUnknown(_)), "{error:?}");
+        let error = created(|_| (403, "Forbidden")).await;
+        assert!(matches!(error, WriteError::Refused(_)), "it is used up: {error:?}");
+    }
 
     #[tokio::test]
     async fn t07_a_pod_whose_budget_forbids_its_eviction_is_left_alone() {

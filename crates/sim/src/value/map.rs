@@ -100,6 +100,7 @@ impl Map {
         self.0.is_empty()
     }
 
+    #[must_use]
     pub fn iter(&self) -> Entries<'_> {
         self.into_iter()
     }

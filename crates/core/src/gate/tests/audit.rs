@@ -174,7 +174,7 @@ fn pauses(outcome: Option<Outcome>) -> Vec<u64> {
             let (elapsed, passed) = (Duration::from_secs(later), i64::try_from(later).expect("small"));
             let now = now() + SignedDuration::from_secs(passed);
             let owner = ownership([&gate], &node);
-            decide(&Observed { elapsed, now, ready_since, ..observed(&node, owner, workers) })
+            decide(&Observed { ready_since, now, elapsed, ..observed(&node, owner, workers) })
         };
         let admission = loop {
             let decision = decide_at(later, &[]);
