@@ -10,7 +10,7 @@ use nodekeeper_core::configured::{ConfiguredObject, ObjectKind};
 use nodekeeper_e2e::fake_kubelet::{create, join};
 use nodekeeper_e2e::{Cluster, or_skip};
 use nodekeeper_operator::Settings;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::node::{self, First, Machines};
 use crate::refusals::Refusals;
@@ -43,7 +43,11 @@ async fn no_request_of_a_replacement_is_refused() -> Result<()> {
     workload(&cluster).await?;
     let finished = requests(&cluster).await?;
 
+    pause(&cluster, json!("2030-01-31T18:00:00Z")).await?;
     let controller = Running::start(client, Settings { objects, ..settings() });
+    let paused = until("a cause that was observed again", async || is_refreshed(&cluster).await).await;
+    paused.with_context(|| format!("refused: {:?}", refusals.list()))?;
+    pause(&cluster, json!(null)).await?;
     let replaced = until("a replacement that succeeded", async || has_succeeded(&cluster).await).await;
     replaced.with_context(|| format!("refused: {:?}", refusals.list()))?;
     let nodes: Api<Node> = Api::all(cluster.client()?);
@@ -85,6 +89,22 @@ async fn an_earlier_release(cluster: &Cluster, client: Client, objects: &[Config
     })
     .await?;
     controller.stop().await
+}
+
+/// Pauses remediation until this time, or no longer.
+async fn pause(cluster: &Cluster, until: Value) -> Result<()> {
+    let policies: Api<RemediationPolicy> = Api::all(cluster.client()?);
+    let patch = Patch::Merge(json!({"metadata": {"annotations": {"nodekeeper.dev/pause-until": until}}}));
+    policies.patch("default", &PatchParams::default(), &patch).await?;
+    Ok(())
+}
+
+/// Whether the gate has requested the replacement of the first node, and has failed it once more since.
+async fn is_refreshed(cluster: &Cluster) -> Result<Option<()>> {
+    let requests: Api<NodeRemediation> = Api::all(cluster.client()?);
+    let all = requests.list(&ListParams::default()).await?.items;
+    let of_first = all.iter().find(|one| one.spec.node.name == node::FIRST);
+    Ok(of_first.filter(|one| one.metadata.generation.is_some_and(|generation| generation > 1)).map(drop))
 }
 
 /// People request the replacement of a node that Karpenter is said to have created, and of more nodes that are gone than the

@@ -7,6 +7,14 @@ use crate::repo::{File, Repo};
 const SOURCE: &str = "crates/core/src/reasons.rs";
 const GATE: &str = "docs/gate.md";
 const REMEDIATION: &str = "docs/remediation.md";
+/// Documents the condition that gates and policies share: their own pages may name it.
+const CONFIGURATION: &str = "docs/configuration.md";
+
+/// The line of [`SOURCE`] that begins the constants of a page, and the page. Those before the first line belong to [`GATE`].
+const SECTIONS: &[(&str, &str)] = &[
+    ("// The condition of objects that the installation brings", CONFIGURATION),
+    ("pub mod remediation", REMEDIATION),
+];
 
 /// Headings of columns in which what is between backticks is a condition type or a reason.
 const COLUMNS: &[&str] = &["condition", "reason", "status, reason"];
@@ -31,7 +39,7 @@ pub fn documented_reasons(repo: &Repo) -> Vec<Violation> {
             found.push(Violation::new(SOURCE, *line, message));
         }
     }
-    for file in [GATE, REMEDIATION].into_iter().filter_map(|page| repo.file(page)) {
+    for file in [GATE, REMEDIATION, CONFIGURATION].into_iter().filter_map(|page| repo.file(page)) {
         found.extend(unknown(file, &constants));
     }
     found
@@ -41,8 +49,8 @@ fn constants(text: &str) -> Vec<Constant<'_>> {
     let mut page = GATE;
     let mut all = Vec::new();
     for (index, line) in text.lines().enumerate() {
-        if line.starts_with("pub mod remediation") {
-            page = REMEDIATION;
+        if let Some((_, next)) = SECTIONS.iter().find(|(start, _)| line.starts_with(start)) {
+            page = next;
         }
         let value = line.trim_start().strip_prefix("pub const ").and_then(|rest| rest.split('"').nth(1));
         all.extend(value.map(|value| Constant { line: index + 1, value, page }));
@@ -53,7 +61,9 @@ fn constants(text: &str) -> Vec<Constant<'_>> {
 /// What the tables and sentences of a page take for a reason, and what is none.
 fn unknown(file: &File, constants: &[Constant<'_>]) -> Vec<Violation> {
     let is_known = |text: &str, page: Option<&str>| {
-        constants.iter().any(|one| one.value == text && page.is_none_or(|page| page == one.page))
+        constants
+            .iter()
+            .any(|one| one.value == text && page.is_none_or(|page| [page, CONFIGURATION].contains(&one.page)))
     };
     let mut found = Vec::new();
     let mut wrong = |index: usize, text: &str| {

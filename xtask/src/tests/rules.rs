@@ -230,7 +230,8 @@ fn found_here(name: &str, paths: &[&str]) -> Vec<Violation> {
 
 #[test]
 fn u10_every_reason_is_documented_and_no_other() {
-    let found = found_here("documented-reasons", &[REASONS, "docs/gate.md", "docs/remediation.md"]);
+    let pages = ["docs/gate.md", "docs/remediation.md", "docs/configuration.md"];
+    let found = found_here("documented-reasons", &[&[REASONS], &pages[..]].concat());
     assert!(found.is_empty(), "{found:#?}");
 }
 
