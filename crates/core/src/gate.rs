@@ -22,7 +22,6 @@ use crate::checks::WorkerIdentity;
 use crate::node::NodeView;
 use crate::reasons;
 use crate::record::{Record, VerificationScope};
-use crate::report::Verdict;
 use crate::worker::WorkerView;
 
 use enforce::ManagedNode;
@@ -254,15 +253,19 @@ pub fn decide(observed: &Observed<'_>) -> Decision {
         },
         // A gate that is enforced later leaves it alone, unless a user or a reboot asks for another verdict.
         Ownership::Verified(gate)
-            if record.audited
-                && record.verdict != Some(Verdict::Passed)
+            if record.is_admitted_by_audit()
                 && !(gate.spec.enforcement == Enforcement::Enforce
                     && ManagedNode { observed, gate, record, gated: false }.is_asked_again()) =>
         {
             let why = format!("gate {} audited the node and would have held it", gate.name);
             Decision::new(State::Audited, why).with(remove_workers(observed.own_workers(gate)))
         }
-        Ownership::Verified(gate) if gate.spec.enforcement == Enforcement::Enforce => enforce(gate, false),
+        Ownership::Verified(gate) if gate.spec.enforcement == Enforcement::Enforce => {
+            let decision = enforce(gate, false);
+            // Until another worker has ended, nothing more is known of a node that an audit admitted.
+            let is_audited = record.is_admitted_by_audit() && decision.state == State::Verified;
+            Decision { state: if is_audited { State::Audited } else { decision.state }, ..decision }
+        }
         Ownership::Verified(gate) => Decision::new(State::Verified, "the node is verified")
             .with(remove_workers(observed.own_workers(gate))),
         Ownership::Released => {

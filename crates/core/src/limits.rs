@@ -1,11 +1,15 @@
 //! How many workers may run at once, and which node gets the next one.
 
+mod vanished;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::gate::Slots;
 use crate::worker::{Progress, WorkerView};
 use jiff::Timestamp;
+
+pub use vanished::VanishedWorkers;
 
 /// A worker that has not started after this frees its slot.
 const START_TIMEOUT: Duration = Duration::from_mins(1);

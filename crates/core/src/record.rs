@@ -240,6 +240,12 @@ impl Record {
         self.open || (self.verdict == Some(Verdict::Passed) && !self.retainted)
     }
 
+    /// Whether an audit admitted the node, which no worker of the gate has passed.
+    #[must_use]
+    pub fn is_admitted_by_audit(&self) -> bool {
+        self.audited && self.verdict != Some(Verdict::Passed)
+    }
+
     /// Whether a worker of this scope continues the counts. A Passed verdict ends them.
     #[must_use]
     pub fn continues(&self, scope: &VerificationScope) -> bool {

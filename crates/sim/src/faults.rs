@@ -360,6 +360,7 @@ impl Faults {
         let resource = Resource::new("", "v1", write_point(request), "");
         match code {
             403 => ApiError::forbidden(&resource, name, "policy 'frozen' denied request"),
+            409 => ApiError::modified(&Resource::new("", "v1", "resourcequotas", ""), "few"),
             422 => ApiError::invalid(&resource, name, &[]),
             _ => ApiError::internal("failed calling webhook \"frozen.example.com\": connection refused"),
         }

@@ -134,3 +134,22 @@ async fn a_new_leader_forgets_what_a_restored_etcd_took_back() {
     bench.join("n3");
     bench.until("n3 is verified", |bench| bench.is_verified("n3")).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_deleted_node_gets_no_workers_while_the_watch_is_silent() {
+    let bench = Bench::new();
+    let leader = Replica::start(&bench, "replica-0");
+    bench.join("n1");
+    bench.until("a worker is created", |bench| !bench.cluster.local("test").all("pods").is_empty()).await;
+    leader.faults.stall_watches("nodes");
+    let user = bench.cluster.local("user");
+    let node = user.get("nodes", "", "n1").expect("it is there");
+    bench.kubelets.remove("n1");
+    bench.writes.lock().clear();
+    user.delete(&node, None).expect("it is there");
+    // The garbage collector deletes the worker, which the controller sees, and would delete all others.
+    sleep(Duration::from_mins(10)).await;
+    let created = bench.writes.lock().iter().filter(|(_, what)| what == "created pods").count();
+    assert_eq!(created, 0, "workers of a node that is gone");
+    assert!(bench.cluster.local("test").all("pods").is_empty());
+}

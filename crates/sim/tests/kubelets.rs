@@ -7,7 +7,7 @@ use nodekeeper_sim::actors::kubelet::{FakeRuntime, FalseReport, Kubelets, NodeSp
 use nodekeeper_sim::actors::{self, Actors, Timing};
 use nodekeeper_sim::cluster::Local;
 use nodekeeper_sim::network::Outage;
-use nodekeeper_sim::object::{condition, condition_status, is_deleting, items, name, number, text, uid};
+use nodekeeper_sim::object::{at, condition, condition_status, is_deleting, items, name, number, text, uid};
 use nodekeeper_sim::value::{Value, json};
 use nodekeeper_sim::{Cluster, Options};
 use tokio::time::{Instant, timeout};
@@ -273,6 +273,41 @@ async fn init_containers_come_first_and_can_fail_the_pod() {
     };
     bench.until("its init container is tried again", |b| tries(b) >= Some(2)).await;
     assert_eq!(bench.phase("stuck"), "Pending");
+}
+
+#[tokio::test(start_paused = true)]
+async fn native_sidecars_run_beside_the_containers_and_do_not_decide_about_the_pod() {
+    let bench = Bench::new().await;
+    let sidecar = |command: &[&str]| json!({"initContainers": [{"name": "mesh", "image": "x:1", "command": command, "restartPolicy": "Always"}]});
+    let mesh = |pod: &Value| items(pod, "status.initContainerStatuses")[0].clone();
+    bench.create("good", &["sleep", "30"], &sidecar(&["serve"]));
+    bench.until("both run", |b| b.phase("good") == "Running").await;
+    let running = bench.pod("good").unwrap();
+    assert!(at(&mesh(&running), "state.running").is_some(), "{running}");
+    assert_eq!(condition_status(&running, "Initialized"), "True");
+    let good = bench.ends("good").await;
+    assert_eq!(text(&good, "status.phase"), "Succeeded");
+    assert_eq!(number(&mesh(&good), "state.terminated.exitCode"), Some(143), "it ends with the pod");
+
+    bench.create("bad", &["sleep", "60"], &sidecar(&["false"]));
+    let bad = bench.ends("bad").await;
+    assert_eq!(text(&bad, "status.phase"), "Succeeded");
+    assert!(number(&mesh(&bad), "restartCount") >= Some(2), "{bad}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_may_have_containers_injected() {
+    use nodekeeper_sim::registry::injection::{INJECTED, LABEL};
+    let bench = Bench::new().await;
+    for (container, list, ..) in INJECTED {
+        let namespace = bench.api.get("namespaces", "", "default").unwrap();
+        let change = |namespace: &mut Value| namespace["metadata"]["labels"][LABEL] = json!(container);
+        bench.api.change(&namespace, None, change).unwrap();
+        bench.create(container, &["true"], &json!({}));
+        let pod = bench.pod(container).unwrap();
+        assert_eq!(text(&items(&pod, &format!("spec.{list}"))[0], "name"), container);
+        assert_eq!(text(&items(&pod, &format!("spec.{list}"))[0], "imagePullPolicy"), "IfNotPresent");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -212,3 +212,31 @@ async fn a_rejected_worker_pod_is_retried_with_backoff() {
     assert!((10..=40).contains(&refused), "tried {refused} times in ten minutes");
     assert_eq!(asked("replica-0 GET /api/v1/nodes/"), 0, "the node is not read");
 }
+
+/// Creates a worker and deletes each one at once, without grace, for ten minutes. Returns how many there were.
+async fn workers_that_vanish(bench: &Bench, node: &str) -> usize {
+    let created = Arc::new(Mutex::new(0));
+    let (count, user) = (created.clone(), bench.cluster.local("user"));
+    bench.cluster.observe(Box::new(move |change| {
+        *count.lock() += usize::from(change.collection == "pods" && change.before.is_none());
+    }));
+    bench.join(node);
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_mins(10) {
+        for pod in user.all("pods") {
+            user.delete(&pod, Some(0)).expect("it is there");
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+    let created = *created.lock();
+    created
+}
+
+#[tokio::test(start_paused = true)]
+async fn workers_that_are_deleted_at_once_come_ever_more_rarely() {
+    let bench = Bench::new();
+    let _controller = bench.controller("replica-0");
+    let created = workers_that_vanish(&bench, "n1").await;
+    assert!((8..=24).contains(&created), "{created} workers in ten minutes");
+    bench.until("the node is verified when nobody deletes them", |bench| bench.is_verified("n1")).await;
+}

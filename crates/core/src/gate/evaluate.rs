@@ -13,7 +13,6 @@ use super::{
 use crate::api::{Enforcement, SharedOutage};
 use crate::node::NodeView;
 use crate::record::Record;
-use crate::report::Verdict;
 use crate::worker::WorkerView;
 
 /// What surrounds a node: the cluster as far as it matters to the node's gate.
@@ -158,7 +157,7 @@ fn is_same_gate(one: Ownership<'_>, other: Ownership<'_>) -> bool {
 /// The state of a node for the gate that it counts for, while another gate decides.
 fn counted_state(decided: State, counted: Ownership<'_>, record: &Record) -> State {
     match counted {
-        Ownership::Verified(_) if record.audited && record.verdict != Some(Verdict::Passed) => State::Audited,
+        Ownership::Verified(_) if record.is_admitted_by_audit() => State::Audited,
         Ownership::Verified(_) => State::Verified,
         // The gate holds the node, and waits for the other one.
         _ if matches!(decided, State::Verified | State::Audited) => State::Unverified,

@@ -261,7 +261,9 @@ impl Chaos {
             coverage.write_points.iter().filter(|point| !point.contains("leases")).cloned().collect()
         };
         let point = points.get(self.random.usize(..points.len().max(1)))?;
-        let code = [403, 422, 500][self.random.usize(..3)];
+        // A quota answers 409 while others change it.
+        let codes: &[u16] = if point == "POST pods" { &[403, 409, 422, 500] } else { &[403, 422, 500] };
+        let code = codes[self.random.usize(..codes.len())];
         self.clients.admission.refuse(point, code);
         self.cluster.trace().record(|| format!("chaos: {point} is refused with {code}"));
         self.refused = Some(self.later(30..180));

@@ -74,8 +74,8 @@ pub struct Scenario {
     pub runtime: Arc<dyn ContainerRuntime>,
     /// Creates the initial objects.
     pub setup: fn(&Cluster),
-    /// The taints that every node registers with.
-    pub taints: Vec<Value>,
+    /// The taints that a machine registers with, by its number.
+    pub taints: fn(&Local, usize) -> Vec<Value>,
     /// Whether there are machines that are not part of a group.
     pub fixed: bool,
     /// The pools of a Karpenter stand-in, which runs if there are any.
@@ -108,7 +108,7 @@ impl Scenario {
             settle_duration,
             runtime: Arc::new(FakeRuntime),
             setup: |_| {},
-            taints: Vec::new(),
+            taints: |_, _| Vec::new(),
             fixed: true,
             karpenter: Vec::new(),
             autoscaled: Vec::new(),
@@ -328,10 +328,11 @@ impl<'s> Run<'s> {
     fn choose_nodes(&mut self) -> Vec<NodeSpec> {
         let count = if is_large(self.seed) { self.random.usize(100..=120) } else { self.random.usize(6..24) };
         let zone = |i: usize| ["a", "b", "c"][i % 3].to_owned();
+        let user = self.cluster.local("setup");
         let node = |i: usize| NodeSpec {
             name: format!("n{i:03}"),
             zone: zone(i),
-            taints: self.scenario.taints.clone(),
+            taints: (self.scenario.taints)(&user, i),
             ..NodeSpec::default()
         };
         (0..count).map(node).collect()

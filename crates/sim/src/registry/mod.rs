@@ -2,6 +2,7 @@
 
 mod budget;
 mod crd;
+pub mod injection;
 mod node;
 mod others;
 mod pod;

@@ -3,7 +3,7 @@
 use crate::value::{Value, json};
 
 use super::node::{NOT_READY, UNREACHABLE};
-use super::{AdmissionContext, Strategy, pod_spec};
+use super::{AdmissionContext, Strategy, injection, pod_spec};
 use crate::api::status::{ApiError, StatusCause};
 use crate::clock::time;
 use crate::object::{self, at, items, namespace, number, set, take, text};
@@ -25,6 +25,7 @@ impl Strategy for Pods {
     }
 
     fn admit(&self, pod: &mut Value, ctx: &AdmissionContext<'_>) -> Result<(), ApiError> {
+        injection::inject(pod, ctx);
         admit_service_account(pod, ctx)?;
         admit_priority(pod, ctx)?;
         admit_quota(pod, ctx)?;

@@ -15,7 +15,8 @@ use nodekeeper_sim::object::{at, condition_status, is_deleting, is_true, items, 
 use nodekeeper_sim::store::Change;
 use nodekeeper_sim::value::{Value, json};
 
-use super::{LABEL, NAMESPACE, TAINT, reports};
+use super::two_gates::{SectionsAreKept, all_gates_verified, is_same_section, section_before};
+use super::{GATES, LABEL, NAMESPACE, reports};
 
 pub fn all() -> Vec<Box<dyn Invariant>> {
     let mut all: Vec<Box<dyn Invariant>> = vec![
@@ -24,6 +25,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::<TaintedForCause>::default(),
         Box::<OnlyWhenEnforced>::default(),
         Box::<CountedOnce>::default(),
+        Box::<SectionsAreKept>::default(),
         Box::<OneWorkerAtATime>::default(),
         Box::<OnlyTheLeaderWrites>::default(),
         Box::new(HealthyNodesAreVerified),
@@ -37,6 +39,7 @@ pub fn without_foreign_writes() -> Vec<Box<dyn Invariant>> {
     let mut all: Vec<Box<dyn Invariant>> = vec![
         Box::<UntaintedByVerdict>::default(),
         Box::<TaintedForCause>::default(),
+        Box::<SectionsAreKept>::default(),
         Box::<OneWorkerAtATime>::default(),
         Box::<OnlyTheLeaderWrites>::default(),
     ];
@@ -48,8 +51,13 @@ pub fn is_ours(change: &Change) -> bool {
     change.writer().starts_with("replica-")
 }
 
+/// Whether the node has the taint of any gate.
 pub fn is_gated(node: &Value) -> bool {
-    items(node, "spec.taints").iter().any(|taint| text(taint, "key") == TAINT)
+    GATES.iter().any(|(_, key)| has_taint(node, key))
+}
+
+pub fn has_taint(node: &Value, key: &str) -> bool {
+    items(node, "spec.taints").iter().any(|taint| text(taint, "key") == key)
 }
 
 pub fn record(node: &Value) -> Option<Record> {
@@ -97,7 +105,7 @@ fn result(pod: &Value) -> Option<WorkerResult> {
 
 /// Whether a gate that audited admitted the node although it did not pass.
 pub fn was_admitted_by_audit(node: &Value) -> bool {
-    record(node).is_some_and(|record| record.audited && record.verdict != Some(Verdict::Passed))
+    record(node).is_some_and(|record| record.sections().any(Record::is_admitted_by_audit))
 }
 
 /// Whether a worker has ended.
@@ -109,40 +117,43 @@ pub fn has_ended(pod: &Value) -> bool {
 #[derive(Default)]
 struct UntaintedByVerdict {
     passed: BTreeMap<(String, u32), WorkerIdentity>,
-    /// Uid and generation of the gate, and the time of its last change.
-    gate: (String, i64, Timestamp),
+    /// By name.
+    gates: BTreeMap<String, GateState>,
+}
+
+#[derive(Default)]
+struct GateState {
+    uid: String,
+    generation: i64,
+    changed: Timestamp,
     /// Until when the gate audited, and far in the future while it does. Then it admits every node.
     audits_until: Timestamp,
 }
 
-impl Invariant for UntaintedByVerdict {
-    fn name(&self) -> &'static str {
-        "a gate taint is removed only on a Passed verdict for node, boot and gate"
+impl UntaintedByVerdict {
+    fn observe_gate(&mut self, gate: &Value, at: Timestamp) {
+        let state = self.gates.entry(name(gate).to_owned()).or_default();
+        state.generation = number(gate, "metadata.generation").unwrap_or_default();
+        (state.uid, state.changed) = (uid(gate).to_owned(), at);
+        let audits = text(gate, "spec.enforcement") == "Audit";
+        state.audits_until = if audits { Timestamp::MAX } else { state.audits_until.min(at) };
     }
 
-    fn check(&mut self, change: &Change) -> Result<(), String> {
-        if let ("nodekeeper.dev/nodegates", Some(gate)) = (change.collection.as_str(), &change.after) {
-            let generation = number(gate, "metadata.generation").unwrap_or_default();
-            self.gate = (uid(gate).to_owned(), generation, change.at);
-            let audits = text(gate, "spec.enforcement") == "Audit";
-            self.audits_until = if audits { Timestamp::MAX } else { self.audits_until.min(change.at) };
-        }
-        if let ("pods", Some(pod)) = (change.collection.as_str(), &change.after)
-            && let (Some(identity), Some(WorkerResult::Reported(Verdict::Passed))) =
-                (identity(pod), result(pod))
-        {
-            self.passed.insert((identity.node_uid.clone(), identity.number), identity);
-        }
-        let (Some(before), Some(after)) = (&change.before, &change.after) else { return Ok(()) };
-        if change.collection != "nodes" || !is_ours(change) || !is_gated(before) || is_gated(after) {
-            return Ok(());
-        }
+    /// Checks the removal of the taint of this gate.
+    fn check_removal(
+        &self,
+        change: &Change,
+        gate: &str,
+        before: &Value,
+        after: &Value,
+    ) -> Result<(), String> {
         let record = record(after).ok_or("the taint was removed without a record")?;
+        let state = self.gates.get(gate).ok_or("the gate was never there")?;
         // A watch that is cut again and again is seconds behind.
         let watch_delay = SignedDuration::from_secs(20);
-        let may_audit = self.audits_until == Timestamp::MAX
-            || change.sent().duration_since(self.audits_until) < watch_delay;
-        if record.audited && record.verdict != Some(Verdict::Passed) {
+        let may_audit = state.audits_until == Timestamp::MAX
+            || change.sent().duration_since(state.audits_until) < watch_delay;
+        if record.is_admitted_by_audit() {
             let why = "admitted by an audit of a gate that does not audit";
             return if may_audit { Ok(()) } else { Err(why.into()) };
         }
@@ -152,10 +163,39 @@ impl Invariant for UntaintedByVerdict {
         if verdict.boot_id != boot {
             return Err(format!("the verdict is about boot {}, and this is {boot}", verdict.boot_id));
         }
-        let just_changed = change.sent().duration_since(self.gate.2) < watch_delay;
-        let same_gate = (&verdict.gate_uid, verdict.gate_generation) == (&self.gate.0, self.gate.1);
-        if !same_gate && !just_changed {
-            return Err(format!("the verdict is for {verdict:?}, and the gate is {:?}", self.gate));
+        let just_changed = change.sent().duration_since(state.changed) < watch_delay;
+        let same_gate = (&verdict.gate_uid, verdict.gate_generation) == (&state.uid, state.generation);
+        let is_of_another = self.gates.iter().any(|(other, it)| other != gate && it.uid == verdict.gate_uid);
+        if is_of_another || (!same_gate && !just_changed) {
+            return Err(format!("the verdict is for {verdict:?}, and gate {gate} is {}", state.uid));
+        }
+        Ok(())
+    }
+}
+
+impl Invariant for UntaintedByVerdict {
+    fn name(&self) -> &'static str {
+        "a gate taint is removed only on a Passed verdict for node, boot and gate"
+    }
+
+    fn check(&mut self, change: &Change) -> Result<(), String> {
+        if let ("nodekeeper.dev/nodegates", Some(gate)) = (change.collection.as_str(), &change.after) {
+            self.observe_gate(gate, change.at);
+        }
+        if let ("pods", Some(pod)) = (change.collection.as_str(), &change.after)
+            && let (Some(identity), Some(WorkerResult::Reported(Verdict::Passed))) =
+                (identity(pod), result(pod))
+        {
+            self.passed.insert((identity.node_uid.clone(), identity.number), identity);
+        }
+        let (Some(before), Some(after)) = (&change.before, &change.after) else { return Ok(()) };
+        if change.collection != "nodes" || !is_ours(change) {
+            return Ok(());
+        }
+        for (gate, key) in GATES {
+            if has_taint(before, key) && !has_taint(after, key) {
+                self.check_removal(change, gate, before, after)?;
+            }
         }
         Ok(())
     }
@@ -164,11 +204,15 @@ impl Invariant for UntaintedByVerdict {
 /// 6. Nothing that belongs to others is changed.
 struct NothingForeign;
 
+fn is_ours_by_key(taint: &Value) -> bool {
+    GATES.iter().any(|(_, key)| text(taint, "key") == *key)
+}
+
 /// The node without our own fields and without those that every write changes.
 pub fn foreign(node: &Value) -> Value {
     let mut node = node.clone();
     let taints: Vec<Value> =
-        items(&node, "spec.taints").iter().filter(|taint| text(taint, "key") != TAINT).cloned().collect();
+        items(&node, "spec.taints").iter().filter(|taint| !is_ours_by_key(taint)).cloned().collect();
     node["spec"]["taints"] = json!(taints);
     let metadata = node["metadata"].as_object_mut().expect("every object has metadata");
     metadata.remove("resourceVersion");
@@ -259,11 +303,12 @@ impl Invariant for TaintedForCause {
             self.failed.insert((identity.node_uid, identity.number, identity.boot_id));
         }
         let (Some(before), Some(after)) = (&change.before, &change.after) else { return Ok(()) };
-        if change.collection != "nodes" || !is_ours(change) || is_gated(before) || !is_gated(after) {
+        let is_tainted = |key: &str| !has_taint(before, key) && has_taint(after, key);
+        if change.collection != "nodes" || !is_ours(change) || !GATES.iter().any(|(_, key)| is_tainted(key)) {
             return Ok(());
         }
-        let (was, is) =
-            (record(before).ok_or("the node was not verified")?, record(after).ok_or("no record")?);
+        let is = record(after).ok_or("no record")?;
+        let was = section_before(before, &is).ok_or("the node was not verified")?;
         if !was.is_open() || is.is_open() {
             return Err(format!("{was:?} became {is:?}"));
         }
@@ -279,8 +324,21 @@ impl Invariant for TaintedForCause {
 /// 7. A gate that is paused or in dry-run writes no node.
 #[derive(Default)]
 struct OnlyWhenEnforced {
-    /// Since when the gate is not enforced.
-    idle: Option<Timestamp>,
+    /// By name: the uid of the gate, and since when it is not enforced.
+    gates: BTreeMap<String, (String, Option<Timestamp>)>,
+}
+
+impl OnlyWhenEnforced {
+    fn observe_gate(&mut self, change: &Change) {
+        let Some(gate) = &change.after else {
+            self.gates.remove(&change.key);
+            return;
+        };
+        let is_idle = matches!(text(gate, "spec.enforcement"), "Paused" | "DryRun");
+        let before = self.gates.get(&change.key).filter(|(before, _)| before == uid(gate));
+        let since = before.and_then(|(_, since)| *since).unwrap_or(change.at);
+        self.gates.insert(change.key.clone(), (uid(gate).to_owned(), is_idle.then_some(since)));
+    }
 }
 
 impl Invariant for OnlyWhenEnforced {
@@ -290,16 +348,25 @@ impl Invariant for OnlyWhenEnforced {
 
     fn check(&mut self, change: &Change) -> Result<(), String> {
         if change.collection == "nodekeeper.dev/nodegates" {
-            let is_idle = |gate: &Value| matches!(text(gate, "spec.enforcement"), "Paused" | "DryRun");
-            let idle = change.after.as_ref().is_some_and(|gate| is_idle(gate));
-            self.idle = if idle { self.idle.or(Some(change.at)) } else { None };
+            self.observe_gate(change);
         }
+        if !is_ours(change) || change.collection != "nodes" {
+            return Ok(());
+        }
+        // Who wrote only a condition cannot be told.
+        let of = |object: &Option<Arc<Value>>| object.as_ref().and_then(|node| record(node));
+        let written = of(&change.after).filter(|is| of(&change.before).as_ref() != Some(is));
+        let writer = written.map(|is| is.scope.gate_uid);
         // The controller's watch may be behind.
-        let told = self
-            .idle
-            .is_some_and(|since| change.sent().duration_since(since) > SignedDuration::from_secs(20));
-        if told && is_ours(change) && change.collection == "nodes" {
-            return Err(format!("the gate is not enforced since {:?}", self.idle));
+        let is_told =
+            |since: &Timestamp| change.sent().duration_since(*since) > SignedDuration::from_secs(20);
+        let is_wrong = |(uid, since): &(String, Option<Timestamp>)| {
+            since.as_ref().is_some_and(is_told) && writer.as_ref().is_none_or(|writer| *writer == *uid)
+        };
+        let has_writer = self.gates.values().any(|(uid, _)| writer.as_ref().is_some_and(|one| *one == *uid));
+        let idle = self.gates.values().filter(|gate| is_wrong(gate)).count();
+        if (has_writer && idle > 0) || (!has_writer && idle > 0 && idle == self.gates.len()) {
+            return Err(format!("the gate is not enforced: {:?}", self.gates));
         }
         Ok(())
     }
@@ -326,16 +393,23 @@ impl Invariant for CountedOnce {
         if change.collection != "nodes" || !is_ours(change) {
             return Ok(());
         }
-        let (was, is) = (record(before).unwrap_or_default(), record(after).ok_or("the record is gone")?);
-        if was == is {
+        let (all, is) = (record(before).unwrap_or_default(), record(after).ok_or("the record is gone")?);
+        if all == is {
             // Only the condition was written.
+            return Ok(());
+        }
+        let was = Record { number: all.number, ..section_before(before, &is).unwrap_or_default() };
+        let only_labelled = is.number == was.number && was.unlabelled && !is.unlabelled;
+        if is_same_section(&was, &is) && (only_labelled || is.number > was.number) {
+            // A withheld label was set, or the number of another gate's worker was noted.
             return Ok(());
         }
         let only_tainted = is.number == was.number && is.retainted && !was.retainted;
         if is.number <= was.number && !only_tainted {
             return Err(format!("worker {} is recorded after worker {}", is.number, was.number));
         }
-        let asked = at(before, "metadata.annotations").is_some_and(|all| all.get(VERIFY).is_some());
+        let asked =
+            was.requested || at(before, "metadata.annotations").is_some_and(|all| all.get(VERIFY).is_some());
         // A request during a running verification is served by the next worker, so the current round may go on. An
         // inconclusive worker leaves its attempts as they were.
         let goes_on = is.workers > 1 && is.attempts >= was.attempts;
@@ -488,6 +562,7 @@ impl Invariant for HealthyNodesAreVerified {
 
     fn check_final(&mut self, cluster: &Cluster) -> Result<(), String> {
         let nodes = cluster.local("invariant").all("nodes");
+        let gates = cluster.local("invariant").all("nodekeeper.dev/nodegates");
         let ready: Vec<_> = nodes
             .iter()
             .filter(|node| condition_status(node, "Ready") == "True" && !is_deleting(node))
@@ -508,6 +583,7 @@ impl Invariant for HealthyNodesAreVerified {
             if !is_labelled && !was_admitted_by_audit(node) {
                 return Err(format!("{} is verified and has no label: {why:?}", name(node)));
             }
+            all_gates_verified(node, &gates)?;
         }
         let cordoned = |node: &&Arc<Value>| is_true(node, "spec.unschedulable");
         let cordoned: BTreeSet<&str> = nodes.iter().filter(cordoned).map(|node| uid(node)).collect();

@@ -4,7 +4,9 @@
 
 pub mod bench;
 pub mod invariants;
+mod namespace;
 mod reports;
+mod two_gates;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -12,12 +14,13 @@ use std::time::Duration;
 
 use nodekeeper_core::api::definitions;
 use nodekeeper_core::node::VERIFY;
+use nodekeeper_core::record::Record;
 use nodekeeper_core::worker::Template;
 use nodekeeper_operator::clock::Clock;
 use nodekeeper_operator::{Settings, run};
 use nodekeeper_sim::cluster::Local;
 use nodekeeper_sim::harness::{Program, Scenario};
-use nodekeeper_sim::object::{at, is_deleting, is_true, items, set, text, uid};
+use nodekeeper_sim::object::{at, is_deleting, is_true, items, name, set, text, uid};
 use nodekeeper_sim::store::Change;
 use nodekeeper_sim::value::{Value, json};
 use nodekeeper_sim::worker::Workers;
@@ -26,10 +29,15 @@ use nodekeeper_sim::{Cluster, network};
 pub const NAMESPACE: &str = "nodekeeper-system";
 pub const TAINT: &str = "node-ready/unverified";
 pub const LABEL: &str = "node-ready/verified";
+/// The taint of the second gate, which sets the same label.
+pub const STRICT: &str = "strict.example.com/unverified";
+/// The names of the gates and the keys of their taints.
+pub const GATES: [(&str, &str); 2] = [("default", TAINT), ("strict", STRICT)];
 /// Few, so that nodes have to wait.
 pub const MAX_WORKERS: usize = 12;
 
-/// Two replicas of the controller, a gate for every node, ten minutes of chaos.
+/// Two replicas of the controller, a gate for every node, and in every third run a second one for half of them; ten minutes
+/// of chaos.
 pub fn scenario() -> Scenario {
     let program: Program = Arc::new(|replica| {
         let clock = replica.clock.clone();
@@ -41,8 +49,8 @@ pub fn scenario() -> Scenario {
     });
     Scenario {
         runtime: Arc::new(Workers),
-        setup,
-        taints: vec![taint()],
+        setup: setup_of_a_run,
+        taints,
         false_label: (LABEL.into(), "true".into()),
         user_action,
         revert,
@@ -64,7 +72,24 @@ pub fn template() -> Template {
 }
 
 pub fn taint() -> Value {
-    json!({"key": TAINT, "value": "true", "effect": "NoSchedule"})
+    taint_of(TAINT)
+}
+
+pub fn taint_of(key: &str) -> Value {
+    json!({"key": key, "value": "true", "effect": "NoSchedule"})
+}
+
+/// A number that is constant for a run and differs between runs.
+pub fn dice(user: &Local, sides: u64) -> u64 {
+    let namespace = user.get("namespaces", "", "kube-system").expect("every cluster has it");
+    uid(&namespace).bytes().map(u64::from).sum::<u64>() % sides
+}
+
+/// Every other machine has the taint of the second gate too, if there is one.
+fn taints(user: &Local, machine: usize) -> Vec<Value> {
+    let is_second = user.get("nodekeeper.dev/nodegates", "", "strict").is_some();
+    let strict = (is_second && machine.is_multiple_of(2)).then(|| taint_of(STRICT));
+    [taint()].into_iter().chain(strict).collect()
 }
 
 /// Creates the CRDs, the namespace and a gate.
@@ -86,20 +111,39 @@ pub fn setup(cluster: &Cluster) {
     network::install(cluster).expect("the objects do not exist yet");
     let account = json!({"metadata": {"name": "nodekeeper-worker", "namespace": NAMESPACE}});
     user.create("v1", "ServiceAccount", NAMESPACE, account).expect("its namespace is there");
-    user.create("nodekeeper.dev/v1alpha1", "NodeGate", "", gate_object()).expect("it is valid");
+    create_gate(&user, "default").expect("it is valid");
 }
 
-fn gate_object() -> Value {
-    json!({
-        "apiVersion": "nodekeeper.dev/v1alpha1",
-        "kind": "NodeGate",
-        "metadata": {"name": "default"},
-        "spec": {"retry": {"recheckPeriodSeconds": 30}},
-    })
+/// The same, and in every third run a second gate.
+pub fn setup_of_a_run(cluster: &Cluster) {
+    setup(cluster);
+    let user = cluster.local("setup");
+    if dice(&user, 3) == 0 {
+        create_gate(&user, "strict").expect("it is valid");
+    }
+}
+
+/// The second gate has precedence in half of the runs.
+fn create_gate(user: &Local, name: &str) -> Option<()> {
+    let mut spec = json!({"retry": {"recheckPeriodSeconds": 30}});
+    if name == "strict" {
+        spec["taints"] = json!([taint_of(STRICT)]);
+        spec["priority"] = json!(if dice(user, 2) == 0 { 1 } else { -1 });
+    }
+    let gate = json!({
+        "apiVersion": "nodekeeper.dev/v1alpha1", "kind": "NodeGate", "metadata": {"name": name}, "spec": spec,
+    });
+    user.create("nodekeeper.dev/v1alpha1", "NodeGate", "", gate).ok().map(drop)
+}
+
+/// One of the gates.
+fn choose_gate(user: &Local, random: &mut fastrand::Rng) -> Option<Arc<Value>> {
+    let gates = user.all("nodekeeper.dev/nodegates");
+    gates.get(random.usize(..gates.len().max(1))).cloned()
 }
 
 fn change_gate(user: &Local, random: &mut fastrand::Rng) -> Option<&'static str> {
-    let gate = user.get("nodekeeper.dev/nodegates", "", "default")?;
+    let gate = choose_gate(user, random)?;
     let (field, value, what) = match random.u8(0..8) {
         7 => ("spec.enforcement", json!("Audit"), "gate audits"),
         0 | 1 => ("spec.retry.maxRetries", json!(random.i64(1..9)), "gate changed"),
@@ -119,8 +163,7 @@ fn change_gate(user: &Local, random: &mut fastrand::Rng) -> Option<&'static str>
 
 pub fn count_as(change: &Change) -> Option<&'static str> {
     let is_ours = change.writer().starts_with("replica-");
-    let gated =
-        |node: &Arc<Value>| items(node, "spec.taints").iter().any(|taint| text(taint, "key") == TAINT);
+    let gated = |node: &Arc<Value>| invariants::is_gated(node);
     match (change.collection.as_str(), change.before.as_ref(), change.after.as_ref()) {
         ("nodes", None, _) => Some("nodes registered"),
         ("pods", None, _) if is_ours => Some("workers"),
@@ -136,12 +179,13 @@ pub fn count_as(change: &Change) -> Option<&'static str> {
 /// Enforces the gate again, so that nodes do not stay gated, and has nodes verified that another controller reverted.
 pub fn heal(user: &Local) {
     for node in user.all("nodes") {
-        let reverted = invariants::record(&node).map_or(0, |record| record.reverted);
-        if reverted > 1 {
+        let is_reverted = |record: Record| record.sections().any(|section| section.reverted > 1);
+        if invariants::record(&node).is_some_and(is_reverted) {
             request_verification(user, &node);
         }
     }
-    if let Some(gate) = user.get("nodekeeper.dev/nodegates", "", "default") {
+    namespace::heal(user);
+    for gate in user.all("nodekeeper.dev/nodegates") {
         let healed = user.change(&gate, None, |gate| set(gate, "spec.enforcement", json!("Enforce")));
         healed.expect("no other user writes");
     }
@@ -178,7 +222,9 @@ fn remove_label(user: &Local, node: &Value) -> bool {
 pub fn user_action(user: &Local, random: &mut fastrand::Rng) -> Option<&'static str> {
     let nodes = user.all("nodes");
     let node = nodes.get(random.usize(..nodes.len().max(1)))?;
-    match random.u8(0..11) {
+    match random.u8(0..14) {
+        11 | 12 => namespace::toggle_injection(user, random),
+        13 => namespace::toggle_quota(user),
         8 => {
             let is_labelled = at(node, "metadata.labels")?.get(LABEL).is_some();
             (is_labelled && remove_label(user, node)).then_some("label removed by user")
@@ -192,9 +238,9 @@ pub fn user_action(user: &Local, random: &mut fastrand::Rng) -> Option<&'static 
         }
         2 => change_gate(user, random),
         3 => {
-            let gate = user.get("nodekeeper.dev/nodegates", "", "default")?;
+            let gate = choose_gate(user, random)?;
             user.delete(&gate, None).ok()?;
-            user.create("nodekeeper.dev/v1alpha1", "NodeGate", "", gate_object()).ok();
+            create_gate(user, name(&gate));
             Some("gate deleted and recreated")
         }
         // Rarely, so that some nodes remain.
@@ -206,10 +252,12 @@ pub fn user_action(user: &Local, random: &mut fastrand::Rng) -> Option<&'static 
         }
         _ => {
             let mut taints = items(node, "spec.taints").to_vec();
-            if is_deleting(node) || taints.iter().any(|taint| text(taint, "key") == TAINT) {
+            let gate = choose_gate(user, random)?;
+            let (_, key) = GATES.into_iter().find(|(gate_name, _)| *gate_name == name(&gate))?;
+            if is_deleting(node) || taints.iter().any(|taint| text(taint, "key") == key) {
                 return None;
             }
-            taints.insert(random.usize(..=taints.len()), taint());
+            taints.insert(random.usize(..=taints.len()), taint_of(key));
             let changed = user.change(node, None, |node| set(node, "spec.taints", json!(taints)));
             changed.ok().map(|_| "node tainted again")
         }

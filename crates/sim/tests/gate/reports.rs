@@ -1,6 +1,7 @@
 //! What the controller reports agrees with the cluster, and it neither writes nor starts more than it may.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use nodekeeper_core::record::Record;
@@ -10,8 +11,8 @@ use nodekeeper_sim::object::{at, is_deleting, items, name, text, uid};
 use nodekeeper_sim::store::Change;
 use nodekeeper_sim::value::Value;
 
-use super::invariants::{has_ended, identity, is_gated, is_ours, record, was_admitted_by_audit};
-use super::{LABEL, MAX_WORKERS};
+use super::invariants::{has_ended, has_taint, identity, is_gated, is_ours, record, was_admitted_by_audit};
+use super::{GATES, LABEL, MAX_WORKERS, TAINT};
 
 pub fn all() -> Vec<Box<dyn Invariant>> {
     vec![
@@ -38,7 +39,12 @@ impl Invariant for EventsAgree {
         let Some(after) = change.after.as_ref().filter(|_| is_ours(change)) else { return Ok(()) };
         let labels =
             |node: &Value| at(node, "metadata.labels").is_some_and(|labels| labels.get(LABEL).is_some());
-        if change.collection == "nodes" && !is_gated(after) && labels(after) {
+        let is_opened = |key: &str| {
+            let was_tainted = change.before.as_ref().is_some_and(|before| has_taint(before, key));
+            was_tainted && !has_taint(after, key)
+        };
+        let is_verified = || !is_gated(after) && labels(after);
+        if change.collection == "nodes" && (is_verified() || GATES.iter().any(|(_, key)| is_opened(key))) {
             self.verified.insert(uid(after).to_owned());
         }
         let node = text(after, "involvedObject.uid");
@@ -52,15 +58,23 @@ impl Invariant for EventsAgree {
     }
 }
 
-/// So many writes of one object, and Events about one, a minute.
+/// So many writes of one object, and Events about one, a minute, for each gate.
 const MAX_WRITES: usize = 16;
 /// The same for a gate and the policy, whose status is about all nodes and is written every two seconds at most.
 const MAX_STATUS_WRITES: usize = 35;
+
+/// Each change of a gate begins the verification of a node anew. Three workers follow without a long backoff, each with an
+/// Event at its start and at its end.
+const MORE_FOR_A_CHANGED_GATE: usize = 6;
 
 /// Whatever others do and the server answers, nothing is written without end.
 #[derive(Default)]
 struct BoundedWrites {
     last: BTreeMap<String, VecDeque<Timestamp>>,
+    /// The names of all gates that there were.
+    gates: BTreeSet<String>,
+    /// When users changed a gate.
+    gate_changes: VecDeque<Timestamp>,
 }
 
 impl Invariant for BoundedWrites {
@@ -69,22 +83,32 @@ impl Invariant for BoundedWrites {
     }
 
     fn check(&mut self, change: &Change) -> Result<(), String> {
+        if !is_ours(change) && change.collection == "nodekeeper.dev/nodegates" {
+            self.gate_changes.push_back(change.at);
+            self.gates.insert(change.key.clone());
+        }
         // A Lease is renewed every two seconds.
         if !is_ours(change) || change.collection.ends_with("/leases") {
             return Ok(());
+        }
+        let is_old = |at: &Timestamp| change.at.duration_since(*at) > SignedDuration::from_mins(1);
+        while self.gate_changes.front().is_some_and(is_old) {
+            self.gate_changes.pop_front();
         }
         let object = match (change.collection.as_str(), &change.after) {
             ("events", Some(event)) => format!("events about {}", text(event, "involvedObject.uid")),
             (collection, _) => format!("{collection}/{}", change.key),
         };
         let writes = self.last.entry(object.clone()).or_default();
-        while writes.front().is_some_and(|at| change.at.duration_since(*at) > SignedDuration::from_mins(1)) {
+        while writes.front().is_some_and(is_old) {
             writes.pop_front();
         }
         writes.push_back(change.at);
         let has_status = ["nodekeeper.dev/nodegates", "nodekeeper.dev/remediationpolicies"];
-        let most =
-            if has_status.contains(&change.collection.as_str()) { MAX_STATUS_WRITES } else { MAX_WRITES };
+        let most = match change.collection.as_str() {
+            kind if has_status.contains(&kind) => MAX_STATUS_WRITES,
+            _ => MAX_WRITES * self.gates.len().max(1) + MORE_FOR_A_CHANGED_GATE * self.gate_changes.len(),
+        };
         if writes.len() > most {
             return Err(format!("{} writes of {object} in a minute", writes.len()));
         }
@@ -135,23 +159,39 @@ impl Invariant for WithinTheWorkerLimit {
 /// How long the controller may know an earlier state of a node: a watch that says nothing is opened again after 150 s.
 const STALENESS: SignedDuration = SignedDuration::from_secs(200);
 
-/// The status of the gate counts no node as verified that has its taint, and in the end what is there.
+/// By node uid: when the node was last open; none if it is now.
 #[derive(Default)]
-struct CountsAreTrue {
-    /// By node uid: when it was last without a taint of the gate; none if it is now.
-    open: BTreeMap<String, Option<Timestamp>>,
-}
+struct OpenNodes(BTreeMap<String, Option<Timestamp>>);
 
-impl CountsAreTrue {
-    fn observe_node(&mut self, change: &Change) {
+impl OpenNodes {
+    fn observe(&mut self, change: &Change, is_gated: impl Fn(&Value) -> bool) {
         let Some(node) = change.after.as_ref().or(change.before.as_ref()) else { return };
-        let was_open = self.open.get(uid(node)).is_some_and(Option::is_none);
+        let was_open = self.0.get(uid(node)).is_some_and(Option::is_none);
         if change.after.is_some() && !is_gated(node) {
-            self.open.insert(uid(node).to_owned(), None);
+            self.0.insert(uid(node).to_owned(), None);
         } else if was_open {
-            self.open.insert(uid(node).to_owned(), Some(change.at));
+            self.0.insert(uid(node).to_owned(), Some(change.at));
         }
     }
+
+    /// How many nodes the controller may know as open.
+    fn count(&self, change: &Change) -> u64 {
+        let is_recent = |last: &&Option<Timestamp>| {
+            last.is_none_or(|last| change.sent().duration_since(last) < STALENESS)
+        };
+        u64::try_from(self.0.values().filter(is_recent).count()).unwrap_or_default()
+    }
+}
+
+/// The status of the gates counts no node as verified that has the taint of a gate, and in the end what is there.
+#[derive(Default)]
+struct CountsAreTrue {
+    /// Without the taint of any gate.
+    open: OpenNodes,
+    /// Without the taint of the first gate.
+    open_for_one: OpenNodes,
+    /// When a gate was last deleted: until there is another, its taint is that of no gate.
+    deleted: Option<Timestamp>,
 }
 
 impl Invariant for CountsAreTrue {
@@ -161,16 +201,18 @@ impl Invariant for CountsAreTrue {
 
     fn check(&mut self, change: &Change) -> Result<(), String> {
         if change.collection == "nodes" {
-            self.observe_node(change);
+            self.open.observe(change, is_gated);
+            self.open_for_one.observe(change, |node| has_taint(node, TAINT));
+        }
+        if change.collection == "nodekeeper.dev/nodegates" && change.after.is_none() {
+            self.deleted = Some(change.at);
         }
         let Some(gate) = change.after.as_ref().filter(|_| is_ours(change)) else { return Ok(()) };
         if change.collection != "nodekeeper.dev/nodegates" {
             return Ok(());
         }
-        let is_recent = |last: &&Option<Timestamp>| {
-            last.is_none_or(|last| change.sent().duration_since(last) < STALENESS)
-        };
-        let verified = u64::try_from(self.open.values().filter(is_recent).count()).unwrap_or_default();
+        let is_one = self.deleted.is_some_and(|at| change.sent().duration_since(at) < STALENESS);
+        let verified = if is_one { self.open_for_one.count(change) } else { self.open.count(change) };
         let told = gate["status"]["nodes"]["verified"].as_u64().unwrap_or_default();
         if told > verified {
             return Err(format!("{told} nodes are verified, and {verified} had no taint"));
@@ -180,21 +222,28 @@ impl Invariant for CountsAreTrue {
 
     fn check_final(&mut self, cluster: &Cluster) -> Result<(), String> {
         let user = cluster.local("invariant");
-        let Some(gate) = user.get("nodekeeper.dev/nodegates", "", "default") else { return Ok(()) };
+        let gates = user.all("nodekeeper.dev/nodegates");
         let nodes: Vec<_> = user.all("nodes").into_iter().filter(|node| !is_terminating(node)).collect();
         let gated = nodes.iter().filter(|node| is_gated(node)).count();
-        // The gate has a node if it verified it, or if it sets the same label as the gate that did.
-        let has = |record: &Record| *record.label == *LABEL || record.scope.gate_uid == *uid(&gate);
-        let is_open = |node: &Value| record(node).is_some_and(|record| record.is_open() && has(&record));
-        let is_verified = |node: &Value| !is_gated(node) && is_open(node) && !was_admitted_by_audit(node);
-        let verified = nodes.iter().filter(|node| is_verified(node)).count();
-        let count = |field: &str| gate["status"]["nodes"][field].as_u64().unwrap_or_default();
-        let told = (count("gated"), count("verified"));
-        let found = (u64::try_from(gated).unwrap_or_default(), u64::try_from(verified).unwrap_or_default());
-        if told != found {
-            let nodes: Vec<&str> = nodes.iter().map(|node| name(node)).collect();
-            let status = &gate["status"];
-            return Err(format!("gated and verified are {found:?} of {nodes:?}, and the status is {status}"));
+        // The gates have a node if one of them verified it, or if it sets the same label as the gate that did.
+        let has =
+            |one: &Record| *one.label == *LABEL || gates.iter().any(|gate| one.scope.gate_uid == *uid(gate));
+        let has_open = |record: Record| record.sections().any(|section| section.is_open() && has(section));
+        let is_open = |node: &&Arc<Value>| !is_gated(node) && record(node).is_some_and(has_open);
+        let open = nodes.iter().filter(is_open).count();
+        // Of two gates one may have admitted a node that the other verified.
+        let audited = nodes.iter().filter(is_open).filter(|node| was_admitted_by_audit(node)).count();
+        let count = |gate: &Value, field: &str| gate["status"]["nodes"][field].as_u64().unwrap_or_default();
+        let told = |field: &str| gates.iter().map(|gate| count(gate, field)).sum::<u64>();
+        let found = |count: usize| u64::try_from(count).unwrap_or_default();
+        let least = open - audited;
+        let most = if gates.len() > 1 { open } else { least };
+        if told("gated") != found(gated) || !(found(least)..=found(most)).contains(&told("verified")) {
+            let nodes: Vec<_> = nodes.iter().map(|node| (name(node), record(node))).collect();
+            let status: Vec<String> = gates.iter().map(|gate| gate["status"].to_string()).collect();
+            return Err(format!(
+                "{gated} gated and {least} verified of {nodes:?}, and the status is {status:?}"
+            ));
         }
         Ok(())
     }

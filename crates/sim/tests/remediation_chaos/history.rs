@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use nodekeeper_core::node::CORDONED;
+use nodekeeper_core::record::Record;
 use nodekeeper_sim::object::{at, is_true, items, name, text, uid};
 use nodekeeper_sim::store::Change;
 use nodekeeper_sim::value::Value;
@@ -44,7 +45,7 @@ impl History {
             (POLICIES, after) => self.policies.push((change.at, after.clone())),
             (REMEDIATIONS, Some(request)) => drop(self.requests.insert(change.key.clone(), request.clone())),
             ("nodes", Some(node)) => {
-                if let Some(at) = record(node).and_then(|record| record.at) {
+                for at in record(node).iter().flat_map(Record::sections).filter_map(|section| section.at) {
                     self.recorded.entry((uid(node).to_owned(), at.to_string())).or_insert(change.at);
                 }
                 self.nodes.insert(name(node).to_owned(), node.clone());

@@ -20,7 +20,7 @@ use nodekeeper_sim::object::{at, items, name, set, take, text, uid};
 use nodekeeper_sim::store::Change;
 use nodekeeper_sim::value::{Value, json};
 
-use crate::gate::{self, taint};
+use crate::gate::{self, dice, taint};
 
 const API: &str = "nodekeeper.dev/v1alpha1";
 pub const POLICIES: &str = "nodekeeper.dev/remediationpolicies";
@@ -51,14 +51,8 @@ fn group(name: &str, size: usize) -> Group {
     Group { name: name.into(), size, zones, taints: vec![taint()], flaws, ..Group::default() }
 }
 
-/// A number that is constant for a run and differs between runs.
-fn dice(user: &Local, sides: u64) -> u64 {
-    let namespace = user.get("namespaces", "", "kube-system").expect("every cluster has it");
-    uid(&namespace).bytes().map(u64::from).sum::<u64>() % sides
-}
-
 fn setup(cluster: &Cluster) {
-    gate::setup(cluster);
+    gate::setup_of_a_run(cluster);
     let user = cluster.local("setup");
     enable_replacement(&user);
     let set = json!({"metadata": {"name": "web"}, "spec": {"selector": {"matchLabels": {"app": "web"}},

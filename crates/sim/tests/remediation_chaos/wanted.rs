@@ -11,7 +11,8 @@ use nodekeeper_sim::value::Value;
 
 use super::REMEDIATIONS;
 use super::history::History;
-use crate::gate::invariants::{is_gated, record};
+use crate::gate::GATES as GATES_AND_TAINTS;
+use crate::gate::invariants::{has_taint, record};
 
 pub const WANTED: &str = "a node is disrupted only while an approved request and its gate want it";
 
@@ -73,9 +74,10 @@ impl Wanted {
     fn gate_wants(&self, change: &Change, nodes: &States, gate: &str) -> bool {
         let judged: Vec<(String, i64)> = nodes
             .seen(change)
-            .filter(|node| is_gated(node))
+            .filter(|node| GATES_AND_TAINTS.iter().any(|(name, key)| *name == gate && has_taint(node, key)))
             .filter_map(record)
-            .map(|record| (record.scope.gate_uid.to_string(), record.scope.gate_generation))
+            .flat_map(|record| record.sections().map(|one| one.scope.clone()).collect::<Vec<_>>())
+            .map(|scope| (scope.gate_uid.to_string(), scope.gate_generation))
             .collect();
         let Some(states) = self.gates.get(gate) else { return false };
         states.seen(change).any(|gate| {

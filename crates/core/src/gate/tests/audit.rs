@@ -91,6 +91,14 @@ fn g14_a_reboot_of_an_admitted_node_counts_as_the_gate_says() {
 }
 
 #[test]
+fn g14_an_admitted_node_that_cannot_be_verified_again_is_not_counted_as_verified() {
+    let mut node = admitted_node();
+    (node.boot_id, node.unschedulable) = ("boot-2".into(), true);
+    let decision = decided_after(&node, &gate(), &[], 5);
+    assert_eq!((decision.state, decision.why.as_str()), (State::Audited, "the node is cordoned"));
+}
+
+#[test]
 fn g14_an_enforcing_gate_precedes_one_that_audits() {
     let (enforces, mut audits) = (gate(), auditing());
     (audits.name, audits.uid, audits.spec.priority) = ("a".into(), "gate-2".into(), 100);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use nodekeeper_core::api::NodeGate;
 use nodekeeper_core::gate::{Effect, GateView};
-use nodekeeper_core::limits::PendingNode;
+use nodekeeper_core::limits::{PendingNode, VanishedWorkers};
 use nodekeeper_core::node::NodeView;
 use nodekeeper_core::remediate::Policy;
 use nodekeeper_core::worker::{Progress, WorkerView};
@@ -56,6 +56,7 @@ pub struct GateReconciler {
     gates_read: Mutex<BTreeMap<String, Duration>>,
     /// By node: decisions with effects since the last one without.
     streaks: Mutex<BTreeMap<Arc<str>, u32>>,
+    vanished: Mutex<VanishedWorkers>,
 }
 
 impl GateReconciler {
@@ -69,6 +70,7 @@ impl GateReconciler {
             ready_since: Mutex::default(),
             gates_read: Mutex::default(),
             streaks: Mutex::default(),
+            vanished: Mutex::default(),
         }
     }
 
@@ -160,6 +162,7 @@ impl GateReconciler {
         let changed = self.term.fleet.lock().set(&name.into(), None);
         self.emitted.lock().remove(name);
         self.streaks.lock().remove(name);
+        self.vanished.lock().remove(name);
         self.ready_since.lock().remove(name);
         self.forget_failed_write(name);
         metrics.remove_node(name);
@@ -242,6 +245,27 @@ impl GateReconciler {
         }
     }
 
+    /// Notes that a worker ended, or that it is gone although nobody asked it to end. Then its Node may be gone too, and the
+    /// watch of nodes may be behind.
+    fn observe_end(&self, change: &Change) {
+        match change.states::<WorkerView>() {
+            (_, Some(worker)) if worker.has_ended() => self.vanished.lock().remove(&worker.node_name),
+            (Some(worker), None) if !worker.has_ended() && !worker.deleting => {
+                let Shared { caches, clock, .. } = &*self.shared;
+                let is_known = caches
+                    .nodes
+                    .lock()
+                    .get(&worker.node_name)
+                    .is_some_and(|node| node.uid == worker.identity.node_uid);
+                if is_known {
+                    self.vanished.lock().insert(&worker.node_name, clock.elapsed());
+                    self.needs_live_read.lock().insert(worker.node_name.as_str().into());
+                }
+            }
+            _ => {}
+        }
+    }
+
     /// Reports how long a worker pod took to start.
     fn observe_start(&self, change: &Change) {
         let (Some(before), Some(after)) = change.states::<WorkerView>() else { return };
@@ -273,6 +297,7 @@ impl Reconciler for GateReconciler {
             kinds::NODES | kinds::DAEMON_PODS if !change.is_whole_kind() => vec![change.key.clone()],
             kinds::WORKERS => {
                 self.observe_start(change);
+                self.observe_end(change);
                 change
                     .latest::<WorkerView>()
                     .map(|worker| worker.node_name.as_str().into())
@@ -354,6 +379,12 @@ impl GateReconciler {
         let decision = &evaluation.decision;
         if decision.effects.is_empty() {
             return Ok(self.settle(&evaluation));
+        }
+        if let (Some(number), Some(gate)) = (started_worker(&decision.effects), &evaluation.gate)
+            && let Some(wait) = self.vanished.lock().wait(name, self.shared.clock.elapsed())
+        {
+            self.term.limiter.lock().cancel(&gate.name, number);
+            return Ok(Action::RequeueAfter(wait));
         }
         if let Some(gate) = &evaluation.gate {
             let is_current = self.is_gate_current(gate).await;

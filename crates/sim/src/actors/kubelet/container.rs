@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::value::{Value, json};
 
 use super::runtime::Terminated;
+use crate::object::text;
 
 /// The kubelet keeps this many bytes of all termination messages of a pod, divided among its containers.
 const ALL_MESSAGES: usize = 12 * 1024;
@@ -91,6 +92,16 @@ impl Container {
             0 => Duration::from_millis(100),
             n => Duration::from_secs(10 * 2_u64.pow((n - 1).min(5))).min(Duration::from_mins(5)),
         }
+    }
+
+    /// Whether it is a sidecar: an init container that runs beside the containers of the pod.
+    pub(super) fn is_sidecar(&self) -> bool {
+        text(&self.spec, "restartPolicy") == "Always"
+    }
+
+    /// Whether the next container may start.
+    pub(super) fn is_initialized(&self) -> bool {
+        if self.is_sidecar() { !self.never_started() } else { self.exit_code() == Some(0) }
     }
 
     pub(super) fn never_started(&self) -> bool {

@@ -82,9 +82,16 @@ enum Interruption {
     Deadline,
 }
 
+/// The place of a container: among the init containers, where sidecars are, or among the others.
+#[derive(Clone, Copy)]
+enum Place {
+    Init(usize),
+    Main(usize),
+}
+
 enum ContainerEvent {
-    Start(usize),
-    Ended(usize, Terminated),
+    Start(Place),
+    Ended(Place, Terminated),
 }
 
 struct PodRunner {
@@ -155,45 +162,75 @@ impl PodRunner {
         }
     }
 
-    /// Runs the init containers in order, then all containers, until the pod has finished.
+    /// Runs the init containers in order, then all containers, until the pod has finished. Sidecars run beside the
+    /// containers, and no longer than they do.
     async fn run_containers(&mut self) {
         self.report("Pending", None);
         sleep(self.options.latency).await;
+        let mut events: FuturesUnordered<BoxFuture<'static, ContainerEvent>> = FuturesUnordered::new();
         for i in 0..self.init.len() {
-            if !self.run_init(i).await {
+            if self.init[i].is_sidecar() {
+                self.start_or_wait(Place::Init(i), &events);
+                self.report("Pending", None);
+            } else if !self.run_init(i).await {
+                self.end_sidecars();
                 return self.report("Failed", None);
             }
         }
-        let mut events: FuturesUnordered<BoxFuture<'static, ContainerEvent>> = FuturesUnordered::new();
         for i in 0..self.containers.len() {
-            events.push(start_after(i, Duration::ZERO));
+            events.push(start_after(Place::Main(i), Duration::ZERO));
         }
         while let Some(event) = events.next().await {
             match event {
-                ContainerEvent::Start(i) if !self.runtime.has_image(&self.containers[i].spec) => {
-                    self.containers[i].state = ContainerState::Waiting("ImagePullBackOff");
-                    events.push(start_after(i, Duration::from_secs(10)));
-                }
-                ContainerEvent::Start(i) => {
-                    let now = self.now();
-                    self.containers[i].start(&now);
-                    let run = self.run_container(&self.containers[i].spec);
-                    events.push(Box::pin(async move { ContainerEvent::Ended(i, run.await) }));
-                }
-                ContainerEvent::Ended(i, end) => {
+                ContainerEvent::Start(place) => self.start_or_wait(place, &events),
+                ContainerEvent::Ended(place, end) => {
                     let (now, count) = (self.now(), self.containers.len());
-                    self.containers[i].finish(&end, &now, count);
-                    if self.is_restarted(&end) {
-                        let wait = self.containers[i].back_off();
-                        events.push(start_after(i, wait));
+                    let is_restarted = matches!(place, Place::Init(_)) || self.is_restarted(&end);
+                    let container = self.container(place);
+                    container.finish(&end, &now, count);
+                    if is_restarted {
+                        let wait = container.back_off();
+                        events.push(start_after(place, wait));
                     }
                 }
             }
             let phase = self.phase();
+            let has_finished = matches!(phase, "Succeeded" | "Failed");
+            if has_finished {
+                self.end_sidecars();
+            }
             self.report(phase, None);
-            if matches!(phase, "Succeeded" | "Failed") {
+            if has_finished {
                 return;
             }
+        }
+    }
+
+    fn container(&mut self, place: Place) -> &mut Container {
+        match place {
+            Place::Init(i) => &mut self.init[i],
+            Place::Main(i) => &mut self.containers[i],
+        }
+    }
+
+    /// Starts a container, or waits for its image.
+    fn start_or_wait(&mut self, place: Place, events: &FuturesUnordered<BoxFuture<'static, ContainerEvent>>) {
+        let now = self.now();
+        let spec = self.container(place).spec.clone();
+        if self.runtime.has_image(&spec) {
+            self.container(place).start(&now);
+            let run = self.run_container(&spec);
+            events.push(Box::pin(async move { ContainerEvent::Ended(place, run.await) }));
+        } else {
+            self.container(place).state = ContainerState::Waiting("ImagePullBackOff");
+            events.push(start_after(place, Duration::from_secs(10)));
+        }
+    }
+
+    fn end_sidecars(&mut self) {
+        let now = self.now();
+        for sidecar in self.init.iter_mut().filter(|container| container.is_sidecar()) {
+            sidecar.kill(143, "Error", &now);
         }
     }
 
@@ -258,7 +295,8 @@ impl PodRunner {
 
     fn terminate_all(&mut self, code: i32, reason: &'static str) {
         let now = self.now();
-        for container in &mut self.containers {
+        let sidecars = self.init.iter_mut().filter(|container| container.is_sidecar());
+        for container in self.containers.iter_mut().chain(sidecars) {
             container.kill(code, reason, &now);
         }
     }
@@ -272,7 +310,7 @@ impl PodRunner {
         let statuses = |all: &[Container]| all.iter().map(Container::status).collect::<Vec<_>>();
         let yes = |so: bool| if so { "True" } else { "False" };
         let ready = yes(phase == "Running" && self.containers.iter().all(Container::is_running));
-        let initialized = yes(self.init.iter().all(|c| c.exit_code() == Some(0)));
+        let initialized = yes(self.init.iter().all(Container::is_initialized));
         let node = text(&self.pod, "spec.nodeName");
         let _ = self.api.change(&self.pod, Some("status"), |pod| {
             set(pod, "status.phase", json!(phase));
@@ -309,10 +347,10 @@ impl PodRunner {
     }
 }
 
-fn start_after(i: usize, wait: Duration) -> BoxFuture<'static, ContainerEvent> {
+fn start_after(place: Place, wait: Duration) -> BoxFuture<'static, ContainerEvent> {
     Box::pin(async move {
         sleep(wait).await;
-        ContainerEvent::Start(i)
+        ContainerEvent::Start(place)
     })
 }
 
