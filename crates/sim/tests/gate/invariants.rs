@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use nodekeeper_core::checks::WorkerIdentity;
+use nodekeeper_core::configured::LAST_APPLIED;
 use nodekeeper_core::node::{CORDONED, VERIFY};
 use nodekeeper_core::reasons::NETWORK_VERIFIED;
 use nodekeeper_core::record::{ANNOTATION, Record};
@@ -237,10 +238,15 @@ pub fn foreign(node: &Value) -> Value {
     node
 }
 
-/// The gate or policy without its status.
+/// The gate or policy without its status, and without what marks an object of the installation.
 pub fn without_status(gate: &Value) -> Value {
     let mut gate = gate.clone();
     gate["status"] = Value::Null;
+    for (map, key) in [("labels", "app.kubernetes.io/managed-by"), ("annotations", LAST_APPLIED)] {
+        let mut entries = gate["metadata"][map].as_object().cloned().unwrap_or_default();
+        entries.remove(key);
+        gate["metadata"][map] = json!(entries);
+    }
     for field in ["resourceVersion", "managedFields"] {
         gate["metadata"][field] = Value::Null;
     }

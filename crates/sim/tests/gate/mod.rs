@@ -13,6 +13,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use nodekeeper_core::api::definitions;
+use nodekeeper_core::configured::{Adoption, ConfiguredObject, ObjectKey, ObjectKind};
 use nodekeeper_core::node::VERIFY;
 use nodekeeper_core::record::Record;
 use nodekeeper_core::worker::Template;
@@ -43,7 +44,7 @@ pub fn scenario() -> Scenario {
         let clock = replica.clock.clone();
         let identity = format!("{}_{:x}", replica.name, replica.seed);
         let settings = Settings::new(template(), identity, replica.seed);
-        let settings = Settings { most_workers: MAX_WORKERS, ..settings };
+        let settings = Settings { most_workers: MAX_WORKERS, objects: configured(), ..settings };
         let clock = Clock::new(move || clock.now());
         Box::pin(run(replica.client, settings, clock, std::future::pending()))
     });
@@ -60,6 +61,13 @@ pub fn scenario() -> Scenario {
         settle_duration: Duration::from_mins(4),
         ..Scenario::new(program, invariants::all)
     }
+}
+
+/// The installation brings the gate too, which is there already and which users change.
+fn configured() -> Vec<ConfiguredObject> {
+    let key = ObjectKey { kind: ObjectKind::NodeGate, name: "default".into() };
+    let spec = serde_json::json!({"retry": {"recheckPeriodSeconds": 30}});
+    vec![ConfiguredObject { key, spec, adoption: Adoption::KeepLive }]
 }
 
 pub fn template() -> Template {
