@@ -46,7 +46,7 @@ impl ManagedNode<'_> {
     /// The backoff of a node that another controller keeps reverting; none for the first times.
     pub(super) fn reverted_backoff(&self) -> Option<SignedDuration> {
         let times = self.record.reverted.checked_sub(FREE_REVERTS).filter(|_| self.is_reverted())?;
-        let seconds = FIRST_REVERTED_BACKOFF.saturating_mul(1_i64.checked_shl(times).unwrap_or(i64::MAX));
+        let seconds = FIRST_REVERTED_BACKOFF.saturating_mul(2_i64.saturating_pow(times));
         Some(jitter(SignedDuration::from_secs(seconds.min(LONGEST_REVERTED_BACKOFF)), self.record))
     }
 
@@ -109,7 +109,7 @@ impl ManagedNode<'_> {
 pub(super) fn attempt_backoff(retry: &Retry, record: &Record) -> SignedDuration {
     let ended = i64::from(record.workers.max(1));
     let seconds = match retry.backoff {
-        Backoff::Exponential => 1_i64.checked_shl(record.workers.max(1) - 1).unwrap_or(i64::MAX),
+        Backoff::Exponential => 2_i64.saturating_pow(record.workers.max(1) - 1),
         Backoff::Linear => ended.saturating_mul(5),
     };
     jitter(SignedDuration::from_secs(seconds.clamp(1, MAX_BACKOFF)), record)

@@ -134,6 +134,20 @@ fn g03_a_node_that_somebody_keeps_reverting_is_verified_ever_more_rarely() {
 }
 
 #[test]
+fn g03_the_backoff_stays_at_its_longest_however_often_it_happens() {
+    let (node, gate) = verified();
+    for reverted in (12..200).chain([u32::MAX]) {
+        let mut node = NodeView { taints: vec![taint("node-ready/unverified")], ..node.clone() };
+        set_record(
+            &mut node,
+            &Record { reverted, ..record(1, Verdict::Passed, now()).opened("node-ready/verified") },
+        );
+        let waits = decided_with(&node, &gate, &[], Fleet::default(), 1).recheck_in.expect("it waits");
+        assert!((29 * 60..37 * 60).contains(&waits.as_secs()), "{reverted}: {waits:?}");
+    }
+}
+
+#[test]
 fn g03_a_user_is_not_delayed() {
     let (mut node, gate) = verified();
     let reverted = Record { reverted: 9, ..record(1, Verdict::Passed, now()).opened("node-ready/verified") };
