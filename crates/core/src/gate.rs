@@ -238,7 +238,10 @@ pub fn decide(observed: &Observed<'_>) -> Decision {
     let record = &*record;
     let enforce = |gate, gated| {
         let decision = ManagedNode { observed, gate, record, gated }.decide();
-        node_condition::with(decision, observed, gate, record)
+        // Until another worker has ended, nothing more is known of a node that an audit admitted.
+        let is_audited = record.is_admitted_by_audit() && decision.state == State::Verified;
+        let state = if is_audited { State::Audited } else { decision.state };
+        node_condition::with(Decision { state, ..decision }, observed, gate, record)
     };
     if observed.node.terminating {
         return Decision::new(State::Terminating, "the node is being deleted")
@@ -260,12 +263,7 @@ pub fn decide(observed: &Observed<'_>) -> Decision {
             let why = format!("gate {} audited the node and would have held it", gate.name);
             Decision::new(State::Audited, why).with(remove_workers(observed.own_workers(gate)))
         }
-        Ownership::Verified(gate) if gate.spec.enforcement == Enforcement::Enforce => {
-            let decision = enforce(gate, false);
-            // Until another worker has ended, nothing more is known of a node that an audit admitted.
-            let is_audited = record.is_admitted_by_audit() && decision.state == State::Verified;
-            Decision { state: if is_audited { State::Audited } else { decision.state }, ..decision }
-        }
+        Ownership::Verified(gate) if gate.spec.enforcement == Enforcement::Enforce => enforce(gate, false),
         Ownership::Verified(gate) => Decision::new(State::Verified, "the node is verified")
             .with(remove_workers(observed.own_workers(gate))),
         Ownership::Released => {

@@ -1,7 +1,7 @@
 //! A gate that audits: every node is admitted, and the record says what would have been done.
 
 use super::*;
-use crate::api::{DaemonSetRef, OnReboot};
+use crate::api::{DaemonSetRef, NodeCondition, OnReboot};
 use crate::remediate::GroupStats;
 
 fn auditing() -> GateView {
@@ -76,6 +76,17 @@ fn g14_enforcing_later_leaves_admitted_nodes_alone() {
     node.verify = Some("now".into());
     assert_eq!(starts(&decided_after(&node, &gate(), &[], 3600)), Some(2), "a user requests it");
     assert_eq!(decided_after(&node, &auditing(), &[], 3600).effects, vec![]);
+}
+
+#[test]
+fn g14_the_condition_of_an_admitted_node_never_says_verified() {
+    let mut gate = gate();
+    gate.spec.node_condition = NodeCondition::NetworkVerified;
+    let mut node = admitted_node();
+    (node.boot_id, node.unschedulable) = ("boot-2".into(), true);
+    let decision = decided_after(&node, &gate, &[], 3600);
+    let [Effect::SetNodeCondition(update)] = &decision.effects[..] else { panic!("{decision:?}") };
+    assert_eq!((decision.state, update.status), (State::Audited, "False"));
 }
 
 #[test]
