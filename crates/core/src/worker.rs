@@ -26,6 +26,8 @@ pub const NODE_UID: &str = "nodekeeper.dev/node-uid";
 const NODE_NAME: &str = "nodekeeper.dev/node-name";
 /// Annotation with the names of the init containers that the gate asked for, separated by commas.
 const INIT_CONTAINERS: &str = "nodekeeper.dev/init-containers";
+/// The same for the names of its exec checks.
+const EXEC_CHECKS: &str = "nodekeeper.dev/exec-checks";
 /// Annotation with the worker's identity, as JSON.
 const SUBJECT: &str = "nodekeeper.dev/subject";
 

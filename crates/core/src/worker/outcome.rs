@@ -1,7 +1,7 @@
 //! Derives the progress of a worker from its container statuses.
 
 use super::partial::{ContainerStatus, PartialPod, Status, Terminated};
-use super::{CHECK_PREFIX, CONTAINER, INIT_CONTAINERS, Progress};
+use super::{CHECK_PREFIX, CONTAINER, EXEC_CHECKS, INIT_CONTAINERS, Progress};
 use crate::checks::WorkerIdentity;
 use crate::record::InconclusiveReason;
 use crate::report::{self, CheckResult, Outcome, Report, Verdict};
@@ -95,7 +95,15 @@ fn waiting_reason(pod: &PartialPod, status: &Status) -> Option<(InconclusiveReas
 /// The names of the exec checks and of their containers, from the pod's spec: the statuses may lack one.
 fn checks(pod: &PartialPod) -> impl Iterator<Item = (&str, &str)> {
     let names = pod.spec.containers.iter().flatten().filter_map(|container| container.name.as_deref());
-    names.filter_map(|name| Some((name.strip_prefix(CHECK_PREFIX)?, name)))
+    let checks = names.filter_map(|name| Some((name.strip_prefix(CHECK_PREFIX)?, name)));
+    checks.filter(|(check, _)| is_named(pod, EXEC_CHECKS, check))
+}
+
+/// Whether a container is one that the gate asked for, and that this annotation therefore names. Older releases did not
+/// tell, and all counted.
+fn is_named(pod: &PartialPod, annotation: &str, container: &str) -> bool {
+    let names = pod.metadata.annotations.as_ref().and_then(|all| all.get(annotation));
+    names.is_none_or(|names| names.split(',').any(|name| name == container))
 }
 
 fn has_pod_ended(status: &Status) -> bool {
@@ -121,10 +129,8 @@ fn image_pull_failure(name: &str, container: &ContainerStatus) -> Option<(Inconc
 /// An init container of the gate that fails is a failed check of its name. One that was killed makes the worker
 /// inconclusive. Others say nothing about the node, and a sidecar among them is killed after the worker has passed.
 fn failed_init_container(pod: &PartialPod, status: &Status, identity: &WorkerIdentity) -> Option<Progress> {
-    // Older releases did not tell, and all counted.
-    let own = pod.metadata.annotations.as_ref().and_then(|all| all.get(INIT_CONTAINERS));
-    let is_own = |name: &str| own.is_none_or(|own| own.split(',').any(|one| one == name));
-    let (name, end) = failed_init_containers(status).find(|(name, _)| is_own(name))?;
+    let (name, end) =
+        failed_init_containers(status).find(|(name, _)| is_named(pod, INIT_CONTAINERS, name))?;
     Some(match exec_failure(name, end) {
         Ok(result) => Progress::Reported(Report::judge(identity.clone(), vec![result], 0)),
         Err((cause, why)) => Progress::Inconclusive(cause, why),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use super::{CHECK_PREFIX, CONTAINER, INIT_CONTAINERS, NODE_NAME, NODE_UID, Role, SUBJECT};
+use super::{CHECK_PREFIX, CONTAINER, EXEC_CHECKS, INIT_CONTAINERS, NODE_NAME, NODE_UID, Role, SUBJECT};
 use crate::api::{InitContainer, NodeGateSpec, Resources, SecurityContext, Volume, Worker};
 use crate::checks::{Assignment, CaReference, Checks, Exec, WorkerIdentity};
 use crate::env_var::EnvVar;
@@ -277,7 +277,7 @@ fn build(
     let volumes: Vec<Value> =
         worker.volumes.iter().map(|volume| json!(volume)).chain(ca).chain(access).collect();
     Ok(serde_json::from_value(json!({
-        "metadata": metadata(template, node, worker, identity, role)?,
+        "metadata": metadata(template, node, gate, identity, role)?,
         "spec": {
             "restartPolicy": "Never",
             "activeDeadlineSeconds": gate.deadlines.worker_seconds,
@@ -313,12 +313,14 @@ fn report_bytes(containers: usize) -> Option<u32> {
 fn metadata(
     template: &Template,
     node: &NodeView,
-    worker: &Worker,
+    gate: &NodeGateSpec,
     identity: &WorkerIdentity,
     role: Role,
 ) -> Result<Value, serde_json::Error> {
     let uid = node.uid.to_string();
-    let init: Vec<&str> = worker.init_containers.iter().map(|container| container.name.as_str()).collect();
+    let init: Vec<&str> =
+        gate.worker.init_containers.iter().map(|container| container.name.as_str()).collect();
+    let exec: Vec<&str> = gate.checks.exec.iter().map(|check| check.name.as_str()).collect();
     let labels: BTreeMap<&str, &str> = BTreeMap::from([
         ("app.kubernetes.io/name", "nodekeeper"),
         ("app.kubernetes.io/component", role.component()),
@@ -335,6 +337,7 @@ fn metadata(
             NODE_NAME: &*node.name,
             // Somebody may add others.
             INIT_CONTAINERS: init.join(","),
+            EXEC_CHECKS: exec.join(","),
             SUBJECT: serde_json::to_string(identity)?,
             "linkerd.io/inject": "disabled",
         },

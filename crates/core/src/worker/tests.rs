@@ -282,6 +282,27 @@ fn g02_a_sidecar_that_is_killed_after_the_worker_changes_no_verdict() {
 }
 
 #[test]
+fn g02_injected_containers_are_no_exec_checks() {
+    let report = report(Outcome::Passed);
+    let end = json!({"terminated": {"exitCode": 0, "message": report.to_message(4096)}});
+    let failed = json!({"terminated": {"exitCode": 1, "reason": "Error"}});
+    for (is_told, counts) in [(true, false), (false, true)] {
+        let mut pod = made();
+        let injected = serde_json::from_value(json!({"name": "check-mesh"})).expect("a container");
+        pod.spec.as_mut().expect("a spec").containers.push(injected);
+        if !is_told {
+            // An older release created it.
+            pod.metadata.annotations.get_or_insert_default().remove("nodekeeper.dev/exec-checks");
+        }
+        let status = json!({"phase": "Failed",
+            "containerStatuses": [one("worker", &end), one("check-mesh", &failed)]});
+        pod.status = Some(serde_json::from_value(status).expect("a status"));
+        let Progress::Reported(judged) = view(&pod).expect("a worker").progress else { panic!("no report") };
+        assert_eq!(judged.checks.iter().any(|check| check.name == "mesh"), counts);
+    }
+}
+
+#[test]
 fn an_init_container_of_a_pod_of_an_older_release_counts() {
     let mut pod = made();
     pod.metadata.annotations.get_or_insert_default().remove("nodekeeper.dev/init-containers");
@@ -321,6 +342,8 @@ fn one(name: &str, state: &Value) -> Value {
 /// Of a pod with the check `gpu`, and one whose name begins twice as its container's does.
 fn with_checks(status: Value) -> Progress {
     let mut pod = made();
+    let annotations = pod.metadata.annotations.get_or_insert_default();
+    annotations.insert("nodekeeper.dev/exec-checks".into(), "gpu,check-disk".into());
     let containers = &mut pod.spec.as_mut().expect("a spec").containers;
     for name in ["check-gpu", "check-check-disk"] {
         containers.push(serde_json::from_value(json!({"name": name})).expect("a container"));
