@@ -253,6 +253,9 @@ pub mod remediation {
     pub const INVALID_WINDOW: &str = "InvalidWindow";
     /// Ready False, or Paused True: an annotation of the policy cannot be read. The message names it.
     pub const INVALID_ANNOTATION: &str = "InvalidAnnotation";
+    /// Ready False: the API server refuses what the controller writes besides the acts themselves, or has not accepted it for
+    /// a minute. Change what the message names.
+    pub const WRITE_REFUSED: &str = "WriteRefused";
     /// Paused True: `spec.pause` is in effect.
     pub const PAUSED_BY_SPEC: &str = "PausedBySpec";
     /// Paused True: the annotation `nodekeeper.dev/pause-until` is in effect.

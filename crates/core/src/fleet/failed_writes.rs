@@ -1,4 +1,4 @@
-//! Writes about nodes that the API server does not accept, for the status of their gate.
+//! Writes that the API server does not accept, for the status of the gate or policy that they are for.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ struct FailedWrite {
     reported: bool,
 }
 
-/// The nodes whose last write failed.
+/// The nodes, or other objects, whose last write failed.
 #[derive(Debug, Default)]
 pub struct FailedWrites {
     nodes: BTreeMap<Arc<str>, FailedWrite>,

@@ -16,7 +16,7 @@ use crate::id::Id;
 use crate::limits::takes_slot;
 use crate::node::NodeView;
 use crate::reasons::CONFIGURATION_APPLIED;
-use crate::reasons::remediation::{INVALID_ANNOTATION, INVALID_WINDOW, MISSING_RIGHTS};
+use crate::reasons::remediation::{INVALID_ANNOTATION, INVALID_WINDOW, MISSING_RIGHTS, WRITE_REFUSED};
 use crate::topology::zone;
 use crate::worker::WorkerView;
 
@@ -55,16 +55,24 @@ pub fn cordons_to_remove<'a>(cluster: &ClusterView<'a>) -> Vec<&'a NodeView> {
     marked.filter(|node| !is_reserved(node)).collect()
 }
 
-/// Decides what to do about the policy now. `cordoned` are the nodes of [`cordons_to_remove`], read from the server, and
-/// `missing_rights` what the server does not permit of [`super::needed_rights`]. `configuration` is the condition of a
-/// policy that the installation brought.
+/// What the controller found out about its own work, for the policy's conditions.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PolicyFindings<'a> {
+    /// What the server does not permit of [`super::needed_rights`].
+    pub missing_rights: &'a [Right],
+    /// The condition `ConfigurationApplied`, if the installation brought the policy.
+    pub configuration: Option<&'a Finding>,
+    /// A write of an earlier reconcile that the server has not accepted, and its answer.
+    pub failed_write: Option<&'a str>,
+}
+
+/// Decides what to do about the policy now. `cordoned` are the nodes of [`cordons_to_remove`], read from the server.
 #[must_use]
 pub fn decide_policy(
     cluster: &ClusterView<'_>,
     stats: &GroupStats,
     cordoned: Vec<Target>,
-    missing_rights: &[Right],
-    configuration: Option<&Finding>,
+    found: &PolicyFindings<'_>,
 ) -> PolicyDecision {
     let mut effects = Vec::new();
     let old = prune(cluster.policy, &cluster.remediations, cluster.now);
@@ -103,8 +111,7 @@ pub fn decide_policy(
             }
         },
         compared: &compared,
-        missing_rights,
-        configuration,
+        found: *found,
         now: cluster.now,
     });
     let is_busy = cluster.remediations.iter().any(|remediation| !remediation.is_complete())
@@ -160,7 +167,7 @@ fn control_workers(cluster: &ClusterView<'_>) -> Vec<PolicyEffect> {
 }
 
 /// Reasons whose message names what a user has to change.
-const NAMING: [&str; 3] = [MISSING_RIGHTS, INVALID_WINDOW, INVALID_ANNOTATION];
+const NAMING: [&str; 4] = [MISSING_RIGHTS, INVALID_WINDOW, INVALID_ANNOTATION, WRITE_REFUSED];
 
 /// Whether a status says something else. Figures in messages are no reason to write; what a user has to change, or
 /// edited, is one.

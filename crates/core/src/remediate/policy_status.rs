@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use jiff::{SignedDuration, Timestamp};
 
 use super::control::{ControlGroupResult, failing_checks, has_recovered};
+use super::housekeeping::PolicyFindings;
 use super::{
-    BUDGET_WINDOW, BlockReason, GroupStats, MAX_DURATION, Policy, Remediation, Right, VerdictCounts, breaker,
+    BUDGET_WINDOW, BlockReason, GroupStats, MAX_DURATION, Policy, Remediation, VerdictCounts, breaker,
     budget, format_time, fuse, rights, whole_second, window,
 };
 use crate::api::{ActEnforcement, History, RemediationPolicyStatus, Reservation, SharedOutage};
@@ -40,10 +41,7 @@ pub struct PolicyInput<'a> {
     pub progress: &'a dyn Fn(&str) -> NodeProgress,
     /// The last runs of the control groups, with gate and zone.
     pub compared: &'a [(String, String, ControlGroupResult)],
-    /// The [`super::needed_rights`] that the controller does not have.
-    pub missing_rights: &'a [Right],
-    /// The condition `ConfigurationApplied`, if the installation brought the policy.
-    pub configuration: Option<&'a Finding>,
+    pub found: PolicyFindings<'a>,
     pub now: Timestamp,
 }
 
@@ -66,11 +64,11 @@ pub fn reconcile_policy_status(seen: &PolicyInput<'_>) -> RemediationPolicyStatu
     fuse::prune(&mut status.fuses, policy, group_stats, now);
     status.observed_generation = policy.generation;
     let (mut findings, at) = (findings(seen, &status), whole_second(now).to_string());
-    let before = match seen.configuration {
+    let before = match seen.found.configuration {
         Some(_) => policy.status.conditions.clone(),
         None => without(&policy.status.conditions, CONFIGURATION_APPLIED),
     };
-    findings.extend(seen.configuration.cloned());
+    findings.extend(seen.found.configuration.cloned());
     status.conditions = conditions(findings, &before, policy.generation, &at);
     status
 }
@@ -211,11 +209,15 @@ fn ready_finding(seen: &PolicyInput<'_>, status: &RemediationPolicyStatus, limit
     if let Some(problem) = policy.annotations.invalid() {
         return not_ready(reasons::INVALID_ANNOTATION, problem);
     }
+    if let Some(problem) = seen.found.failed_write {
+        let message = format!("the API server does not accept {problem}; the controller retries");
+        return not_ready(reasons::WRITE_REFUSED, message);
+    }
     if policy.spec.enforcement == ActEnforcement::DryRun {
         let message = "`spec.enforcement` is 'DryRun': each NodeRemediation reports what would happen";
         return not_ready(reasons::DRY_RUN, message.into());
     }
-    if let Some(problem) = rights::describe(seen.missing_rights) {
+    if let Some(problem) = rights::describe(seen.found.missing_rights) {
         return not_ready(reasons::MISSING_RIGHTS, problem);
     }
     if let Some(pause) = policy.paused(now) {

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use super::control::ControlRun;
 use super::drain::PodView;
+use super::housekeeping::PolicyFindings;
 use super::provider::NodeClaimView;
 use super::*;
 use crate::api::{

@@ -39,21 +39,27 @@ impl Shared {
         spec: &impl Serialize,
     ) -> Option<Finding> {
         let key = ObjectKey { kind, name: name.to_owned() };
-        let failure = self.apply_failures.lock().get(&key).cloned();
+        let failure = self.apply_failures.lock().summary(&key.to_string());
+        let failure = failure.as_ref().map(|failure| failure.message.as_str());
         let spec = serde_json::to_value(spec).unwrap_or_default();
-        finding(&key, self.configured(&key), last_applied, &spec, failure.as_deref())
+        finding(&key, self.configured(&key), last_applied, &spec, failure)
     }
 
-    /// Remembers why an object could not be applied, or that it could, and has its status written.
-    fn set_apply_failure(&self, key: &ObjectKey, failure: Option<&str>) {
-        let mut failures = self.apply_failures.lock();
-        let before = match failure {
-            Some(failure) => failures.insert(key.clone(), failure.to_owned()),
-            None => failures.remove(key),
+    /// Remembers why an object could not be applied, or that it could, and has its status written. A lost answer counts
+    /// once it has been so for a while.
+    fn set_apply_failure(&self, key: &ObjectKey, failure: Option<&WriteError>) {
+        let (mut failures, key) = (self.apply_failures.lock(), key.to_string());
+        let is_news = match failure {
+            Some(failure) => {
+                let is_refused = !matches!(failure, WriteError::OutcomeUnknown(_));
+                let now = self.clock.elapsed();
+                failures.insert(&key.as_str().into(), &key, &failure.message(), is_refused, now)
+            }
+            None => failures.remove(&key).is_some(),
         };
         drop(failures);
-        if before.as_deref() != failure {
-            self.dispatcher.dispatch(&Change::derived(kinds::CONFIGURATION, key.to_string().into()));
+        if is_news {
+            self.dispatcher.dispatch(&Change::derived(kinds::CONFIGURATION, key.into()));
         }
     }
 }
@@ -172,7 +178,7 @@ impl Reconciler for ConfigurationReconciler {
                 Ok(Action::RequeueAfter(SOON))
             }
             Err(error) => {
-                self.shared.set_apply_failure(key, Some(&error.message()));
+                self.shared.set_apply_failure(key, Some(&error));
                 Err(ReconcileError(format!("{key} not applied: {error}")))
             }
         }

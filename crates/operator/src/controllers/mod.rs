@@ -9,13 +9,11 @@ mod policy;
 mod remediation;
 mod rights;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client, Resource};
 use nodekeeper_core::api::RemediationPolicy;
-use nodekeeper_core::configured::ObjectKey;
 use nodekeeper_core::fleet::{FailedWrites, FleetIndex};
 use nodekeeper_core::limits::WorkerLimiter;
 use nodekeeper_core::node::PartialNode;
@@ -61,7 +59,7 @@ pub struct Shared {
     pub dispatcher: Dispatcher,
     rights: rights::Rights,
     /// Why objects of the configuration could not be applied.
-    apply_failures: Mutex<BTreeMap<ObjectKey, String>>,
+    apply_failures: Mutex<FailedWrites>,
     pub settings: Settings,
 }
 

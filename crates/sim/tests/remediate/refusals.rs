@@ -163,6 +163,36 @@ async fn r18_a_refused_policy_status_does_not_stop_control_runs() {
     assert!(!refusals.times().is_empty());
 }
 
+/// Control workers that have ended cannot be deleted, or none can be created.
+#[tokio::test(start_paused = true)]
+async fn r04_what_the_policy_cannot_tidy_up_is_backed_off_and_reported() {
+    for (rule, named) in [
+        (("DELETE", "/pods/nodekeeper-control-", "", 422), "deletion of a control worker pod"),
+        (("POST", "/pods", "nodekeeper-control-", 404), "a control worker pod"),
+    ] {
+        let mut test = TestCluster::new(1, &permissive_policy());
+        let refusals = Refusals::new(rule);
+        test.start_with(refusals.client(&test));
+        test.add_healthy_nodes(3, "a").await;
+        test.karpenter(group("pool", 1, 1));
+        let reported = |test: &TestCluster| {
+            let policy = test.policy();
+            condition(&policy, "Ready").is_some_and(|ready| {
+                text(ready, "reason") == "WriteRefused"
+                    && text(ready, "message").contains(named)
+                    && text(ready, "message").contains("'frozen'")
+            })
+        };
+        test.until("the refusal is reported", 15, reported).await;
+        sleep(Duration::from_mins(5)).await;
+        let burst = max_in_window(&refusals.times(), SignedDuration::from_mins(1));
+        // A change of a control worker or of a remediation is a reason to try at once.
+        assert!(burst <= 20, "{rule:?}: {burst} in a minute");
+        refusals.lift();
+        test.until("the report is withdrawn", 5, |test| !reported(test)).await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn r20_nothing_begins_without_the_permissions_to_finish_it() {
     let mut test = TestCluster::new(1, &permissive_policy());

@@ -85,8 +85,7 @@ fn condition(policy: &Policy, verdicts: VerdictCounts) -> (String, String) {
         group_stats: &group_stats,
         progress: &|_| NodeProgress::Gone,
         compared: &[],
-        missing_rights: &[],
-        configuration: None,
+        found: PolicyFindings::default(),
         now: at(0),
     });
     let one = status.conditions.into_iter().find(|one| one.type_ == "BreakerOpen").expect("it is there");

@@ -49,7 +49,9 @@ impl Cluster {
 
     /// The nodes for which control workers are created.
     fn created(&self) -> Vec<String> {
-        let effects = decide_policy(&self.view(), &self.view().group_stats(), Vec::new(), &[], None).effects;
+        let effects =
+            decide_policy(&self.view(), &self.view().group_stats(), Vec::new(), &PolicyFindings::default())
+                .effects;
         let node = |effect: &PolicyEffect| match effect {
             PolicyEffect::CreateControlWorker { node, .. } => Some(node.name.to_string()),
             _ => None,
@@ -86,7 +88,13 @@ fn the_condition_of_a_configured_policy_is_written_and_removed() {
         let found =
             message.map(|message| Finding::new(CONFIGURATION_APPLIED, "False", EDITED_BY_HAND, message));
         let view = cluster.view();
-        let effects = decide_policy(&view, &view.group_stats(), Vec::new(), &[], found.as_ref()).effects;
+        let effects = decide_policy(
+            &view,
+            &view.group_stats(),
+            Vec::new(),
+            &PolicyFindings { configuration: found.as_ref(), ..PolicyFindings::default() },
+        )
+        .effects;
         effects.into_iter().find_map(|effect| match effect {
             PolicyEffect::UpdateStatus(status) => Some(*status),
             _ => None,
@@ -141,7 +149,7 @@ fn r10_a_terminating_node_stays_cordoned() {
     let effects = |terminating| {
         let cordoned = vec![Target { terminating, ..target("uid-n1") }];
         let view = cluster.view();
-        decide_policy(&view, &view.group_stats(), cordoned, &[], None).effects
+        decide_policy(&view, &view.group_stats(), cordoned, &PolicyFindings::default()).effects
     };
     assert!(matches!(effects(false)[..], [PolicyEffect::Uncordon(_)]));
     assert_eq!(effects(true), [], "its deletion began after the cache was read");
@@ -165,7 +173,7 @@ fn r20_permissions_are_asked_for_while_the_policy_enforces() {
     cluster.remediations.clear();
     let requeue = |cluster: &Cluster| {
         let view = cluster.view();
-        decide_policy(&view, &view.group_stats(), Vec::new(), &[], None).requeue_after
+        decide_policy(&view, &view.group_stats(), Vec::new(), &PolicyFindings::default()).requeue_after
     };
     assert_eq!(requeue(&cluster), Duration::from_mins(5));
     if let Some(policy) = &mut cluster.policy {
@@ -180,7 +188,13 @@ fn r20_the_status_says_which_permissions_are_still_missing() {
     cluster.remediations.clear();
     let updated = |cluster: &Cluster, missing: &[Right]| {
         let view = cluster.view();
-        let effects = decide_policy(&view, &view.group_stats(), Vec::new(), missing, None).effects;
+        let effects = decide_policy(
+            &view,
+            &view.group_stats(),
+            Vec::new(),
+            &PolicyFindings { missing_rights: missing, ..PolicyFindings::default() },
+        )
+        .effects;
         effects.into_iter().find_map(|effect| match effect {
             PolicyEffect::UpdateStatus(status) => Some(*status),
             _ => None,

@@ -31,8 +31,7 @@ pub(super) fn keep(
         group_stats: &group_stats,
         progress: &progress,
         compared,
-        missing_rights: &[],
-        configuration: None,
+        found: PolicyFindings::default(),
         now,
     })
 }

@@ -28,8 +28,7 @@ fn r20_the_policy_names_missing_permissions() {
             group_stats: &GroupStats::default(),
             progress: &|_| NodeProgress::Gone,
             compared: &[],
-            missing_rights,
-            configuration: None,
+            found: PolicyFindings { missing_rights, ..PolicyFindings::default() },
             now: at(1),
         });
         status.conditions.into_iter().find(|one| one.type_ == "Ready").expect("it is there")

@@ -4,10 +4,16 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kube::ResourceExt as _;
+use nodekeeper_core::api::NodeRemediation;
 use nodekeeper_core::configured::ObjectKind;
-use nodekeeper_core::remediate::housekeeping::{PolicyEffect, cordons_to_remove, decide_policy};
+use nodekeeper_core::fleet::FailedWrites;
+use nodekeeper_core::remediate::housekeeping::{
+    PolicyEffect, PolicyFindings, cordons_to_remove, decide_policy,
+};
 use nodekeeper_core::remediate::{Policy, Target};
 use nodekeeper_core::worker::WorkerView;
+use parking_lot::Mutex;
 use tracing::{info, warn};
 
 use super::caches::ControlView;
@@ -32,11 +38,12 @@ impl fmt::Display for PolicyKey {
 /// Reconciles the policy.
 pub struct PolicyReconciler {
     shared: Arc<Shared>,
+    failed_writes: Mutex<FailedWrites>,
 }
 
 impl PolicyReconciler {
     pub fn new(shared: Arc<Shared>) -> Self {
-        Self { shared }
+        Self { shared, failed_writes: Mutex::default() }
     }
 
     /// Reads the nodes whose cordon of ours has to go. Those that cannot be read keep it until the next time.
@@ -56,10 +63,42 @@ impl PolicyReconciler {
 
     /// Whether the object of an effect that met a conflict has not changed: then trying again soon would not help.
     async fn is_refused(&self, policy: Option<&Policy>, effect: &PolicyEffect) -> bool {
+        let Shared { writer, pods, .. } = &*self.shared;
         match (effect, policy) {
             (PolicyEffect::UpdateStatus(_), Some(policy)) => self.shared.is_policy_unchanged(policy).await,
+            (PolicyEffect::UpdateStatus(_), None) => false,
             (PolicyEffect::Uncordon(target), _) => self.shared.is_node_unchanged(target).await,
-            _ => false,
+            // Their uid is the only precondition.
+            (PolicyEffect::DeleteRemediation(remediation), _) => {
+                let live = self.shared.get::<NodeRemediation>(&remediation.name).await.ok().flatten();
+                live.is_some_and(|live| live.uid().as_ref() == Some(&remediation.uid))
+            }
+            (PolicyEffect::DeleteControlWorker(control), _) => {
+                let live = pods.get(writer, &control.name).await.ok().flatten();
+                live.is_some_and(|live| live.uid().as_ref() == Some(&control.uid))
+            }
+            // A creation has no precondition, and its namespace may be missing.
+            (PolicyEffect::CreateControlWorker { .. }, _) => true,
+        }
+    }
+
+    /// What the API server has not accepted, for the policy's condition, if that is to be reported.
+    fn failed_write(&self) -> Option<String> {
+        self.failed_writes.lock().summary(Policy::NAME).map(|summary| summary.message)
+    }
+
+    /// Remembers the first of the writes that failed, or that all were accepted.
+    fn remember_failed_write(&self, failed: Option<(String, bool)>) {
+        let (mut failed_writes, now) = (self.failed_writes.lock(), self.shared.clock.elapsed());
+        let is_news = match failed {
+            Some((message, is_refused)) => {
+                failed_writes.insert(&Policy::NAME.into(), Policy::NAME, &message, is_refused, now)
+            }
+            None => failed_writes.remove(Policy::NAME).is_some(),
+        };
+        drop(failed_writes);
+        if is_news {
+            self.shared.dispatcher.dispatch(&Change::derived(kinds::CONFIGURATION, Policy::NAME.into()));
         }
     }
 
@@ -130,6 +169,7 @@ impl Reconciler for PolicyReconciler {
     /// One effect that fails does not keep the others from being applied.
     async fn reconcile(&self, _key: &PolicyKey) -> Result<Action, ReconcileError> {
         let (mut errors, mut has_changed) = (Vec::new(), false);
+        let mut failed = None;
         let cordoned = self.read_cordoned(&mut errors).await;
         let Shared { caches, clock, .. } = &*self.shared;
         let known = caches.with_cluster(clock, |cluster| cluster.policy.cloned());
@@ -141,26 +181,54 @@ impl Reconciler for PolicyReconciler {
                 self.shared.configuration_finding(kind, Policy::NAME, last_applied, &policy.spec)
             });
             let stats = cluster.group_stats();
-            let decision = decide_policy(cluster, &stats, cordoned, &missing_rights, configuration.as_ref());
+            let failed_write = self.failed_write();
+            let found = PolicyFindings {
+                missing_rights: &missing_rights,
+                configuration: configuration.as_ref(),
+                failed_write: failed_write.as_deref(),
+            };
+            let decision = decide_policy(cluster, &stats, cordoned, &found);
             (cluster.policy.cloned(), decision)
         });
         for effect in &decision.effects {
             match self.apply(policy.as_ref(), effect).await {
                 Ok(()) => {}
                 Err(error @ WriteError::NotLeader) => return Err(ReconcileError(error.to_string())),
-                Err(WriteError::Conflict(message)) if self.is_refused(policy.as_ref(), effect).await => {
+                Err(WriteError::Conflict(message) | WriteError::Gone(message))
+                    if self.is_refused(policy.as_ref(), effect).await =>
+                {
+                    failed = failed.or_else(|| Some((format!("{}: {message}", describe(effect)), true)));
                     errors.push(format!("the API server refuses the write: {message}"));
                 }
                 Err(WriteError::Conflict(_) | WriteError::Gone(_)) => has_changed = true,
-                Err(error) => errors.push(error.to_string()),
+                Err(error) => {
+                    let is_refused = matches!(error, WriteError::Refused(_));
+                    let message = format!("{}: {}", describe(effect), error.message());
+                    failed = failed.or(Some((message, is_refused)));
+                    errors.push(error.to_string());
+                }
             }
         }
+        self.remember_failed_write(failed);
         if !errors.is_empty() {
             let message = join(&errors);
             warn!(message, "policy not reconciled");
             return Err(ReconcileError(message));
         }
         Ok(Action::RequeueAfter(if has_changed { SOON } else { decision.requeue_after }))
+    }
+}
+
+/// What an effect writes. Completes "the API server does not accept ".
+fn describe(effect: &PolicyEffect) -> String {
+    match effect {
+        PolicyEffect::DeleteRemediation(_) => "the deletion of old NodeRemediations".into(),
+        PolicyEffect::Uncordon(target) => {
+            format!("the removal of the controller's cordon from node {}", target.identity.name)
+        }
+        PolicyEffect::DeleteControlWorker(_) => "the deletion of a control worker pod".into(),
+        PolicyEffect::UpdateStatus(_) => "the status of the RemediationPolicy".into(),
+        PolicyEffect::CreateControlWorker { .. } => "a control worker pod".into(),
     }
 }
 
