@@ -20,8 +20,24 @@ use crate::apply::{CreatedWorker, WriteError};
 /// An effect that was not applied.
 pub(super) struct FailedEffect {
     pub error: WriteError,
-    /// Completes "the API server did not accept ". None for an effect whose failure is reported elsewhere.
-    pub write: Option<&'static str>,
+    pub effect: Effect,
+}
+
+impl FailedEffect {
+    /// What the effect writes. Completes "the API server did not accept ". None for an effect whose failure is reported
+    /// elsewhere.
+    pub fn write(&self) -> Option<&'static str> {
+        match self.effect {
+            Effect::RemoveTaint(_) | Effect::Admit(_) => Some("the removal of the taint"),
+            Effect::Retaint(_) => Some("the taint"),
+            Effect::PatchRecord(_) => Some("the record of the verification"),
+            Effect::SetNodeCondition(_) => Some("the condition of the node"),
+            Effect::RemoveWorker { .. } => Some("the deletion of a worker pod"),
+            Effect::RequestRemediation(_) => Some("the NodeRemediation"),
+            // The limiter of workers reports what keeps them from starting, and an Event is only a report itself.
+            Effect::StartWorker(_) | Effect::EmitEvent(_) => None,
+        }
+    }
 }
 
 /// How long no condition is written for a gate after the API server refused one.
@@ -47,7 +63,9 @@ impl GateReconciler {
                 &result,
             );
             match (effect, result) {
-                (Effect::EmitEvent(_), Err(error)) => failed_event = Err(FailedEffect { error, write: None }),
+                (Effect::EmitEvent(_), Err(error)) => {
+                    failed_event = Err(FailedEffect { error, effect: effect.clone() });
+                }
                 (Effect::SetNodeCondition(_), Err(WriteError::Refused(why))) => {
                     // The condition is for others to read; nothing waits for it.
                     warn!(
@@ -56,7 +74,7 @@ impl GateReconciler {
                     );
                     self.refused_conditions.lock().insert(gate_name.to_owned(), elapsed + CONDITION_BACKOFF);
                 }
-                (effect, Err(error)) => return Err(FailedEffect { error, write: write_of(effect) }),
+                (effect, Err(error)) => return Err(FailedEffect { error, effect: effect.clone() }),
                 (effect, Ok(())) => self.remember_event(node, effect),
             }
         }
@@ -239,19 +257,5 @@ impl GateReconciler {
             *emitted = EmittedEvents { uid: node.uid.to_string(), ..EmittedEvents::default() };
         }
         emitted.events.insert((event.reason, key));
-    }
-}
-
-/// What an effect writes, for messages.
-fn write_of(effect: &Effect) -> Option<&'static str> {
-    match effect {
-        Effect::RemoveTaint(_) | Effect::Admit(_) => Some("the removal of the taint"),
-        Effect::Retaint(_) => Some("the taint"),
-        Effect::PatchRecord(_) => Some("the record of the verification"),
-        Effect::SetNodeCondition(_) => Some("the condition of the node"),
-        Effect::RemoveWorker { .. } => Some("the deletion of a worker pod"),
-        Effect::RequestRemediation(_) => Some("the NodeRemediation"),
-        // The limiter of workers reports what keeps them from starting, and an Event is only a report itself.
-        Effect::StartWorker(_) | Effect::EmitEvent(_) => None,
     }
 }

@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodekeeper_core::api::NodeGate;
+use nodekeeper_core::api::{NodeGate, NodeRemediation};
 use nodekeeper_core::gate::{Effect, GateView};
 use nodekeeper_core::limits::{PendingNode, VanishedWorkers};
 use nodekeeper_core::node::NodeView;
-use nodekeeper_core::remediate::Policy;
+use nodekeeper_core::remediate::{Policy, Remediation};
 use nodekeeper_core::worker::{Progress, WorkerView};
 use parking_lot::Mutex;
 use tracing::{debug, info};
@@ -206,10 +206,40 @@ impl GateReconciler {
         decision.recheck_in.map_or(Action::AwaitChange, |wait| Action::RequeueAfter(wait.max(MIN_REQUEUE)))
     }
 
+    /// Reads the object that an effect writes, and returns whether it is still what the effect was decided for. The node was
+    /// read just now.
+    async fn is_unchanged(&self, node: &NodeView, effect: &Effect) -> Result<bool, ReconcileError> {
+        let caches = &self.shared.caches;
+        match effect {
+            Effect::RequestRemediation(_) => {
+                let name = node.uid.to_string();
+                let known = caches.remediations.lock().get(&name).map(|known| known.resource_version.clone());
+                let live = self.shared.get::<NodeRemediation>(&name).await;
+                let live =
+                    live.map_err(|error| ReconcileError(format!("NodeRemediation not read: {error}")))?;
+                let live = live.map(|live| Remediation::new(&live));
+                let is_same = live.as_ref().map(|live| live.resource_version.clone()) == known;
+                match live {
+                    Some(live) => self.shared.apply_response(&caches.remediations, live),
+                    None => drop(caches.remediations.lock().remove(&name)),
+                }
+                Ok(is_same)
+            }
+            Effect::RemoveWorker { name, uid } => {
+                self.read_worker(name).await?;
+                Ok(caches.workers.lock().get(name).is_some_and(|worker| worker.uid == *uid))
+            }
+            _ => {
+                let now = caches.nodes.lock().get(&node.name).map(|node| node.resource_version);
+                Ok(now == Some(node.resource_version))
+            }
+        }
+    }
+
     /// What follows a write that failed.
     async fn recover(&self, evaluation: &Evaluation, failed: FailedEffect) -> Result<Action, ReconcileError> {
-        let (node, name) = (&evaluation.node, &evaluation.node.name);
-        let FailedEffect { error, write } = failed;
+        let name = &evaluation.node.name;
+        let (write, FailedEffect { error, effect }) = (failed.write(), failed);
         let report = async |error: &WriteError, is_refused| {
             if let Some(write) = write {
                 self.report_failed_write(evaluation, write, error, is_refused).await;
@@ -217,15 +247,14 @@ impl GateReconciler {
         };
         match error {
             WriteError::Conflict(_) | WriteError::Gone(_) => {
-                debug!(node = &**name, %error, "conflict; reading the node again");
+                debug!(node = &**name, %error, "conflict; reading the node and the object again");
                 if !self.read_node(name).await? {
                     // If another node of this name comes, the watch shows it.
                     self.forget(name);
                     return Ok(Action::AwaitChange);
                 }
-                let version = self.shared.caches.nodes.lock().get(name).map(|node| node.resource_version);
-                if version == Some(node.resource_version) {
-                    // The node did not change, so this was no conflict: the write would be refused again.
+                if self.is_unchanged(&evaluation.node, &effect).await? {
+                    // This was no conflict: the write would be refused again.
                     self.needs_live_read.lock().insert(name.clone());
                     report(&error, true).await;
                     return Err(ReconcileError(format!("refused: {}", error.message())));
@@ -384,6 +413,9 @@ impl GateReconciler {
             && let Some(wait) = self.vanished.lock().wait(name, self.shared.clock.elapsed())
         {
             self.term.limiter.lock().cancel(&gate.name, number);
+            self.streaks.lock().remove(name);
+            let seconds = wait.as_secs_f64();
+            info!(node = &**name, seconds, "workers of the node were removed before they ended; waiting");
             return Ok(Action::RequeueAfter(wait));
         }
         if let Some(gate) = &evaluation.gate {
