@@ -171,6 +171,7 @@ scenarios! {
     interference {
         g03_a_taint_that_comes_back_is_reported,
         r01_a_node_freed_by_hand_is_not_replaced,
+        r02_a_policy_made_anew_revives_no_approval,
         r07_a_pod_with_two_budgets_blocks_no_other,
     }
     configuration {
