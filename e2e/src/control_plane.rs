@@ -48,6 +48,8 @@ pub struct Options {
     pub settings: Settings,
     /// Additional flags for the controller manager. They override the defaults.
     pub controller_manager_flags: Vec<String>,
+    /// Additional flags for the API server.
+    pub api_server_flags: Vec<String>,
     /// Real nodes. `None` starts only a control plane, on loopback.
     pub nodes: Option<NodeOptions>,
 }
@@ -55,7 +57,7 @@ pub struct Options {
 impl Options {
     #[must_use]
     pub fn new(settings: Settings) -> Self {
-        Self { settings, controller_manager_flags: Vec::new(), nodes: None }
+        Self { settings, controller_manager_flags: Vec::new(), api_server_flags: Vec::new(), nodes: None }
     }
 
     pub fn from_env() -> anyhow::Result<Self> {
@@ -99,7 +101,7 @@ impl Cluster {
 
     /// Starts a cluster and returns when it serves, its controllers work, and its nodes are Ready.
     pub async fn start(options: Options) -> anyhow::Result<Self> {
-        let Options { settings, controller_manager_flags, nodes } = options;
+        let Options { settings, controller_manager_flags, api_server_flags, nodes } = options;
         let runs = settings.cache.join("run");
         let with_nodes = nodes.is_some();
         let (assets, node_assets) = spawn_blocking(move || binaries(&settings, with_nodes)).await??;
@@ -117,7 +119,9 @@ impl Cluster {
 
         cluster.write_files()?;
         cluster.spawn("etcd", &components::etcd())?;
-        cluster.spawn("kube-apiserver", &components::api_server(&cluster.endpoint.api_server_flags()))?;
+        let mut flags = components::api_server(&cluster.endpoint.api_server_flags());
+        flags.extend(api_server_flags);
+        cluster.spawn("kube-apiserver", &flags)?;
         let client = cluster.client()?;
         cluster.wait_for("kube-apiserver to be ready", || is_ready(&client)).await?;
 

@@ -69,7 +69,8 @@ pub async fn run<R>(
     }
 }
 
-/// Reports a worker. Its pod may have been deleted meanwhile, which is no error.
+/// Reports a worker, and repeats a report that was lost, as a kubelet does. The API server refuses it if the pod has been deleted
+/// meanwhile or somebody else has reported its end.
 pub async fn report_worker(client: &Client, pod: &Pod, behaviour: WorkerBehaviour) {
     let number = identity(pod).map(|subject| subject.number).unwrap_or_default();
     let image = pod.spec.as_ref().and_then(|spec| spec.containers.first()?.image.as_deref());
@@ -83,5 +84,18 @@ pub async fn report_worker(client: &Client, pod: &Pod, behaviour: WorkerBehaviou
         WorkerBehaviour::Fails { first } if number <= first => State::Failed,
         WorkerBehaviour::Fails { .. } => State::Passed,
     };
-    drop(say(client, pod, state).await);
+    while let Err(error) = say(client, pod, state).await {
+        if !is_lost(&error) {
+            return;
+        }
+        sleep(RETRY).await;
+    }
+}
+
+/// Whether the same request may succeed later.
+fn is_lost(error: &anyhow::Error) -> bool {
+    match error.downcast_ref() {
+        Some(kube::Error::Api(status)) => status.code == 429 || status.code >= 500,
+        error => error.is_some(),
+    }
 }

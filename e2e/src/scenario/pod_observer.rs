@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use futures::StreamExt as _;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::api::{WatchEvent, WatchParams};
 use kube::{Api, Client, ResourceExt as _};
 use nodekeeper_core::worker::{NODE_UID, SELECTOR};
@@ -33,6 +33,8 @@ pub struct PodHistory {
     /// The maximum number of workers that ran at once, of all nodes and of one.
     pub most: usize,
     pub most_of_one: usize,
+    /// Names and exit codes of init containers that ended.
+    pub ended_init: BTreeSet<(String, i32)>,
     /// The running workers, with the uid of their node.
     live: BTreeMap<String, String>,
 }
@@ -49,6 +51,9 @@ impl PodHistory {
             self.order.push(step);
         }
         self.made.entry(pod.name_any()).or_default().insert(uid.clone());
+        let init = pod.status.iter().flat_map(|status| status.init_container_statuses.iter().flatten());
+        let end = |one: &ContainerStatus| one.state.as_ref()?.terminated.as_ref().map(|end| end.exit_code);
+        self.ended_init.extend(init.filter_map(|one| Some((one.name.clone(), end(one)?))));
         if is_live(pod) && !matches!(event, WatchEvent::Deleted(_)) {
             let node = pod.labels().get(NODE_UID).cloned().unwrap_or_default();
             self.live.insert(uid, node.clone());

@@ -203,11 +203,11 @@ pub async fn is_verified(world: &impl World, name: &str) -> Result<Record> {
     record(&node).with_context(|| format!("{name} is untainted without a record"))
 }
 
-/// Waits for a worker that is bound to the node and running.
+/// Waits for a worker that is bound to the node and that its kubelet reports as running. Until then the kubelet has not yet
+/// decided how the worker behaves, and its report could overwrite one of the scenario.
 pub async fn worker_on(world: &impl World, name: &str) -> Result<Pod> {
     let what = format!("a worker runs on {name}");
-    let look =
-        async || Ok(workers_of(world, name).await?.into_iter().find(|pod| is_live(pod) && is_bound(pod)));
+    let look = async || Ok(workers_of(world, name).await?.into_iter().find(is_running));
     until(world, &what, look).await
 }
 
@@ -222,8 +222,10 @@ pub fn is_live(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_none() && !matches!(phase, Some("Succeeded" | "Failed"))
 }
 
-fn is_bound(pod: &Pod) -> bool {
-    pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some())
+fn is_running(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    let is_bound = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
+    pod.metadata.deletion_timestamp.is_none() && phase == Some("Running") && is_bound
 }
 
 pub async fn delete_pod(world: &impl World, pod: &Pod) -> Result<()> {

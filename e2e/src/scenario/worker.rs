@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 
 use super::world::NAMESPACE;
 
+const STARTED: &str = "2026-01-01T00:00:00Z";
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     Runs,
@@ -29,9 +31,52 @@ pub async fn say(client: &Client, pod: &Pod, state: State) -> Result<()> {
     Ok(())
 }
 
+/// The state of each init container, and whether one has failed, so that the worker is never started.
+fn init_statuses(pod: &Pod, state: State) -> (Vec<Value>, bool) {
+    let mut has_failed = false;
+    let mut statuses = Vec::new();
+    for container in pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten()) {
+        let is_sidecar = container.restart_policy.as_deref() == Some("Always");
+        let fails = container.command.as_deref().is_some_and(|command| command == ["false"]);
+        has_failed = has_failed || (fails && !is_sidecar);
+        let ended = |code: i32| {
+            let reason = if code == 0 { "Completed" } else { "Error" };
+            json!({"terminated": {"exitCode": code, "reason": reason, "startedAt": STARTED, "finishedAt": STARTED}})
+        };
+        let (is_running, state) = match (is_sidecar, state) {
+            (true, State::Runs) => (true, json!({"running": {"startedAt": STARTED}})),
+            // The kubelet stops sidecars after the other containers have ended.
+            (true, _) => (false, ended(143)),
+            (false, _) => (false, ended(i32::from(fails))),
+        };
+        statuses.push(json!({"name": container.name, "image": "", "imageID": "", "ready": is_running,
+            "started": is_running, "restartCount": 0, "state": state}));
+    }
+    (statuses, has_failed)
+}
+
 fn status(pod: &Pod, state: State) -> Result<Value> {
+    let (init, has_failed) = init_statuses(pod, state);
+    let mut status = if has_failed { never_started() } else { worker_status(pod, state)? };
+    if !init.is_empty() {
+        status["initContainerStatuses"] = json!(init);
+    }
+    Ok(status)
+}
+
+/// A pod of which an init container has failed.
+fn never_started() -> Value {
+    let waiting = json!({"waiting": {"reason": "PodInitializing"}});
+    json!({"phase": "Failed", "containerStatuses": [container_status(false, &waiting)]})
+}
+
+fn container_status(is_ready: bool, state: &Value) -> Value {
+    json!({"name": CONTAINER, "image": "", "imageID": "", "ready": is_ready, "restartCount": 0, "state": state})
+}
+
+fn worker_status(pod: &Pod, state: State) -> Result<Value> {
     let (phase, container) = match state {
-        State::Runs => ("Running", json!({"running": {"startedAt": "2026-01-01T00:00:00Z"}})),
+        State::Runs => ("Running", json!({"running": {"startedAt": STARTED}})),
         State::Passed | State::Failed => {
             let report = report(pod, state == State::Passed)?;
             let (code, message) = (report.exit_code(), report.to_message(MESSAGE_LIMIT));
@@ -50,8 +95,7 @@ fn status(pod: &Pod, state: State) -> Result<Value> {
             );
         }
     };
-    let ready = state == State::Runs;
-    let container = json!({"name": CONTAINER, "image": "", "imageID": "", "ready": ready, "restartCount": 0, "state": container});
+    let container = container_status(state == State::Runs, &container);
     Ok(json!({"phase": phase, "containerStatuses": [container]}))
 }
 

@@ -19,7 +19,7 @@ fn pods(world: &impl World) -> Api<Pod> {
     Api::namespaced(world.client(), WORKLOADS)
 }
 
-fn budgets(world: &impl World) -> Api<PodDisruptionBudget> {
+pub fn budgets(world: &impl World) -> Api<PodDisruptionBudget> {
     Api::namespaced(world.client(), WORKLOADS)
 }
 
@@ -47,7 +47,7 @@ pub async fn run_on(world: &impl World, node: &str, name: &str, annotations: Val
 }
 
 /// A pod on node `one` that a budget protects.
-async fn run_protected_pod(world: &impl World) -> Result<()> {
+pub async fn run_protected_pod(world: &impl World) -> Result<()> {
     run_on(world, "one", "web", json!({})).await?;
     let spec = json!({"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}});
     let budget = serde_json::from_value(json!({"metadata": {"name": "web-budget"}, "spec": spec}))?;

@@ -28,6 +28,8 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
+use crate::injection;
+
 /// Scenarios use them one after the other, because each controller acts on every node.
 static CLUSTERS: Pool<Cluster> = Pool::of(3);
 /// Makes boot ids unique.
@@ -73,6 +75,7 @@ async fn begin() -> Result<Cluster> {
     let cluster = Cluster::start(options).await?;
     let client = cluster.client()?;
     fake_kubelet::install(&client).await?;
+    injection::install(&client).await?;
     served(&Api::<NodeGate>::all(client.clone())).await?;
     served(&Api::<NodeRemediation>::all(client.clone())).await?;
     served(&Api::<RemediationPolicy>::all(client)).await?;
@@ -99,6 +102,7 @@ fn boot() -> String {
 /// Deletes the objects of the last scenario. Gates first, so that no new workers are created.
 async fn clean(client: &Client) -> Result<()> {
     let pods = Api::<Pod>::namespaced(client.clone(), NAMESPACE);
+    injection::label(client, None).await?;
     remove(&Api::<NodeGate>::all(client.clone())).await?;
     remove(&Api::<RemediationPolicy>::all(client.clone())).await?;
     remove(&Api::<NodeRemediation>::all(client.clone())).await?;

@@ -1,24 +1,29 @@
 //! What users, other controllers and admission do to nodes while the controller acts.
 
 use anyhow::{Context as _, Result, ensure};
+use http::Method;
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
-use nodekeeper_e2e::scenario::remediation::{edit_policy, remediation_condition, request_remediation};
+use kube::{Api, ResourceExt as _};
+use nodekeeper_e2e::scenario::remediation::{
+    edit_policy, policies, remediation_condition, remediations, request_remediation,
+};
 use nodekeeper_e2e::scenario::steps::{
-    controller, event_on, gate, gate_condition, gates, is_gated, is_verified, node, patch_node, until,
-    worker_on,
+    controller, event_on, gate, gate_condition, gates, is_gated, is_verified, node, node_is, patch_node,
+    until, worker_on,
 };
 use nodekeeper_e2e::scenario::worker::{State, say};
 use nodekeeper_e2e::scenario::world::{TAINT, WORKLOADS, WorkerBehaviour, World, machine, taint};
 use serde_json::{Value, json};
 
-use crate::drain::run_on;
-use crate::remediation::{is_cordoned, is_replaced, is_there, join_failing, start_controller, zoned};
+use crate::drain::{budgets, run_on, run_protected_pod};
+use crate::remediation::{
+    enforced_policy, is_cordoned, is_marked, is_replaced, is_there, join_failing, start_controller, zoned,
+};
 
 const POLICY: &str = "frozen-taints";
 
@@ -97,6 +102,48 @@ pub async fn r01_a_node_freed_by_hand_is_not_replaced(world: impl World) -> Resu
     let node = node(&world, "failing").await?;
     ensure!(!is_cordoned(&node) && is_there(&world, "failing", &uid).await?, "{:?}", node.spec);
     Ok(())
+}
+
+/// The policy is deleted during an act, and made anew: its request says `Approved=False` and when it was approved. That counts
+/// for the budget of the new policy and permits nothing, whatever the controller decides anew. Only another approval does.
+pub async fn r02_a_policy_made_anew_revives_no_approval(world: impl World) -> Result<()> {
+    let budget = json!({"budget": {"maxPerHour": 1, "maxGroupPercentPerHour": 100}});
+    let controller = start_controller(&world, budget.clone()).await?;
+    run_protected_pod(&world).await?;
+    let uid = request_remediation(&world, "one").await?;
+    remediation_condition(&world, "one", ("Drained", "False", "Draining"), "web-budget").await?;
+    ensure!(is_cordoned(&node(&world, "one").await?), "the act has not begun");
+    let remove = async || policies(&world).delete("default", &DeleteParams::default()).await;
+    let no_policy = ("Approved", "False", "DryRun");
+    remove().await?;
+    remediation_condition(&world, "one", no_policy, "there is no RemediationPolicy").await?;
+    node_is(&world, "one", "uncordoned", |node| !is_cordoned(node) && !is_marked(node)).await?;
+    let before = controller.proxy.requests().len();
+
+    // Each condition is another decision about the request.
+    for _ in 0..2 {
+        enforced_policy(&world, budget.clone()).await?;
+        remediation_condition(&world, "one", ("Approved", "False", "BudgetSpent"), "maxPerHour").await?;
+        edit_policy(&world, json!({"pause": {"reason": "a storm", "until": "2100-01-01T00:00:00Z"}})).await?;
+        remediation_condition(&world, "one", ("Approved", "False", "Paused"), "a storm").await?;
+        edit_policy(&world, json!({"pause": null})).await?;
+        remediation_condition(&world, "one", ("Approved", "False", "BudgetSpent"), "maxPerHour").await?;
+        remove().await?;
+        remediation_condition(&world, "one", no_policy, "there is no RemediationPolicy").await?;
+    }
+    let all = controller.proxy.requests();
+    let writes = all[before..].iter().filter(|one| one.method != Method::GET);
+    let harm: Vec<_> =
+        writes.filter(|one| one.uri.starts_with("/api/v1/nodes/one") || one.is_destructive()).collect();
+    ensure!(harm.is_empty(), "{harm:?}");
+    let now = node(&world, "one").await?;
+    ensure!(now.uid().as_ref() == Some(&uid) && !is_cordoned(&now) && !is_marked(&now), "{:?}", now.spec);
+    let request = remediations(&world).get(&uid).await?;
+    ensure!(request.data["status"]["approvedAt"].is_string(), "{:?}", request.data["status"]);
+
+    budgets(&world).delete("web-budget", &DeleteParams::default()).await?;
+    enforced_policy(&world, json!({"budget": {"maxPerHour": 2, "maxGroupPercentPerHour": 100}})).await?;
+    is_replaced(&world, "one", &uid).await
 }
 
 /// The API server answers 500 to the eviction of a pod with two budgets: the other pod is evicted all the same, and the

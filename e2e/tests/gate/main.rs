@@ -8,6 +8,7 @@ mod drain;
 mod fake_kubelet;
 mod gate_changes;
 mod gate_selection;
+mod injection;
 mod interference;
 mod no_side_effects;
 mod outages;
@@ -171,7 +172,11 @@ scenarios! {
     interference {
         g03_a_taint_that_comes_back_is_reported,
         r01_a_node_freed_by_hand_is_not_replaced,
+        r02_a_policy_made_anew_revives_no_approval,
         r07_a_pod_with_two_budgets_blocks_no_other,
+    }
+    injection {
+        g02_injected_containers_decide_nothing,
     }
     configuration {
         u02_an_upgrade_patches_only_what_its_values_changed,

@@ -25,7 +25,7 @@ const ZONE: &str = "topology.kubernetes.io/zone";
 pub const GOOD: [&str; 3] = ["one", "two", "three"];
 
 /// Creates a policy that is enforced and allows every source to delete Node objects, unless `spec` says otherwise.
-async fn enforced_policy(world: &impl World, spec: Value) -> Result<()> {
+pub async fn enforced_policy(world: &impl World, spec: Value) -> Result<()> {
     let mut whole = json!({"enforcement": "Enforce", "deleteNodeObjectFor": [{"source": "Gate", "name": "*"}, {"source": "Person", "name": "*"}]});
     for (key, value) in spec.as_object().into_iter().flatten() {
         whole[key] = value.clone();

@@ -96,6 +96,11 @@ fn granted(objects: &[Value]) -> Result<BTreeSet<String>> {
     Ok(all)
 }
 
+/// Every rule that the chart grants with these values.
+pub fn granted_with(values: &Value) -> Result<BTreeSet<String>> {
+    granted(&parse(&Helm::V4.template(values)?)?)
+}
+
 fn everywhere(lines: &[&str]) -> Vec<String> {
     lines.iter().map(|line| format!("nodekeeper-controller *: {line}")).collect()
 }

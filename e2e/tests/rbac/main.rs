@@ -1,6 +1,7 @@
 //! The chart grants exactly the needed rights: no more, by the rendered rules and access reviews; no less, because a
 //! controller and a worker run with them without a refusal. Also tests what the chart's CRDs refuse.
 
+mod audit;
 mod chart;
 mod destructive_rights;
 mod helm;
@@ -34,6 +35,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::audit::AuditLog;
 use crate::node::{First, Machines};
 use crate::refusals::Refusals;
 
@@ -60,7 +62,12 @@ async fn until<T, A: Future<Output = Result<Option<T>>>>(
 }
 
 async fn start() -> Result<Cluster> {
-    let mut options = Options::from_env()?;
+    start_with(Vec::new()).await
+}
+
+/// A cluster whose API server has these additional flags.
+async fn start_with(api_server_flags: Vec<String>) -> Result<Cluster> {
+    let mut options = Options { api_server_flags, ..Options::from_env()? };
     // The leases of these nodes are not renewed.
     options.controller_manager_flags.push("--node-monitor-grace-period=1h".into());
     Cluster::start(options).await
@@ -127,10 +134,12 @@ impl Running {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_request_of_controller_and_worker_is_refused() -> Result<()> {
-    let Some(cluster) = or_skip(start().await)? else { return Ok(()) };
+    let log = AuditLog::new()?;
+    let Some(cluster) = or_skip(start_with(log.flags()).await)? else { return Ok(()) };
+    let rbac = json!({"daemonSetPods": true, "nodeConditions": true});
     let values = json!({
         "controller": {"replicas": 0},
-        "rbac": {"daemonSetPods": true, "nodeConditions": true},
+        "rbac": rbac,
         "config": {"worker": {"checkTimeoutSeconds": 2}},
     });
     let Some(()) = or_skip(helm::install(&cluster, &values).await)? else { return Ok(()) };
@@ -168,6 +177,10 @@ async fn no_request_of_controller_and_worker_is_refused() -> Result<()> {
     let holder = leases.get("kube-node-ready-leader").await?.spec.and_then(|spec| spec.holder_identity);
     assert_eq!(holder.as_deref(), Some(""), "the lease was given back");
     assert_eq!(refusals.list(), Vec::<String>::new());
+    let always = chart::granted_with(&json!({}))?;
+    let more = &chart::granted_with(&json!({"rbac": rbac}))? - &always;
+    ensure!(more.len() == 2, "{more:?}");
+    assert_eq!(log.unused(&more)?, Vec::<String>::new(), "u07: rights that nothing uses");
 
     // Proves that a refusal would be seen.
     let secrets: Api<Secret> = Api::namespaced(client, NAMESPACE);
