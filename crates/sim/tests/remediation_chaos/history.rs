@@ -69,7 +69,7 @@ impl History {
 
     /// Whether the condition held for any policy that the controller may have read.
     pub fn possibly_observed(&self, change: &Change, so: impl Fn(Option<&Value>) -> bool) -> bool {
-        let from = change.sent() - STALENESS;
+        let from = change.sent - STALENESS;
         let first = self.policies.iter().rposition(|(since, _)| *since <= from);
         let seen = self.policies[first.unwrap_or_default()..].iter().filter(|(at, _)| *at <= change.at);
         let mut seen = seen.peekable();

@@ -243,7 +243,7 @@ impl Invariant for OnFreshEvidence {
             let allowed = SignedDuration::from_secs(allowed.unwrap_or_default()) + CLOCK_JUMPS;
             let request = self.0.requests.get(text(one, "remediation"));
             let seen = request.and_then(|request| self.0.evidence(request));
-            let is_fresh = seen.is_some_and(|seen| change.sent().duration_since(seen) <= allowed);
+            let is_fresh = seen.is_some_and(|seen| change.sent.duration_since(seen) <= allowed);
             if !is_fresh {
                 wrong = Err(format!("{one} is approved on evidence of {seen:?}"));
             }
@@ -283,7 +283,7 @@ impl NotForTheOutage {
 
     fn check_outage(&self, change: &Change) -> Result<(), String> {
         let Some(since) = self.since else { return Ok(()) };
-        let lasts = change.sent().duration_since(since);
+        let lasts = change.sent.duration_since(since);
         for one in approved(change) {
             let request = text(one, "remediation");
             if lasts > CONTROL_RESULT_VALIDITY + STALENESS && self.is_for_dns(request) {

@@ -118,7 +118,7 @@ fn create_policy(user: &Local) -> Option<&'static str> {
 }
 
 fn count_as(change: &Change) -> Option<&'static str> {
-    let is_ours = change.writer().starts_with("replica-");
+    let is_ours = change.user.starts_with("replica-");
     match change.collection.as_str() {
         "nodes" if is_ours && change.deleted().is_some() => Some("Nodes deleted"),
         CLAIMS if is_ours && change.deleted().is_some() => Some("NodeClaims deleted"),

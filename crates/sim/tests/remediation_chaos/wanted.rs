@@ -28,7 +28,7 @@ struct States(Vec<(Timestamp, Option<Arc<Value>>)>);
 impl States {
     /// Those that the controller may have read for a change.
     fn seen(&self, change: &Change) -> impl Iterator<Item = &Value> {
-        let from = change.sent() - WINDOW;
+        let from = change.sent - WINDOW;
         let first = self.0.iter().rposition(|(since, _)| *since <= from).unwrap_or_default();
         self.0[first.min(self.0.len())..].iter().filter_map(|(_, state)| state.as_deref())
     }
