@@ -13,7 +13,7 @@ use crate::network::Network;
 use crate::resource::Resource;
 use crate::store::{ANY, Change, Observer, Snapshot};
 use crate::trace::Trace;
-use crate::transport::Transport;
+use crate::transport::{SentWrite, Transport, WriteObserver};
 
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -40,6 +40,7 @@ struct Shared {
     clock: Clock,
     trace: Trace,
     network: Network,
+    write_observers: Mutex<Vec<WriteObserver>>,
 }
 
 /// An embedded cluster. Clones share it.
@@ -55,6 +56,7 @@ impl Cluster {
             trace: Trace::new(options.clock.clone()),
             clock: options.clock,
             network: Network::default(),
+            write_observers: Mutex::default(),
         };
         let cluster = Self(Arc::new(shared));
         cluster.bootstrap();
@@ -104,6 +106,18 @@ impl Cluster {
     /// Calls the observer for each change at its commit, before clients can see it.
     pub fn observe(&self, observer: Observer) {
         self.state().store.observe(observer);
+    }
+
+    /// Calls the observer for each write that a client sends through a [`Transport`], once it is answered or lost. It must
+    /// not send requests itself.
+    pub fn observe_writes(&self, observer: WriteObserver) {
+        self.0.write_observers.lock().push(observer);
+    }
+
+    pub(crate) fn observed_write(&self, write: SentWrite<'_>) {
+        for observer in self.0.write_observers.lock().iter_mut() {
+            observer(write);
+        }
     }
 
     /// Backs etcd up.

@@ -49,6 +49,7 @@ impl Fault {
             Self::LostRequest => "timeout, not applied",
             Self::LostAnswer => "timeout, applied",
             Self::Delayed => "write delayed",
+            Self::Refused(409) => "write refused for minutes with 409",
             Self::Refused(_) => "write refused for minutes",
             Self::CrashBefore => "crash before a write",
             Self::CrashAfter => "crash after a write",

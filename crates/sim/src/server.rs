@@ -19,15 +19,24 @@ use crate::clock::after;
 use crate::cluster::Cluster;
 use crate::object::{self, text};
 use crate::registry::not_enforced;
+use crate::store::Origin;
 
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 /// How often a watch gets a bookmark.
 const BOOKMARK_PERIOD: Duration = Duration::from_mins(1);
-/// Handles one request. `cache_at` is the revision of a stale watch cache, if reads may be served from it.
-pub fn answer(
+
+/// Handles one request at the time at which it was sent.
+pub fn answer(cluster: &Cluster, user: &str, request: &http::Request<Bytes>) -> Answer {
+    let origin = Origin { user, sent: cluster.clock().now(), is_delayed: false };
+    answer_late(cluster, origin, request, None)
+}
+
+/// Handles one request that was sent earlier. `cache_at` is the revision of a stale watch cache, if reads may be served
+/// from it.
+pub fn answer_late(
     cluster: &Cluster,
-    user: &str,
+    origin: Origin<'_>,
     request: &http::Request<Bytes>,
     cache_at: Option<u64>,
 ) -> Answer {
@@ -36,14 +45,14 @@ pub fn answer(
         return Answer::Plain(StatusCode::OK, "ok");
     }
     if api::is_review(path) {
-        let reviewed = api::review(request, user, cluster.clock().now());
+        let reviewed = api::review(request, origin.user, cluster.clock().now());
         return reviewed.unwrap_or_else(|error| Answer::refusal(&error));
     }
     let read = Request::read(&cluster.state(), request);
     let result = match read {
         Some(Ok(mut request)) => {
             request.cache_at = cache_at;
-            cluster.state().serve(&request, user, cluster.clock().now())
+            cluster.state().serve(&request, origin, cluster.clock().now())
         }
         Some(Err(error)) if error.code == 404 && !is_known_group(cluster, path) => {
             return Answer::Plain(StatusCode::NOT_FOUND, "404 page not found\n");

@@ -25,14 +25,24 @@ pub struct Change {
     pub before: Option<Arc<Value>>,
     /// None if the object was removed.
     pub after: Option<Arc<Value>>,
-    /// The user; for a delayed write also the time at which it was sent.
+    /// The user of the write.
     pub user: String,
+    /// When it was committed.
     pub at: Timestamp,
+    /// When its client sent it.
+    pub sent: Timestamp,
+    /// Whether it was under way for longer than its client waited.
+    pub is_delayed: bool,
     encoded: OnceLock<(Arc<Resource>, Bytes)>,
 }
 
-/// Separates the user from the time at which a delayed write was sent.
-pub(crate) const SENT_AT: &str = " sent at ";
+/// Where a write comes from.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin<'a> {
+    pub user: &'a str,
+    pub sent: Timestamp,
+    pub is_delayed: bool,
+}
 
 impl Change {
     /// The new object as JSON of a resource. It is encoded once for all watches of that resource.
@@ -41,13 +51,6 @@ impl Change {
         let encode = || server::bytes_of(&resource.shown(object));
         let (of, bytes) = self.encoded.get_or_init(|| (resource.clone(), encode()));
         Some(if Arc::ptr_eq(of, resource) { bytes.clone() } else { encode() })
-    }
-
-    /// The time at which the write was sent, which is before its commit if it was delayed.
-    #[must_use]
-    pub fn sent(&self) -> Timestamp {
-        let since = self.user.split_once(SENT_AT).and_then(|(_, since)| since.parse().ok());
-        since.unwrap_or(self.at)
     }
 
     /// The object, if this change begins its deletion. The later removal is not counted again.
@@ -64,17 +67,6 @@ impl Change {
                 .is_some_and(|c| object::text(c, "reason") == "EvictionByEvictionAPI")
         };
         self.collection == "pods" && self.deleted().is_some_and(mark)
-    }
-
-    /// The user of the write.
-    #[must_use]
-    pub fn writer(&self) -> &str {
-        self.user.split_once(SENT_AT).map_or(&self.user, |(writer, _)| writer)
-    }
-
-    #[must_use]
-    pub fn was_delayed(&self) -> bool {
-        self.user.contains(SENT_AT)
     }
 }
 
@@ -193,7 +185,7 @@ impl Store {
         collection: &str,
         key: &str,
         mut new: Value,
-        user: &str,
+        origin: Origin<'_>,
         at: Timestamp,
     ) -> Arc<Value> {
         self.revision += 1;
@@ -201,17 +193,23 @@ impl Store {
         let new = Arc::new(new);
         let objects = self.objects.entry(collection.to_owned()).or_default();
         let before = objects.insert(key.to_owned(), new.clone());
-        self.record(collection, key, before, Some(new.clone()), user, at);
+        self.record(collection, key, before, Some(new.clone()), origin, at);
         new
     }
 
     /// Removes an object and returns its last state with the revision of the removal.
-    pub fn remove(&mut self, collection: &str, key: &str, user: &str, at: Timestamp) -> Option<Arc<Value>> {
+    pub fn remove(
+        &mut self,
+        collection: &str,
+        key: &str,
+        origin: Origin<'_>,
+        at: Timestamp,
+    ) -> Option<Arc<Value>> {
         let before = self.objects.get_mut(collection)?.remove(key)?;
         self.revision += 1;
         let mut last = (*before).clone();
         object::set(&mut last, "metadata.resourceVersion", json!(self.revision.to_string()));
-        self.record(collection, key, Some(before), None, user, at);
+        self.record(collection, key, Some(before), None, origin, at);
         Some(Arc::new(last))
     }
 
@@ -221,7 +219,7 @@ impl Store {
         key: &str,
         before: Option<Arc<Value>>,
         after: Option<Arc<Value>>,
-        user: &str,
+        origin: Origin<'_>,
         at: Timestamp,
     ) {
         let change = Change {
@@ -230,8 +228,10 @@ impl Store {
             key: key.to_owned(),
             before,
             after,
-            user: user.to_owned(),
+            user: origin.user.to_owned(),
             at,
+            sent: origin.sent,
+            is_delayed: origin.is_delayed,
             encoded: OnceLock::new(),
         };
         for observer in &mut self.observers {
@@ -306,6 +306,8 @@ impl Store {
                         after,
                         user: user.to_owned(),
                         at,
+                        sent: at,
+                        is_delayed: false,
                         encoded: OnceLock::new(),
                     }));
                 }

@@ -7,9 +7,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::{self, Stream, StreamExt as _};
-use http::{Request, Response};
+use http::{Method, Request, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt as _, StreamBody};
+use jiff::Timestamp;
 use tokio::time::sleep;
 
 use crate::api::Answer;
@@ -18,12 +19,28 @@ use crate::cluster::Cluster;
 use crate::faults::{Fault, Faults, OpenWatch, WatchFault};
 use crate::object::text;
 use crate::server::{self, Body};
-use crate::store::SENT_AT;
+use crate::store::Origin;
 
 /// Without it a busy loop would stop virtual time.
 const MIN_LATENCY: Duration = Duration::from_millis(1);
 
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A write that a client sent, and what came of it.
+#[derive(Clone, Copy, Debug)]
+pub struct SentWrite<'a> {
+    pub user: &'a str,
+    pub request: &'a Request<Bytes>,
+    /// When it was sent.
+    pub sent: Timestamp,
+    /// When it was answered or lost.
+    pub at: Timestamp,
+    /// The status code of the answer, which its client may not get; none if the request was lost.
+    pub code: Option<u16>,
+}
+
+/// Called for each write of a client.
+pub type WriteObserver = Box<dyn FnMut(SentWrite<'_>) + Send>;
 
 /// A `tower::Service` for `kube::Client`.
 #[derive(Clone)]
@@ -56,9 +73,10 @@ impl Transport {
         let body = body.collect().await?.to_bytes();
         let request = Request::from_parts(parts, body);
         let Some(faults) = self.faults.clone() else {
+            let origin = self.origin();
             sleep(MIN_LATENCY).await;
-            let answer = server::answer(&self.cluster, &self.user, &request, None);
-            self.log_request(&request, &answer, "");
+            let answer = server::answer_late(&self.cluster, origin, &request, None);
+            self.report(origin, &request, Some(&answer), "");
             return Ok(server::respond(&self.cluster, answer));
         };
         let (delay, fault) = faults.for_request(&request);
@@ -69,14 +87,21 @@ impl Transport {
             sleep(client_timeout).await;
             return Err("connection reset: the request may have been applied".into());
         }
+        let origin = self.origin();
         sleep(MIN_LATENCY + delay).await;
-        self.send_with_fault(&faults, fault, &request).await
+        self.send_with_fault(&faults, fault, origin, &request).await
+    }
+
+    /// The origin of a request that is sent now.
+    fn origin(&self) -> Origin<'_> {
+        Origin { user: &self.user, sent: self.cluster.clock().now(), is_delayed: false }
     }
 
     async fn send_with_fault(
         &self,
         faults: &Faults,
         fault: Fault,
+        origin: Origin<'_>,
         request: &Request<Bytes>,
     ) -> Result<Response<Body>, BoxError> {
         if faults.has_crashed() {
@@ -91,12 +116,12 @@ impl Transport {
         };
         if let Some(error) = refused {
             let answer = Answer::refusal(&error);
-            self.log_request(request, &answer, fault.name());
+            self.report(origin, request, Some(&answer), fault.name());
             return Ok(server::respond(&self.cluster, answer));
         }
         match fault {
             Fault::LostRequest => {
-                self.cluster.trace().record(|| format!("{} {} lost", self.user, summary(request)));
+                self.report(origin, request, None, "");
                 sleep(faults.client_timeout()).await;
                 return Err("connection reset: the request may have been applied".into());
             }
@@ -108,8 +133,8 @@ impl Transport {
             _ => {}
         }
         let cache_at = faults.stale_revision(request, &self.cluster.state().store);
-        let answer = server::answer(&self.cluster, &self.user, request, cache_at);
-        self.log_request(request, &answer, fault.name());
+        let answer = server::answer_late(&self.cluster, origin, request, cache_at);
+        self.report(origin, request, Some(&answer), fault.name());
         match fault {
             Fault::LostAnswer => {
                 sleep(faults.client_timeout()).await;
@@ -135,10 +160,10 @@ impl Transport {
     /// Applies a write after its client has timed out.
     async fn deliver_late(self, faults: Faults, request: Request<Bytes>, delay: Duration) {
         let led = self.leases();
-        let user = format!("{}{SENT_AT}{}", self.user, self.cluster.clock().now());
+        let origin = Origin { is_delayed: true, ..self.origin() };
         sleep(delay).await;
-        let answer = server::answer(&self.cluster, &user, &request, None);
-        self.log_request(&request, &answer, Fault::Delayed.name());
+        let answer = server::answer_late(&self.cluster, origin, &request, None);
+        self.report(origin, &request, Some(&answer), Fault::Delayed.name());
         let landed = matches!(&answer, Answer::Document(code, _) if code.is_success());
         faults.count(if landed { "delayed write applied" } else { "delayed write refused" });
         if landed && led != self.leases() {
@@ -154,8 +179,15 @@ impl Transport {
         own.map(|(key, lease)| format!("{key} {}", text(lease, "spec.holderIdentity"))).collect()
     }
 
-    fn log_request(&self, request: &Request<Bytes>, answer: &Answer, fault: &str) {
+    /// Tells the trace and the observers what came of a request. Without an answer it was lost.
+    fn report(&self, origin: Origin<'_>, request: &Request<Bytes>, answer: Option<&Answer>, fault: &str) {
+        if request.method() != Method::GET {
+            let (sent, at) = (origin.sent, self.cluster.clock().now());
+            let code = answer.map(|answer| answer.code().as_u16());
+            self.cluster.observed_write(SentWrite { user: &self.user, request, sent, at, code });
+        }
         self.cluster.trace().record(|| {
+            let Some(answer) = answer else { return format!("{} {} lost", self.user, summary(request)) };
             let outcome = match answer {
                 Answer::Document(code, document) => {
                     let version = text(document, "metadata.resourceVersion");

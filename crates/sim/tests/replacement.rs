@@ -48,7 +48,7 @@ impl Bench {
         cluster.observe(Box::new(move |change| {
             if change.deleted().is_some() && matches!(change.collection.as_str(), "nodes" | "pods" | CLAIMS) {
                 let how = if change.is_eviction() { "evicted" } else { "deleted" };
-                let line = format!("{}/{} {how} by {}", change.collection, change.key, change.writer());
+                let line = format!("{}/{} {how} by {}", change.collection, change.key, change.user);
                 seen.lock().push(line);
             }
         }));

@@ -5,12 +5,16 @@ mod gate;
 mod remediation_chaos;
 mod toy_controller;
 
+use gate::events::EVENTS;
+use gate::reports::COUNTS;
+use gate::writes::{BOUNDED, LEASE};
 use nodekeeper_sim::actors::cloud::Group;
 use nodekeeper_sim::cluster::Local;
 use nodekeeper_sim::harness::{Report, Scenario, run, sweep};
 use nodekeeper_sim::object::name;
 use remediation_chaos::invariants::{BUDGET, DRY, FOREIGN, FRESH, PAUSED};
-use remediation_chaos::sabotage;
+use remediation_chaos::sabotage::{self, Sabotage};
+use remediation_chaos::wanted::WANTED;
 use toy_controller::{Bug, scenario};
 
 fn assert_caught(bug: Bug, by: &str) {
@@ -34,17 +38,65 @@ fn assert_caught_in(scenario: &Scenario, bug: &str, by_each: &[&str]) {
 
 #[test]
 fn unapproved_deletions_are_caught() {
-    assert_caught_in(&sabotage::scenario(sabotage::Sabotage::Blind), "Blind", &[BUDGET, DRY, PAUSED]);
+    assert_caught_in(&sabotage::scenario(Sabotage::Blind), "Blind", &[BUDGET, DRY, PAUSED]);
 }
 
 #[test]
 fn reverting_a_cordon_of_a_user_is_caught() {
-    assert_caught_in(&sabotage::scenario(sabotage::Sabotage::Uncordons), "Uncordons", &[FOREIGN]);
+    assert_caught_in(&sabotage::scenario(Sabotage::Uncordons), "Uncordons", &[FOREIGN]);
 }
 
 #[test]
 fn acting_on_expired_evidence_is_caught() {
-    assert_caught_in(&sabotage::scenario(sabotage::Sabotage::Late), "Late", &[FRESH]);
+    assert_caught_in(&sabotage::scenario(Sabotage::Late), "Late", &[FRESH]);
+}
+
+/// Checks that among twenty seeds this invariant says this of a sabotage.
+fn assert_sabotage_caught(kind: Sabotage, by: &str, wrong: &str) {
+    let scenario = sabotage::scenario(kind);
+    let found = sweep(|_| &scenario, 1..21, |_| {});
+    let violations: Vec<&str> = found.failures.iter().filter_map(|one| one.violation.as_deref()).collect();
+    println!("{kind:?} is caught by {} of 20 seeds", violations.len());
+    for violation in &violations {
+        println!("  {violation:.200}");
+    }
+    let is_it = |violation: &&str| violation.starts_with(by) && violation.contains(wrong);
+    assert!(violations.iter().any(is_it), "{kind:?} was never caught by {by:?} with {wrong:?}");
+}
+
+#[test]
+fn acting_on_a_freed_node_is_caught() {
+    assert_sabotage_caught(Sabotage::ActsOnFreedNodes, WANTED, "no cause");
+}
+
+#[test]
+fn acting_without_approval_is_caught() {
+    assert_sabotage_caught(Sabotage::ActsWithoutApproval, WANTED, "no request");
+}
+
+#[test]
+fn an_approval_without_a_reservation_is_caught() {
+    assert_sabotage_caught(Sabotage::ApprovesWithoutReservation, WANTED, "without a reservation");
+}
+
+#[test]
+fn an_event_before_the_act_is_caught() {
+    assert_sabotage_caught(Sabotage::SpeaksTooEarly, EVENTS, "NodeVerified");
+}
+
+#[test]
+fn a_write_after_the_lease_is_caught() {
+    assert_sabotage_caught(Sabotage::WritesAfterTheLease, LEASE, "its last renewal had been sent 11");
+}
+
+#[test]
+fn a_storm_of_refused_writes_is_caught() {
+    assert_sabotage_caught(Sabotage::RepeatsRefusedWrites, BOUNDED, "refused or lost");
+}
+
+#[test]
+fn metrics_that_count_gated_nodes_as_verified_are_caught() {
+    assert_sabotage_caught(Sabotage::ServesFalseMetrics, COUNTS, "has the taint");
 }
 
 #[test]

@@ -73,11 +73,37 @@ const FAULTS: &[&str] = &[
     "write reverted by another controller",
     "second budget created",
     "gate audits",
+    "gate paused",
+    "gate in dry-run",
+    "gate deleted",
+    "gate created",
+    "gate keeps stuck nodes",
+    "gate of a requested replacement changed",
+    "injected init container",
+    "injected init container that fails",
+    "injected sidecar",
+    "injected sidecar that crashes",
+    "injected native sidecar",
+    "injected native sidecar that crashes",
+    "quota of two workers",
+    "write refused for minutes with 409",
+    "reboot of a cordoned node",
+    "cordoned node opted out",
+    "approved remediation deleted by user",
+    "remediation requested by recycler",
 ];
 
 /// The observations that it must have made.
-const OBSERVATIONS: &[&str] =
-    &["nodes verified", "NodeClaims deleted", "Nodes deleted", "pods evicted", "nodes cordoned"];
+const OBSERVATIONS: &[&str] = &[
+    "nodes verified",
+    "NodeClaims deleted",
+    "Nodes deleted",
+    "pods evicted",
+    "nodes cordoned",
+    "stuck nodes reported",
+    "gates created by the leader",
+    "gates patched by the leader",
+];
 
 fn main() -> ExitCode {
     let scenarios = Scenarios { gate: gate::scenario(), remediation_chaos: remediation_chaos::scenario() };

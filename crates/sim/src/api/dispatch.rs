@@ -12,6 +12,7 @@ use super::status::{ApiError, StatusCause};
 use super::{Caller, DeleteOptions, Deleted, Edit, Request, Shape, State, Verb, Watch};
 use crate::object;
 use crate::resource::Resource;
+use crate::store::Origin;
 
 /// The timeout of a watch without `timeoutSeconds`.
 const DEFAULT_WATCH_TIMEOUT: Duration = Duration::from_mins(30);
@@ -32,14 +33,30 @@ impl Answer {
         let code = StatusCode::from_u16(error.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         Self::Document(code, Arc::new(error.body()))
     }
+
+    /// The HTTP status code.
+    #[must_use]
+    pub fn code(&self) -> StatusCode {
+        match self {
+            Self::Document(code, _) | Self::Plain(code, _) => *code,
+            Self::Events(..) => StatusCode::OK,
+        }
+    }
 }
 
 impl State {
-    pub fn serve(&mut self, request: &Request, user: &str, now: Timestamp) -> Result<Answer, ApiError> {
+    pub fn serve(
+        &mut self,
+        request: &Request,
+        origin: Origin<'_>,
+        now: Timestamp,
+    ) -> Result<Answer, ApiError> {
         let caller = Caller {
             dry_run: read_dry_run(request)?,
             strict: read_field_validation(request)?,
-            ..Caller::new(user, now)
+            sent: origin.sent,
+            is_delayed: origin.is_delayed,
+            ..Caller::new(origin.user, now)
         };
         let shape = Shape::of(&request.accept, &request.query, request.verb == Verb::List)?;
         check_subresource(request)?;

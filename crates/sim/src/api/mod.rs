@@ -38,7 +38,7 @@ use jiff::Timestamp;
 use crate::registry;
 use crate::resource::Resource;
 use crate::resources::builtin;
-use crate::store::{Snapshot, Store};
+use crate::store::{Origin, Snapshot, Store};
 use status::ApiError;
 
 /// The user of a request, and its options that apply to all verbs.
@@ -48,6 +48,10 @@ pub struct Caller {
     pub user: String,
     /// The API server's time.
     pub now: Timestamp,
+    /// When the client sent the request.
+    pub sent: Timestamp,
+    /// Whether the request was under way for longer than its client waited.
+    pub is_delayed: bool,
     /// Validate the request and change nothing.
     pub dry_run: bool,
     /// Refuse unknown fields (`fieldValidation=Strict`).
@@ -57,7 +61,11 @@ pub struct Caller {
 impl Caller {
     #[must_use]
     pub fn new(user: &str, now: Timestamp) -> Self {
-        Self { user: user.to_owned(), now, dry_run: false, strict: false }
+        Self { user: user.to_owned(), now, sent: now, is_delayed: false, dry_run: false, strict: false }
+    }
+
+    fn origin(&self) -> Origin<'_> {
+        Origin { user: &self.user, sent: self.sent, is_delayed: self.is_delayed }
     }
 }
 

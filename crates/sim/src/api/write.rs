@@ -327,7 +327,7 @@ impl State {
         if caller.dry_run {
             return Arc::new(new);
         }
-        let stored = self.store.put(resource.collection(), key, new, &caller.user, caller.now);
+        let stored = self.store.put(resource.collection(), key, new, caller.origin(), caller.now);
         if resource.plural == "customresourcedefinitions" {
             self.reload_definitions();
         }
@@ -339,7 +339,7 @@ impl State {
         if caller.dry_run {
             return;
         }
-        self.store.remove(resource.collection(), key, &caller.user, caller.now);
+        self.store.remove(resource.collection(), key, caller.origin(), caller.now);
         if resource.plural == "customresourcedefinitions" {
             self.reload_definitions();
         }

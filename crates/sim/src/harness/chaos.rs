@@ -159,10 +159,7 @@ impl Chaos {
         let what = match event {
             ChaosEvent::UserWrite => self.write_as_user(&node.name),
             ChaosEvent::UserAction => (self.user_action)(&self.user, &mut self.random),
-            ChaosEvent::Reboot => {
-                self.reboot(&node.name);
-                Some("reboot")
-            }
+            ChaosEvent::Reboot => Some(self.reboot(&node.name)),
             ChaosEvent::PowerOff => {
                 self.kubelets.power_off(&node.name);
                 self.off.push(node.name.clone());
@@ -240,10 +237,11 @@ impl Chaos {
     }
 
     /// Reboots a node, or in half of the cases a cordoned one, which is probably being replaced.
-    fn reboot(&mut self, node: &str) {
+    fn reboot(&mut self, node: &str) -> &'static str {
         let down_for = Duration::from_millis(self.random.u64(500..60_000));
         let cordoned = self.cordoned_node().filter(|_| self.random.bool());
         self.kubelets.reboot(cordoned.as_deref().unwrap_or(node), down_for);
+        if cordoned.is_some() { "reboot of a cordoned node" } else { "reboot" }
     }
 
     fn cordoned_node(&self) -> Option<String> {

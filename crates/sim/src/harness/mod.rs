@@ -29,9 +29,11 @@ use crate::clock::Clock;
 use crate::cluster::{Cluster, Local, Options};
 use crate::faults::{Admission, Coverage, Faults, Rates};
 use crate::store::Change;
-use crate::transport::Transport;
+use crate::transport::{SentWrite, Transport};
 
 pub struct Replica {
+    /// What the run is like. The program must not write through it.
+    pub cluster: Cluster,
     /// A client with faults.
     pub client: kube::Client,
     /// The replica's clock, which may jump.
@@ -39,6 +41,28 @@ pub struct Replica {
     /// `replica-0`, `replica-1`: the user of its writes.
     pub name: String,
     pub seed: u64,
+    /// Where the program serves its metrics.
+    pub metrics: MetricsEndpoint,
+}
+
+type Scrape = Box<dyn Fn() -> String + Send>;
+
+/// Returns the metrics of a replica as text. Clones share it.
+#[derive(Clone, Default)]
+pub struct MetricsEndpoint(Arc<Mutex<Option<Scrape>>>);
+
+impl MetricsEndpoint {
+    pub fn serve(&self, scrape: impl Fn() -> String + Send + 'static) {
+        *self.0.lock() = Some(Box::new(scrape));
+    }
+
+    fn scrape(&self) -> Option<String> {
+        self.0.lock().as_ref().map(|scrape| scrape())
+    }
+
+    fn close(&self) {
+        *self.0.lock() = None;
+    }
 }
 
 /// The program under test. It runs until it is dropped.
@@ -53,6 +77,17 @@ pub trait Invariant: Send {
 
     /// Checks a change at its commit.
     fn check(&mut self, change: &Change) -> Result<(), String>;
+
+    /// Checks a write that the program sent, once it was answered or lost.
+    fn check_write(&mut self, _write: SentWrite<'_>) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Checks the metrics that a replica serves, in some virtual minutes. `is_final` if everything was healed and has
+    /// settled.
+    fn check_metrics(&mut self, _cluster: &Cluster, _text: &str, _is_final: bool) -> Result<(), String> {
+        Ok(())
+    }
 
     /// Checks the cluster after everything was healed and has settled.
     fn check_final(&mut self, _cluster: &Cluster) -> Result<(), String> {
@@ -134,6 +169,9 @@ pub struct Report {
 /// A program that sends more requests is in a busy loop.
 const MAX_REQUESTS_PER_MINUTE: u64 = 4_000;
 
+/// How often the metrics of the replicas are checked.
+const SCRAPE_PERIOD: Duration = Duration::from_mins(2);
+
 /// In one of so many seeds the writes of components of the cluster are decoded as those of clients are.
 const CHECK_COMPONENTS_IN: u64 = 10;
 
@@ -186,6 +224,8 @@ struct Run<'s> {
     faults: Arc<Mutex<Vec<Faults>>>,
     admission: Admission,
     rates: Rates,
+    /// One for each replica.
+    metrics: Vec<MetricsEndpoint>,
 }
 
 impl<'s> Run<'s> {
@@ -212,6 +252,7 @@ impl<'s> Run<'s> {
             invariants: Arc::new(Mutex::new((scenario.invariants)())),
             faults: Arc::default(),
             admission: Admission::default(),
+            metrics: (0..scenario.replicas).map(|_| MetricsEndpoint::default()).collect(),
         }
     }
 
@@ -254,6 +295,7 @@ impl<'s> Run<'s> {
         tokio::select! {
             biased;
             () = self.violation.notify.notified() => {}
+            () = self.scrape_metrics() => {}
             Some(Err(error)) = replicas.join_next() => {
                 self.violation.report(format!("the program under test panicked: {}", panic_message(error)));
             }
@@ -314,9 +356,43 @@ impl<'s> Run<'s> {
                 }
             }
         }));
+        let (invariants, violation) = (self.invariants.clone(), self.violation.clone());
+        self.cluster.observe_writes(Box::new(move |write| {
+            if !write.user.starts_with(REPLICA) {
+                return;
+            }
+            for invariant in invariants.lock().iter_mut() {
+                if let Err(wrong) = invariant.check_write(write) {
+                    let (name, user, request) = (invariant.name(), write.user, write.request);
+                    let (method, uri) = (request.method(), request.uri());
+                    let code = write.code.map_or_else(|| "lost".to_owned(), |code| code.to_string());
+                    violation.report(format!("{name}: {wrong} (by {user}, {method} {uri}: {code})"));
+                }
+            }
+        }));
+    }
+
+    /// Checks the metrics now and then, until the run ends.
+    async fn scrape_metrics(&self) {
+        loop {
+            sleep(SCRAPE_PERIOD).await;
+            self.check_metrics(false);
+        }
+    }
+
+    fn check_metrics(&self, is_final: bool) {
+        for (i, text) in self.metrics.iter().enumerate().filter_map(|(i, one)| Some((i, one.scrape()?))) {
+            for invariant in self.invariants.lock().iter_mut() {
+                if let Err(wrong) = invariant.check_metrics(&self.cluster, &text, is_final) {
+                    let name = invariant.name();
+                    self.violation.report(format!("{name}, in the metrics of {REPLICA}{i}: {wrong}"));
+                }
+            }
+        }
     }
 
     fn check_final_state(&self) {
+        self.check_metrics(true);
         for invariant in self.invariants.lock().iter_mut() {
             if let Err(wrong) = invariant.check_final(&self.cluster) {
                 self.violation.report(format!("{}, in the end: {wrong}", invariant.name()));
@@ -345,6 +421,7 @@ impl<'s> Run<'s> {
         let (coverage, all_faults) = (self.coverage.clone(), self.faults.clone());
         let (violation, rates, admission) = (self.violation.clone(), self.rates, self.admission.clone());
         let calm_at = Instant::now() + self.scenario.chaos_duration;
+        let metrics = self.metrics[i].clone();
         async move {
             loop {
                 let rates = if Instant::now() < calm_at { rates } else { Rates::NONE };
@@ -353,8 +430,14 @@ impl<'s> Run<'s> {
                 let name = format!("{REPLICA}{i}");
                 cluster.trace().record(|| format!("{name} starts"));
                 let client = Transport::new(&cluster, &name).with_faults(faults.clone()).client();
-                let replica =
-                    Replica { client, clock: clock.clone(), name: name.clone(), seed: random.u64(..) };
+                let replica = Replica {
+                    cluster: cluster.clone(),
+                    client,
+                    clock: clock.clone(),
+                    name: name.clone(),
+                    seed: random.u64(..),
+                    metrics: metrics.clone(),
+                };
                 let running = program(replica);
                 tokio::select! {
                     biased;
@@ -366,6 +449,7 @@ impl<'s> Run<'s> {
                 }
                 // Cuts off tasks that the replica left behind.
                 faults.crash();
+                metrics.close();
                 sleep(Duration::from_millis(random.u64(200..5_000))).await;
             }
         }
@@ -418,5 +502,7 @@ fn describe(change: &Change) -> String {
         (_, None) => "deleted",
         _ => "updated",
     };
-    format!("{} {what} {}/{} rv={}", change.user, change.collection, change.key, change.revision)
+    let delayed = if change.is_delayed { " (delayed)" } else { "" };
+    let Change { user, collection, key, revision, .. } = change;
+    format!("{user} {what} {collection}/{key} rv={revision}{delayed}")
 }

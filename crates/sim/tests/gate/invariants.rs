@@ -16,22 +16,22 @@ use nodekeeper_sim::object::{at, condition_status, is_deleting, is_true, items, 
 use nodekeeper_sim::store::Change;
 use nodekeeper_sim::value::{Value, json};
 
+use super::configuration::Configuration;
 use super::two_gates::{SectionsAreKept, all_gates_verified, is_same_section, section_before};
-use super::{GATES, LABEL, NAMESPACE, reports};
+use super::{GATES, LABEL, NAMESPACE, events, reports, writes};
 
 pub fn all() -> Vec<Box<dyn Invariant>> {
     let mut all: Vec<Box<dyn Invariant>> = vec![
         Box::<UntaintedByVerdict>::default(),
-        Box::new(NothingForeign),
+        Box::<NothingForeign>::default(),
         Box::<TaintedForCause>::default(),
         Box::<OnlyWhenEnforced>::default(),
         Box::<CountedOnce>::default(),
         Box::<SectionsAreKept>::default(),
         Box::<OneWorkerAtATime>::default(),
-        Box::<OnlyTheLeaderWrites>::default(),
         Box::new(HealthyNodesAreVerified),
     ];
-    all.extend(reports::all());
+    all.extend(reports());
     all
 }
 
@@ -42,14 +42,24 @@ pub fn without_foreign_writes() -> Vec<Box<dyn Invariant>> {
         Box::<TaintedForCause>::default(),
         Box::<SectionsAreKept>::default(),
         Box::<OneWorkerAtATime>::default(),
-        Box::<OnlyTheLeaderWrites>::default(),
     ];
-    all.extend(reports::all());
+    all.extend(reports());
     all
 }
 
+/// What the controller reports agrees with the cluster, and it neither writes nor starts more than it may.
+fn reports() -> Vec<Box<dyn Invariant>> {
+    vec![
+        Box::<events::EventsAgree>::default(),
+        Box::<writes::OnlyTheLeaderWrites>::default(),
+        Box::<writes::BoundedWrites>::default(),
+        Box::<reports::WithinTheWorkerLimit>::default(),
+        Box::<reports::CountsAreTrue>::default(),
+    ]
+}
+
 pub fn is_ours(change: &Change) -> bool {
-    change.writer().starts_with("replica-")
+    change.user.starts_with("replica-")
 }
 
 /// Whether the node has the taint of any gate.
@@ -153,7 +163,7 @@ impl UntaintedByVerdict {
         // A watch that is cut again and again is seconds behind.
         let watch_delay = SignedDuration::from_secs(20);
         let may_audit = state.audits_until == Timestamp::MAX
-            || change.sent().duration_since(state.audits_until) < watch_delay;
+            || change.sent.duration_since(state.audits_until) < watch_delay;
         if record.is_admitted_by_audit() {
             let why = "admitted by an audit of a gate that does not audit";
             return if may_audit { Ok(()) } else { Err(why.into()) };
@@ -164,7 +174,7 @@ impl UntaintedByVerdict {
         if verdict.boot_id != boot {
             return Err(format!("the verdict is about boot {}, and this is {boot}", verdict.boot_id));
         }
-        let just_changed = change.sent().duration_since(state.changed) < watch_delay;
+        let just_changed = change.sent.duration_since(state.changed) < watch_delay;
         let same_gate = (&verdict.gate_uid, verdict.gate_generation) == (&state.uid, state.generation);
         let is_of_another = self.gates.iter().any(|(other, it)| other != gate && it.uid == verdict.gate_uid);
         if is_of_another || (!same_gate && !just_changed) {
@@ -203,7 +213,10 @@ impl Invariant for UntaintedByVerdict {
 }
 
 /// 6. Nothing that belongs to others is changed.
-struct NothingForeign;
+#[derive(Default)]
+struct NothingForeign {
+    configuration: Configuration,
+}
 
 fn is_ours_by_key(taint: &Value) -> bool {
     GATES.iter().any(|(_, key)| text(taint, "key") == *key)
@@ -258,6 +271,10 @@ impl Invariant for NothingForeign {
         "nothing foreign is changed"
     }
 
+    fn begin(&mut self, cluster: &Cluster) {
+        self.configuration = Configuration::of(cluster);
+    }
+
     fn check(&mut self, change: &Change) -> Result<(), String> {
         if !is_ours(change) {
             return Ok(());
@@ -270,9 +287,8 @@ impl Invariant for NothingForeign {
                 }
                 Ok(())
             }
-            ("nodekeeper.dev/nodegates", Some(before), Some(after)) => {
-                let same = without_status(before) == without_status(after);
-                same.then_some(()).ok_or_else(|| format!("{before} became {after}"))
+            ("nodekeeper.dev/nodegates", before, Some(after)) => {
+                self.configuration.check(&change.key, before.as_deref(), after)
             }
             ("pods", before, after) => {
                 let is_worker =
@@ -364,8 +380,7 @@ impl Invariant for OnlyWhenEnforced {
         let written = of(&change.after).filter(|is| of(&change.before).as_ref() != Some(is));
         let writer = written.map(|is| is.scope.gate_uid);
         // The controller's watch may be behind.
-        let is_told =
-            |since: &Timestamp| change.sent().duration_since(*since) > SignedDuration::from_secs(20);
+        let is_told = |since: &Timestamp| change.sent.duration_since(*since) > SignedDuration::from_secs(20);
         let is_wrong = |(uid, since): &(String, Option<Timestamp>)| {
             since.as_ref().is_some_and(is_told) && writer.as_ref().is_none_or(|writer| *writer == *uid)
         };
@@ -474,7 +489,7 @@ impl Invariant for OneWorkerAtATime {
             let number = record(node).map_or(0, |record| record.number);
             if self.recorded.insert(uid(node).to_owned(), number) != Some(number) {
                 self.recorded_late.remove(uid(node));
-                if change.was_delayed() {
+                if change.is_delayed {
                     self.recorded_late.insert(uid(node).to_owned(), change.at);
                 }
             }
@@ -488,7 +503,7 @@ impl Invariant for OneWorkerAtATime {
         let is_late = |at: &Timestamp| change.at.duration_since(*at).as_secs() < WATCH_DELAY;
         let unknown = self.recorded_late.get(&identity.node_uid).is_some_and(is_late);
         if change.before.is_none()
-            && ((change.was_delayed() && identity.number <= recorded.max(*highest))
+            && ((change.is_delayed && identity.number <= recorded.max(*highest))
                 || (unknown && identity.number == recorded))
         {
             self.recreated.insert(uid(object).to_owned());
@@ -514,42 +529,6 @@ impl Invariant for OneWorkerAtATime {
             }
         }
         here.insert(change.key.clone());
-        Ok(())
-    }
-}
-
-/// Only the holder of the lease sends writes. A write that is not delayed is also applied within that time; the other
-/// invariants cover delayed ones.
-#[derive(Default)]
-struct OnlyTheLeaderWrites {
-    /// The holder at each write of the lease.
-    holders: Vec<(Timestamp, String)>,
-}
-
-impl Invariant for OnlyTheLeaderWrites {
-    fn name(&self) -> &'static str {
-        "only the holder of the lease writes"
-    }
-
-    fn check(&mut self, change: &Change) -> Result<(), String> {
-        if change.collection == "coordination.k8s.io/leases" && change.key.starts_with(NAMESPACE) {
-            let lease = change.after.as_deref().cloned().unwrap_or_default();
-            self.holders.push((change.at, text(&lease, "spec.holderIdentity").to_owned()));
-            return Ok(());
-        }
-        if !is_ours(change) {
-            return Ok(());
-        }
-        let sent = change.sent();
-        let (renewed, holder) =
-            self.holders.iter().rev().find(|(at, _)| *at <= sent).ok_or("the lease had no holder")?;
-        if !holder.starts_with(&format!("{}_", change.writer())) {
-            return Err(format!("the holder was {holder:?} when it was sent"));
-        }
-        let age = sent.duration_since(*renewed);
-        if age >= SignedDuration::from_secs(15) {
-            return Err(format!("its lease had been renewed {age:?} ago"));
-        }
         Ok(())
     }
 }

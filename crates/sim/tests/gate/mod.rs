@@ -3,21 +3,24 @@
 #![allow(dead_code, reason = "each test file uses only a part of it")]
 
 pub mod bench;
+pub mod configuration;
+pub mod events;
 pub mod invariants;
 mod namespace;
-mod reports;
+pub mod reports;
 mod two_gates;
+pub mod writes;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use nodekeeper_core::api::definitions;
-use nodekeeper_core::configured::{Adoption, ConfiguredObject, ObjectKey, ObjectKind};
 use nodekeeper_core::node::VERIFY;
 use nodekeeper_core::record::Record;
 use nodekeeper_core::worker::Template;
 use nodekeeper_operator::clock::Clock;
+use nodekeeper_operator::metrics::{Format, Metrics, Options};
 use nodekeeper_operator::{Settings, run};
 use nodekeeper_sim::cluster::Local;
 use nodekeeper_sim::harness::{Program, Scenario};
@@ -43,8 +46,12 @@ pub fn scenario() -> Scenario {
     let program: Program = Arc::new(|replica| {
         let clock = replica.clock.clone();
         let identity = format!("{}_{:x}", replica.name, replica.seed);
+        let metrics = Arc::new(Metrics::new(Options { per_node: true, ..Options::default() }));
+        let served = metrics.clone();
+        replica.metrics.serve(move || served.render(Format::Prometheus).unwrap_or_default());
+        let objects = configuration::objects(&replica.cluster);
         let settings = Settings::new(template(), identity, replica.seed);
-        let settings = Settings { most_workers: MAX_WORKERS, objects: configured(), ..settings };
+        let settings = Settings { most_workers: MAX_WORKERS, objects, metrics, ..settings };
         let clock = Clock::new(move || clock.now());
         Box::pin(run(replica.client, settings, clock, std::future::pending()))
     });
@@ -61,13 +68,6 @@ pub fn scenario() -> Scenario {
         settle_duration: Duration::from_mins(4),
         ..Scenario::new(program, invariants::all)
     }
-}
-
-/// The installation brings the gate too, which is there already and which users change.
-fn configured() -> Vec<ConfiguredObject> {
-    let key = ObjectKey { kind: ObjectKind::NodeGate, name: "default".into() };
-    let spec = serde_json::json!({"retry": {"recheckPeriodSeconds": 30}});
-    vec![ConfiguredObject { key, spec, adoption: Adoption::KeepLive }]
 }
 
 pub fn template() -> Template {
@@ -126,9 +126,14 @@ pub fn setup(cluster: &Cluster) {
 pub fn setup_of_a_run(cluster: &Cluster) {
     setup(cluster);
     let user = cluster.local("setup");
-    if dice(&user, 3) == 0 {
+    configuration::mark_as_applied(&user);
+    if has_two_gates(&user) {
         create_gate(&user, "strict").expect("it is valid");
     }
+}
+
+fn has_two_gates(user: &Local) -> bool {
+    dice(user, 3) == 0
 }
 
 /// The second gate has precedence in half of the runs.
@@ -150,8 +155,7 @@ fn choose_gate(user: &Local, random: &mut fastrand::Rng) -> Option<Arc<Value>> {
     gates.get(random.usize(..gates.len().max(1))).cloned()
 }
 
-fn change_gate(user: &Local, random: &mut fastrand::Rng) -> Option<&'static str> {
-    let gate = choose_gate(user, random)?;
+pub fn change_gate(user: &Local, gate: &Value, random: &mut fastrand::Rng) -> Option<&'static str> {
     let (field, value, what) = match random.u8(0..8) {
         7 => ("spec.enforcement", json!("Audit"), "gate audits"),
         0 | 1 => ("spec.retry.maxRetries", json!(random.i64(1..9)), "gate changed"),
@@ -161,7 +165,7 @@ fn change_gate(user: &Local, random: &mut fastrand::Rng) -> Option<&'static str>
         5 => ("spec.mode", json!("Continuous"), "gate verifies continuously"),
         _ => ("spec.nodeCondition", json!("NetworkVerified"), "gate writes conditions"),
     };
-    let changed = user.change(&gate, None, |gate| {
+    let changed = user.change(gate, None, |gate| {
         set(gate, "spec.enforcement", json!("Enforce"));
         set(gate, "spec.continuous", json!({"periodSeconds": 300, "failureThreshold": 2}));
         set(gate, field, value.clone());
@@ -169,12 +173,32 @@ fn change_gate(user: &Local, random: &mut fastrand::Rng) -> Option<&'static str>
     changed.ok().map(|_| what)
 }
 
+/// Deletes a gate. The user creates it again in half of the cases; otherwise the leader does if the installation brings it.
+pub fn remake_gate(user: &Local, gate: &Value, random: &mut fastrand::Rng) -> Option<&'static str> {
+    user.delete(gate, None).ok()?;
+    if random.bool() {
+        return Some("gate deleted");
+    }
+    create_gate(user, name(gate));
+    Some("gate deleted and recreated")
+}
+
+/// Creates the second gate if a user deleted it.
+fn restore_gate(user: &Local) -> bool {
+    let is_missing = user.get("nodekeeper.dev/nodegates", "", "strict").is_none();
+    has_two_gates(user) && is_missing && create_gate(user, "strict").is_some()
+}
+
 pub fn count_as(change: &Change) -> Option<&'static str> {
-    let is_ours = change.writer().starts_with("replica-");
+    let is_ours = change.user.starts_with("replica-");
     let gated = |node: &Arc<Value>| invariants::is_gated(node);
     match (change.collection.as_str(), change.before.as_ref(), change.after.as_ref()) {
         ("nodes", None, _) => Some("nodes registered"),
         ("pods", None, _) if is_ours => Some("workers"),
+        ("nodekeeper.dev/nodegates", None, _) if is_ours => Some("gates created by the leader"),
+        ("nodekeeper.dev/nodegates", Some(before), Some(after)) if is_ours => {
+            (before["spec"] != after["spec"]).then_some("gates patched by the leader")
+        }
         ("nodes", Some(before), Some(after)) if is_ours => match (gated(before), gated(after)) {
             (true, false) => Some("nodes verified"),
             (false, true) => Some("nodes tainted again"),
@@ -193,22 +217,29 @@ pub fn heal(user: &Local) {
         }
     }
     namespace::heal(user);
+    restore_gate(user);
     for gate in user.all("nodekeeper.dev/nodegates") {
         let healed = user.change(&gate, None, |gate| set(gate, "spec.enforcement", json!("Enforce")));
         healed.expect("no other user writes");
     }
 }
 
-/// Puts the taint back, or on every other node removes the label.
+/// Puts the taint of a gate back, or on every other node removes the label.
 pub fn revert(user: &Local, node: &str) -> bool {
     let Some(node) = user.get("nodes", "", node).filter(|node| !is_deleting(node)) else { return false };
+    let choice = uid(&node).bytes().map(u32::from).sum::<u32>() % 4;
+    let key = if choice == 2 && user.get("nodekeeper.dev/nodegates", "", "strict").is_some() {
+        STRICT
+    } else {
+        TAINT
+    };
     let mut taints = items(&node, "spec.taints").to_vec();
-    if taints.iter().any(|taint| text(taint, "key") == TAINT) || at(&node, "metadata.labels").is_none() {
+    if taints.iter().any(|taint| text(taint, "key") == key) || at(&node, "metadata.labels").is_none() {
         return false;
     }
     let is_labelled = node["metadata"]["labels"].get(LABEL).is_some();
-    if uid(&node).bytes().map(u32::from).sum::<u32>().is_multiple_of(2) {
-        taints.push(taint());
+    if choice.is_multiple_of(2) {
+        taints.push(taint_of(key));
         return user.change(&node, None, |node| set(node, "spec.taints", json!(taints))).is_ok();
     }
     is_labelled && remove_label(user, &node)
@@ -244,13 +275,9 @@ pub fn user_action(user: &Local, random: &mut fastrand::Rng) -> Option<&'static 
             let grace = random.bool().then_some(0);
             user.delete(pod, grace).ok().map(|_| "worker deleted by user")
         }
-        2 => change_gate(user, random),
-        3 => {
-            let gate = choose_gate(user, random)?;
-            user.delete(&gate, None).ok()?;
-            create_gate(user, name(&gate));
-            Some("gate deleted and recreated")
-        }
+        2 => change_gate(user, &*choose_gate(user, random)?, random),
+        3 if restore_gate(user) => Some("gate created"),
+        3 => remake_gate(user, &*choose_gate(user, random)?, random),
         // Rarely, so that some nodes remain.
         4 if random.u8(0..3) == 0 => user.delete(node, None).ok().map(|_| "node deleted"),
         5 => {

@@ -1,156 +1,73 @@
-//! What the controller reports agrees with the cluster, and it neither writes nor starts more than it may.
+//! The controller starts no more workers than it may, and what it counts is there.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use nodekeeper_core::record::Record;
 use nodekeeper_sim::Cluster;
 use nodekeeper_sim::harness::Invariant;
-use nodekeeper_sim::object::{at, is_deleting, items, name, text, uid};
+use nodekeeper_sim::object::{is_deleting, items, name, text, uid};
 use nodekeeper_sim::store::Change;
 use nodekeeper_sim::value::Value;
 
-use super::invariants::{has_ended, has_taint, identity, is_gated, is_ours, record, was_admitted_by_audit};
-use super::{GATES, LABEL, MAX_WORKERS, TAINT};
+use super::invariants::{
+    has_ended, has_taint, identity, is_control, is_gated, is_ours, record, was_admitted_by_audit,
+};
+use super::{GATES, LABEL, MAX_WORKERS};
 
-pub fn all() -> Vec<Box<dyn Invariant>> {
-    vec![
-        Box::<EventsAgree>::default(),
-        Box::<BoundedWrites>::default(),
-        Box::<WithinTheWorkerLimit>::default(),
-        Box::<CountsAreTrue>::default(),
-    ]
-}
-
-/// An Event that says that a node was verified comes after that.
-#[derive(Default)]
-struct EventsAgree {
-    /// Uids of nodes that the controller verified.
-    verified: BTreeSet<String>,
-}
-
-impl Invariant for EventsAgree {
-    fn name(&self) -> &'static str {
-        "an Event comes after what it says was done"
-    }
-
-    fn check(&mut self, change: &Change) -> Result<(), String> {
-        let Some(after) = change.after.as_ref().filter(|_| is_ours(change)) else { return Ok(()) };
-        let labels =
-            |node: &Value| at(node, "metadata.labels").is_some_and(|labels| labels.get(LABEL).is_some());
-        let is_opened = |key: &str| {
-            let was_tainted = change.before.as_ref().is_some_and(|before| has_taint(before, key));
-            was_tainted && !has_taint(after, key)
-        };
-        let is_verified = || !is_gated(after) && labels(after);
-        if change.collection == "nodes" && (is_verified() || GATES.iter().any(|(_, key)| is_opened(key))) {
-            self.verified.insert(uid(after).to_owned());
-        }
-        let node = text(after, "involvedObject.uid");
-        if change.collection == "events"
-            && text(after, "reason") == "NodeVerified"
-            && !self.verified.contains(node)
-        {
-            return Err(format!("node {node} was never verified"));
-        }
-        Ok(())
-    }
-}
-
-/// So many writes of one object, and Events about one, a minute, for each gate.
-const MAX_WRITES: usize = 16;
-/// The same for a gate and the policy, whose status is about all nodes and is written every two seconds at most.
-const MAX_STATUS_WRITES: usize = 35;
-
-/// Each change of a gate begins the verification of a node anew. Three workers follow without a long backoff, each with an
-/// Event at its start and at its end.
-const MORE_FOR_A_CHANGED_GATE: usize = 6;
-
-/// Whatever others do and the server answers, nothing is written without end.
-#[derive(Default)]
-struct BoundedWrites {
-    last: BTreeMap<String, VecDeque<Timestamp>>,
-    /// The names of all gates that there were.
-    gates: BTreeSet<String>,
-    /// When users changed a gate.
-    gate_changes: VecDeque<Timestamp>,
-}
-
-impl Invariant for BoundedWrites {
-    fn name(&self) -> &'static str {
-        "writes of one object, and Events about it, are bounded"
-    }
-
-    fn check(&mut self, change: &Change) -> Result<(), String> {
-        if !is_ours(change) && change.collection == "nodekeeper.dev/nodegates" {
-            self.gate_changes.push_back(change.at);
-            self.gates.insert(change.key.clone());
-        }
-        // A Lease is renewed every two seconds.
-        if !is_ours(change) || change.collection.ends_with("/leases") {
-            return Ok(());
-        }
-        let is_old = |at: &Timestamp| change.at.duration_since(*at) > SignedDuration::from_mins(1);
-        while self.gate_changes.front().is_some_and(is_old) {
-            self.gate_changes.pop_front();
-        }
-        let object = match (change.collection.as_str(), &change.after) {
-            ("events", Some(event)) => format!("events about {}", text(event, "involvedObject.uid")),
-            (collection, _) => format!("{collection}/{}", change.key),
-        };
-        let writes = self.last.entry(object.clone()).or_default();
-        while writes.front().is_some_and(is_old) {
-            writes.pop_front();
-        }
-        writes.push_back(change.at);
-        let has_status = ["nodekeeper.dev/nodegates", "nodekeeper.dev/remediationpolicies"];
-        let most = match change.collection.as_str() {
-            kind if has_status.contains(&kind) => MAX_STATUS_WRITES,
-            _ => MAX_WRITES * self.gates.len().max(1) + MORE_FOR_A_CHANGED_GATE * self.gate_changes.len(),
-        };
-        if writes.len() > most {
-            return Err(format!("{} writes of {object} in a minute", writes.len()));
-        }
-        Ok(())
-    }
-}
+pub const LIMIT: &str = "the workers that run are within the limit";
+pub const COUNTS: &str = "the status of the gate and the metrics count what is there";
 
 /// Workers whose creation was applied and not answered are not known to the controller until its watch shows them.
 const UNKNOWN_WORKERS: usize = 3;
+/// Control workers have slots of their own.
+const MAX_CONTROLS: usize = 5;
+/// The same for control workers, of which a run has two.
+const UNKNOWN_CONTROLS: usize = 0;
 /// A worker that has not started after this frees its slot.
 const START_TIMEOUT: SignedDuration = SignedDuration::from_secs(60);
 
-/// The limit of workers holds, whatever their nodes are like.
+/// Pods by key: when each was created, and whether it runs.
+type Active = BTreeMap<String, (Timestamp, bool)>;
+
+/// The limits of workers and of control workers hold, whatever their nodes are like.
 #[derive(Default)]
-struct WithinTheWorkerLimit {
-    /// By key: when the pod was created, and whether it runs.
-    active: BTreeMap<String, (Timestamp, bool)>,
+pub struct WithinTheWorkerLimit {
+    workers: Active,
+    controls: Active,
 }
 
 impl Invariant for WithinTheWorkerLimit {
     fn name(&self) -> &'static str {
-        "the workers that run are within the limit"
+        LIMIT
     }
 
     fn check(&mut self, change: &Change) -> Result<(), String> {
         let Some(pod) = change.after.as_ref().or(change.before.as_ref()) else { return Ok(()) };
-        if change.collection != "pods" || identity(pod).is_none() {
+        if change.collection != "pods" {
             return Ok(());
         }
+        let (active, what, limit, unknown) = if is_control(pod) {
+            (&mut self.controls, "control workers", MAX_CONTROLS, UNKNOWN_CONTROLS)
+        } else if identity(pod).is_some() {
+            (&mut self.workers, "workers", MAX_WORKERS, UNKNOWN_WORKERS)
+        } else {
+            return Ok(());
+        };
         if change.after.is_none() || is_deleting(pod) || has_ended(pod) {
-            self.active.remove(&change.key);
+            active.remove(&change.key);
             return Ok(());
         }
         let is_new = change.before.is_none();
         let runs = text(pod, "status.phase") == "Running";
-        self.active.entry(change.key.clone()).or_insert((change.at, false)).1 |= runs;
+        active.entry(change.key.clone()).or_insert((change.at, false)).1 |= runs;
         let takes_slot = |(created, runs): &&(Timestamp, bool)| {
             *runs || change.at.duration_since(*created) < START_TIMEOUT
         };
-        let count = self.active.values().filter(takes_slot).count();
-        if is_new && !change.was_delayed() && count > MAX_WORKERS + UNKNOWN_WORKERS {
-            return Err(format!("{count} workers, and the limit is {MAX_WORKERS}"));
+        let count = active.values().filter(takes_slot).count();
+        if is_new && !change.is_delayed && count > limit + unknown {
+            return Err(format!("{count} {what}, and the limit is {limit}"));
         }
         Ok(())
     }
@@ -159,63 +76,195 @@ impl Invariant for WithinTheWorkerLimit {
 /// How long the controller may know an earlier state of a node: a watch that says nothing is opened again after 150 s.
 const STALENESS: SignedDuration = SignedDuration::from_secs(200);
 
-/// By node uid: when the node was last open; none if it is now.
+/// By name: when the node was last open; none if it is now.
 #[derive(Default)]
 struct OpenNodes(BTreeMap<String, Option<Timestamp>>);
 
 impl OpenNodes {
     fn observe(&mut self, change: &Change, is_gated: impl Fn(&Value) -> bool) {
-        let Some(node) = change.after.as_ref().or(change.before.as_ref()) else { return };
-        let was_open = self.0.get(uid(node)).is_some_and(Option::is_none);
-        if change.after.is_some() && !is_gated(node) {
-            self.0.insert(uid(node).to_owned(), None);
-        } else if was_open {
-            self.0.insert(uid(node).to_owned(), Some(change.at));
+        let is_open = change.after.as_ref().is_some_and(|node| !is_gated(node));
+        match (self.0.get_mut(&change.key), is_open) {
+            (Some(since), true) => *since = None,
+            (Some(since @ None), false) => *since = Some(change.at),
+            (None, true) => drop(self.0.insert(change.key.clone(), None)),
+            _ => {}
         }
     }
 
     /// How many nodes the controller may know as open.
-    fn count(&self, change: &Change) -> u64 {
-        let is_recent = |last: &&Option<Timestamp>| {
-            last.is_none_or(|last| change.sent().duration_since(last) < STALENESS)
-        };
-        u64::try_from(self.0.values().filter(is_recent).count()).unwrap_or_default()
+    fn count(&self, at: Timestamp) -> u64 {
+        let count = self.0.values().filter(|last| is_recent(**last, at)).count();
+        u64::try_from(count).unwrap_or_default()
+    }
+
+    fn may_be_open(&self, node: &str, at: Timestamp) -> bool {
+        self.0.get(node).is_some_and(|last| is_recent(*last, at))
     }
 }
 
-/// The status of the gates counts no node as verified that has the taint of a gate, and in the end what is there.
+fn is_recent(last: Option<Timestamp>, at: Timestamp) -> bool {
+    last.is_none_or(|last| at.duration_since(last) < STALENESS)
+}
+
+/// The status of the gates and the metrics count no node as verified that has the taint of its gate, and in the end what is
+/// there.
 #[derive(Default)]
-struct CountsAreTrue {
+pub struct CountsAreTrue {
     /// Without the taint of any gate.
     open: OpenNodes,
-    /// Without the taint of the first gate.
-    open_for_one: OpenNodes,
-    /// When a gate was last deleted: until there is another, its taint is that of no gate.
-    deleted: Option<Timestamp>,
+    /// Without the taint of each gate.
+    open_for: [OpenNodes; GATES.len()],
+    /// By the name of a gate: until when it was missing; none if it is. Its taint is that of no gate then.
+    missing: BTreeMap<String, Option<Timestamp>>,
+    /// The gate of each node that the metrics have as verified in the end, and as gated.
+    served: Served,
+}
+
+/// The nodes in the metrics of the leader, each with its gate.
+#[derive(Debug, Default)]
+struct Served {
+    verified: BTreeSet<(String, String)>,
+    gated: BTreeSet<(String, String)>,
+    /// The series `nodekeeper_nodes`, by gate, of nodes that are verified.
+    counts: BTreeMap<String, usize>,
+}
+
+impl Served {
+    fn read(text: &str) -> Self {
+        let mut served = Self::default();
+        for line in text.lines() {
+            let Some((series, value)) = line.rsplit_once(' ') else { continue };
+            let (node, gate, state) = (label(series, "node"), label(series, "gate"), label(series, "state"));
+            if series.starts_with("nodekeeper_node_info{") {
+                let row = (node.to_owned(), gate.to_owned());
+                match state {
+                    "verified" => drop(served.verified.insert(row)),
+                    "waiting" | "verifying" | "inconclusive" | "stuck" | "failed" => {
+                        served.gated.insert(row);
+                    }
+                    _ => {}
+                }
+            } else if series.starts_with("nodekeeper_nodes{") && state == "verified" {
+                // Counts are written as 3.0.
+                let count = value.split('.').next().and_then(|whole| whole.parse().ok());
+                served.counts.insert(gate.to_owned(), count.unwrap_or_default());
+            }
+        }
+        served
+    }
+
+    fn verified_of(&self, gate: &str) -> usize {
+        self.verified.iter().filter(|(_, of)| of == gate).count()
+    }
+}
+
+/// The value of a label of a series; empty if it has none.
+fn label<'t>(series: &'t str, name: &str) -> &'t str {
+    let value = series.split([',', '{']).find_map(|part| part.strip_prefix(name)?.strip_prefix("=\""));
+    value.and_then(|value| value.split('"').next()).unwrap_or_default()
+}
+
+impl CountsAreTrue {
+    fn observe_gate(&mut self, change: &Change) {
+        if change.after.is_none() {
+            self.missing.insert(change.key.clone(), None);
+        } else if let Some(until @ None) = self.missing.get_mut(&change.key) {
+            *until = Some(change.at);
+        }
+    }
+
+    fn check_status(&self, change: &Change, gate: &Value) -> Result<(), String> {
+        let own = GATES.iter().position(|(gate_name, _)| *gate_name == name(gate));
+        let is_alone = self.missing.values().any(|until| is_recent(*until, change.sent));
+        let open = own.filter(|_| is_alone).map_or(&self.open, |own| &self.open_for[own]);
+        let (told, verified) = (count_of(gate, "verified"), open.count(change.sent));
+        if told > verified {
+            return Err(format!("{told} nodes are verified, and {verified} had no taint"));
+        }
+        Ok(())
+    }
+
+    /// In the end the metrics have the same nodes as the cluster.
+    fn check_served(&self, nodes: &[Arc<Value>], gates: &[Arc<Value>]) -> Result<(), String> {
+        let Served { verified, gated, counts } = &self.served;
+        if counts.is_empty() && !gates.is_empty() {
+            return Err("no replica serves metrics of the gates".into());
+        }
+        for node in nodes {
+            let in_metrics =
+                |rows: &BTreeSet<(String, String)>| rows.iter().any(|(row, _)| row == name(node));
+            let (is_verified, is_held) = (in_metrics(verified), in_metrics(gated));
+            if (is_verified && is_gated(node)) || (is_held && !is_gated(node)) {
+                let record = record(node);
+                return Err(format!(
+                    "{}: verified is {is_verified} and gated {is_held} in the metrics: {record:?}",
+                    name(node)
+                ));
+            }
+        }
+        for gate in gates {
+            let told = count_of(gate, "verified");
+            let served = counts.get(name(gate)).copied().unwrap_or_default();
+            if u64::try_from(served).unwrap_or_default() != told {
+                return Err(format!(
+                    "{served} nodes of {} are verified, and {told} in its status",
+                    name(gate)
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn count_of(gate: &Value, field: &str) -> u64 {
+    gate["status"]["nodes"][field].as_u64().unwrap_or_default()
 }
 
 impl Invariant for CountsAreTrue {
     fn name(&self) -> &'static str {
-        "the status of the gate counts what is there"
+        COUNTS
     }
 
     fn check(&mut self, change: &Change) -> Result<(), String> {
-        if change.collection == "nodes" {
-            self.open.observe(change, is_gated);
-            self.open_for_one.observe(change, |node| has_taint(node, TAINT));
+        match change.collection.as_str() {
+            "nodes" => {
+                self.open.observe(change, is_gated);
+                for ((_, key), open) in GATES.iter().zip(&mut self.open_for) {
+                    open.observe(change, |node| has_taint(node, key));
+                }
+                Ok(())
+            }
+            "nodekeeper.dev/nodegates" => {
+                self.observe_gate(change);
+                let gate = change.after.as_ref().filter(|_| is_ours(change));
+                gate.map_or(Ok(()), |gate| self.check_status(change, gate))
+            }
+            _ => Ok(()),
         }
-        if change.collection == "nodekeeper.dev/nodegates" && change.after.is_none() {
-            self.deleted = Some(change.at);
+    }
+
+    fn check_metrics(&mut self, cluster: &Cluster, text: &str, is_final: bool) -> Result<(), String> {
+        let served = Served::read(text);
+        let now = cluster.clock().now();
+        // A node keeps what it was verified for when the gate is deleted.
+        for (node, gate) in served.verified.iter().filter(|(_, gate)| !gate.is_empty()) {
+            let Some(own) = GATES.iter().position(|(gate_name, _)| gate_name == gate) else {
+                return Err(format!("{node} is verified by gate {gate}, which never was"));
+            };
+            if !self.open_for[own].may_be_open(node, now) {
+                return Err(format!("{node} is verified, and has the taint of gate {gate}"));
+            }
         }
-        let Some(gate) = change.after.as_ref().filter(|_| is_ours(change)) else { return Ok(()) };
-        if change.collection != "nodekeeper.dev/nodegates" {
-            return Ok(());
+        for (gate, count) in &served.counts {
+            if served.verified_of(gate) != *count {
+                return Err(format!(
+                    "{count} nodes of gate {gate} are verified, and not {:?}",
+                    served.verified
+                ));
+            }
         }
-        let is_one = self.deleted.is_some_and(|at| change.sent().duration_since(at) < STALENESS);
-        let verified = if is_one { self.open_for_one.count(change) } else { self.open.count(change) };
-        let told = gate["status"]["nodes"]["verified"].as_u64().unwrap_or_default();
-        if told > verified {
-            return Err(format!("{told} nodes are verified, and {verified} had no taint"));
+        if is_final && !served.counts.is_empty() {
+            self.served = served;
         }
         Ok(())
     }
@@ -233,8 +282,7 @@ impl Invariant for CountsAreTrue {
         let open = nodes.iter().filter(is_open).count();
         // Of two gates one may have admitted a node that the other verified.
         let audited = nodes.iter().filter(is_open).filter(|node| was_admitted_by_audit(node)).count();
-        let count = |gate: &Value, field: &str| gate["status"]["nodes"][field].as_u64().unwrap_or_default();
-        let told = |field: &str| gates.iter().map(|gate| count(gate, field)).sum::<u64>();
+        let told = |field: &str| gates.iter().map(|gate| count_of(gate, field)).sum::<u64>();
         let found = |count: usize| u64::try_from(count).unwrap_or_default();
         let least = open - audited;
         let most = if gates.len() > 1 { open } else { least };
@@ -245,7 +293,15 @@ impl Invariant for CountsAreTrue {
                 "{gated} gated and {least} verified of {nodes:?}, and the status is {status:?}"
             ));
         }
-        Ok(())
+        let listed = |gate: &Arc<Value>| {
+            let listed = items(gate, "status.gatedNodes").iter();
+            listed.map(|one| text(one, "name").to_owned()).collect::<Vec<_>>()
+        };
+        let is_held = |name: &String| user.get("nodes", "", name).is_some_and(|node| is_gated(&node));
+        if let Some(free) = gates.iter().flat_map(listed).find(|name| !is_held(name)) {
+            return Err(format!("{free} is listed as gated and has no taint"));
+        }
+        self.check_served(&nodes, &gates)
     }
 }
 

@@ -312,7 +312,7 @@ fn watch(
 ) {
     let (disruptions, controls) = (disruptions.clone(), controls.clone());
     cluster.observe(Box::new(move |change| {
-        if !change.writer().starts_with("replica") {
+        if !change.user.starts_with("replica") {
             return;
         }
         let what = change.collection.as_str();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use nodekeeper_core::node::CORDONED;
-use nodekeeper_core::record::Record;
+use nodekeeper_core::record::{ANNOTATION, Record};
 use nodekeeper_sim::object::{at, is_true, items, name, text, uid};
 use nodekeeper_sim::store::Change;
 use nodekeeper_sim::value::Value;
@@ -13,13 +13,37 @@ use nodekeeper_sim::value::Value;
 use super::{CLAIMS, POLICIES, REMEDIATIONS, reserved};
 use crate::gate::invariants::{is_ours, record};
 
-/// A controller may act on a state of this age: its watch may be behind, and reads take time.
-pub const STALENESS: SignedDuration = SignedDuration::from_secs(45);
+/// The controller reads node, gates, policy and request past all caches, and sends a disruption no later than this after
+/// it began to read them.
+pub const LIVE_FOR: SignedDuration = SignedDuration::from_secs(5);
+
+/// The states of one object, each with the time since which it was so. None before its creation and after its deletion.
+#[derive(Default)]
+pub struct States(Vec<(Timestamp, Option<Arc<Value>>)>);
+
+impl States {
+    pub fn push(&mut self, at: Timestamp, state: Option<Arc<Value>>) {
+        self.0.push((at, state));
+    }
+
+    /// Those that the controller may have read, if it began so long before it sent a write.
+    pub fn seen(&self, change: &Change, within: SignedDuration) -> impl Iterator<Item = Option<&Value>> {
+        let from = change.sent - within;
+        let first = self.0.iter().rposition(|(since, _)| *since <= from);
+        let known = self.0[first.unwrap_or_default()..].iter().take_while(|(at, _)| *at <= change.sent);
+        let unknown = first.is_none().then_some(None);
+        unknown.into_iter().chain(known.map(|(_, state)| state.as_deref()))
+    }
+
+    /// The same without those in which there was no object.
+    pub fn existing(&self, change: &Change) -> impl Iterator<Item = &Value> {
+        self.seen(change, LIVE_FOR).flatten()
+    }
+}
 
 #[derive(Default)]
 pub struct History {
-    /// The policy at each change; none after its deletion.
-    policies: Vec<(Timestamp, Option<Arc<Value>>)>,
+    pub policies: States,
     pub requests: BTreeMap<String, Arc<Value>>,
     /// By name, including deleted nodes.
     nodes: BTreeMap<String, Arc<Value>>,
@@ -42,11 +66,14 @@ impl History {
     /// Call it after all checks of a change.
     pub fn record(&mut self, change: &Change) {
         match (change.collection.as_str(), &change.after) {
-            (POLICIES, after) => self.policies.push((change.at, after.clone())),
+            (POLICIES, after) => self.policies.push(change.at, after.clone()),
             (REMEDIATIONS, Some(request)) => drop(self.requests.insert(change.key.clone(), request.clone())),
             ("nodes", Some(node)) => {
-                for at in record(node).iter().flat_map(Record::sections).filter_map(|section| section.at) {
-                    self.recorded.entry((uid(node).to_owned(), at.to_string())).or_insert(change.at);
+                if has_new_record(change) {
+                    for at in record(node).iter().flat_map(Record::sections).filter_map(|section| section.at)
+                    {
+                        self.recorded.entry((uid(node).to_owned(), at.to_string())).or_insert(change.at);
+                    }
                 }
                 self.nodes.insert(name(node).to_owned(), node.clone());
             }
@@ -69,11 +96,7 @@ impl History {
 
     /// Whether the condition held for any policy that the controller may have read.
     pub fn possibly_observed(&self, change: &Change, so: impl Fn(Option<&Value>) -> bool) -> bool {
-        let from = change.sent() - STALENESS;
-        let first = self.policies.iter().rposition(|(since, _)| *since <= from);
-        let seen = self.policies[first.unwrap_or_default()..].iter().filter(|(at, _)| *at <= change.at);
-        let mut seen = seen.peekable();
-        (first.is_none() && so(None)) || seen.any(|(_, policy)| so(policy.as_deref()))
+        self.policies.seen(change, LIVE_FOR).any(so)
     }
 
     /// When the newest evidence of a remediation was committed.
@@ -83,10 +106,24 @@ impl History {
                 let at: Timestamp = text(cause, "observedAt").parse().ok()?;
                 self.recorded.get(&(name(request).to_owned(), at.to_string())).copied()
             }
-            _ => text(request, "metadata.creationTimestamp").parse().ok(),
+            _ => observed_at(request, cause),
         };
         items(request, "spec.causes").iter().filter_map(of).max()
     }
+}
+
+/// When the cause of a person or recycler was observed.
+pub fn observed_at(request: &Value, cause: &Value) -> Option<Timestamp> {
+    let observed = text(cause, "observedAt").parse().ok();
+    observed.or_else(|| text(request, "metadata.creationTimestamp").parse().ok())
+}
+
+/// Whether a change of a node changes the record on it.
+pub fn has_new_record(change: &Change) -> bool {
+    fn annotation(node: Option<&Arc<Value>>) -> Option<&str> {
+        at(node?, "metadata.annotations")?.get(ANNOTATION)?.as_str()
+    }
+    annotation(change.before.as_ref()) != annotation(change.after.as_ref())
 }
 
 /// The disruptions that a change of the policy approves. Those that are restored from remediations have no group.

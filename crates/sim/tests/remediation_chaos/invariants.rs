@@ -12,9 +12,11 @@ use nodekeeper_sim::object::{
 use nodekeeper_sim::store::Change;
 use nodekeeper_sim::value::Value;
 
-use super::history::{History, STALENESS, approved, is_cordon, mark, released};
+use super::history::{History, approved, is_cordon, mark, released};
 use super::wanted::Wanted;
+use super::windows::WithinTheWindows;
 use super::{CLAIMS, POLICIES, REMEDIATIONS, reserved};
+use crate::gate::configuration::Configuration;
 use crate::gate::invariants::{
     foreign, identity, is_control, is_gated, is_ours, without_foreign_writes, without_status,
 };
@@ -37,6 +39,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
     all.push(Box::<NotForTheOutage>::default());
     all.push(Box::<WithinTheBudget>::default());
     all.push(Box::<Wanted>::default());
+    all.push(Box::<WithinTheWindows>::default());
     all.push(Box::<Settled>::default());
     all
 }
@@ -90,7 +93,11 @@ impl WithinTheBudget {
     fn check_disruption(&mut self, change: &Change) -> Result<(), String> {
         let Some(node) = self.history.disruption(change) else { return Ok(()) };
         let is_reserved = |policy: Option<&Value>| {
-            let is_it = |one: &Value| text(one, "remediation") == uid(&node) && at(one, "ended").is_none();
+            // One that was restored names neither request nor boot, and permits nothing. [`Wanted`] compares both.
+            let is_it = |one: &Value| {
+                let is_complete = !text(one, "uid").is_empty() && !text(one, "bootID").is_empty();
+                text(one, "remediation") == uid(&node) && at(one, "ended").is_none() && is_complete
+            };
             policy.is_some_and(|policy| reserved(policy).any(is_it))
         };
         if !self.history.possibly_observed(change, is_reserved) {
@@ -119,7 +126,9 @@ impl Invariant for WithinTheBudget {
 
 /// 6. Only our own annotations and cordons change, claims are only deleted, pods only evicted.
 #[derive(Default)]
-struct NothingForeign;
+struct NothingForeign {
+    configuration: Configuration,
+}
 
 fn without_cordon(node: &Value) -> Value {
     let mut node = foreign(node);
@@ -158,13 +167,20 @@ impl Invariant for NothingForeign {
         FOREIGN
     }
 
+    fn begin(&mut self, cluster: &Cluster) {
+        self.configuration = Configuration::of(cluster);
+    }
+
     fn check(&mut self, change: &Change) -> Result<(), String> {
         if !is_ours(change) {
             return Ok(());
         }
         match (change.collection.as_str(), &change.before, &change.after) {
             ("nodes", Some(before), Some(after)) => check_node(change, before, after),
-            ("nodekeeper.dev/nodegates" | POLICIES, Some(before), Some(after)) => {
+            ("nodekeeper.dev/nodegates", before, Some(after)) => {
+                self.configuration.check(&change.key, before.as_deref(), after)
+            }
+            (POLICIES, Some(before), Some(after)) => {
                 let same = without_status(before) == without_status(after);
                 same.then_some(()).ok_or_else(|| format!("{before} became {after}"))
             }
@@ -229,7 +245,7 @@ impl Invariant for NotInAPause {
 struct OnFreshEvidence(History);
 
 /// Clocks jump by up to a minute, possibly more than once.
-const CLOCK_JUMPS: SignedDuration = SignedDuration::from_mins(4);
+pub const CLOCK_JUMPS: SignedDuration = SignedDuration::from_mins(4);
 
 impl Invariant for OnFreshEvidence {
     fn name(&self) -> &'static str {
@@ -243,7 +259,7 @@ impl Invariant for OnFreshEvidence {
             let allowed = SignedDuration::from_secs(allowed.unwrap_or_default()) + CLOCK_JUMPS;
             let request = self.0.requests.get(text(one, "remediation"));
             let seen = request.and_then(|request| self.0.evidence(request));
-            let is_fresh = seen.is_some_and(|seen| change.sent().duration_since(seen) <= allowed);
+            let is_fresh = seen.is_some_and(|seen| change.sent.duration_since(seen) <= allowed);
             if !is_fresh {
                 wrong = Err(format!("{one} is approved on evidence of {seen:?}"));
             }
@@ -260,6 +276,9 @@ struct NotForTheOutage {
     network: Option<Network>,
     since: Option<Timestamp>,
 }
+
+/// An approval may rest on what a watch told before, which may be behind.
+const STALENESS: SignedDuration = SignedDuration::from_secs(45);
 
 /// How long a control result from before the outage stays valid.
 const CONTROL_RESULT_VALIDITY: SignedDuration = SignedDuration::from_mins(2);
@@ -283,7 +302,7 @@ impl NotForTheOutage {
 
     fn check_outage(&self, change: &Change) -> Result<(), String> {
         let Some(since) = self.since else { return Ok(()) };
-        let lasts = change.sent().duration_since(since);
+        let lasts = change.sent.duration_since(since);
         for one in approved(change) {
             let request = text(one, "remediation");
             if lasts > CONTROL_RESULT_VALIDITY + STALENESS && self.is_for_dns(request) {

@@ -6,8 +6,10 @@
 mod history;
 pub mod invariants;
 pub mod sabotage;
-mod wanted;
+pub mod wanted;
+mod windows;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::SignedDuration;
@@ -16,7 +18,7 @@ use nodekeeper_sim::actors::cloud::{Flaws, Group};
 use nodekeeper_sim::cluster::Local;
 use nodekeeper_sim::harness::Scenario;
 use nodekeeper_sim::network::Fault;
-use nodekeeper_sim::object::{at, items, name, set, take, text, uid};
+use nodekeeper_sim::object::{at, condition_status, is_true, items, name, set, take, text, uid};
 use nodekeeper_sim::store::Change;
 use nodekeeper_sim::value::{Value, json};
 
@@ -72,6 +74,9 @@ fn enable_replacement(user: &Local) -> Option<&'static str> {
     }
     let changed = user.change(&gate, None, |gate| {
         set(gate, "spec.onFailure", json!("Replace"));
+        // Short enough that a node whose workers never come to a verdict is stuck within a run.
+        set(gate, "spec.onStuck", json!("Replace"));
+        set(gate, "spec.deadlines", json!({"workerSeconds": 45, "gateSeconds": 60}));
         set(gate, "spec.retry", json!({"maxRetries": 1, "recheckPeriodSeconds": 20}));
     });
     changed.ok().map(|_| "gate requests replacement")
@@ -95,11 +100,43 @@ fn free_node(user: &Local, random: &mut fastrand::Rng) -> Option<&'static str> {
         .map(|_| "taint removed by user")
 }
 
-/// The gate keeps its nodes from now on.
-fn stop_replacement(user: &Local) -> Option<&'static str> {
+/// The gate keeps its nodes from now on: those that fail, or those that are stuck.
+fn stop_replacement(user: &Local, random: &mut fastrand::Rng) -> Option<&'static str> {
     let gate = user.get("nodekeeper.dev/nodegates", "", "default")?;
-    let changed = user.change(&gate, None, |gate| set(gate, "spec.onFailure", json!("KeepTainted")));
-    changed.ok().map(|_| "gate keeps its nodes")
+    let (field, what) = if random.bool() {
+        ("spec.onFailure", "gate keeps its nodes")
+    } else {
+        ("spec.onStuck", "gate keeps stuck nodes")
+    };
+    let changed = user.change(&gate, None, |gate| set(gate, field, json!("KeepTainted")));
+    changed.ok().map(|_| what)
+}
+
+/// Changes or deletes the gate of a node whose replacement is requested or approved.
+fn disturb_gate(user: &Local, random: &mut fastrand::Rng) -> Option<&'static str> {
+    let request = choose_request(user, random)?;
+    let cause = items(&request, "spec.causes").iter().find(|cause| text(cause, "source") == "Gate")?;
+    let gate = user.get("nodekeeper.dev/nodegates", "", text(cause, "name"))?;
+    let what = if random.u8(0..4) == 0 {
+        gate::remake_gate(user, &gate, random)
+    } else {
+        gate::change_gate(user, &gate, random)
+    };
+    what.map(|_| "gate of a requested replacement changed")
+}
+
+/// A remediation that has not ended; an approved one, if there are any.
+fn choose_request(user: &Local, random: &mut fastrand::Rng) -> Option<Arc<Value>> {
+    let mut requests = user.all(REMEDIATIONS);
+    requests.retain(|request| !matches!(condition_status(request, "Succeeded"), "True" | "False"));
+    if requests.iter().any(is_approved) {
+        requests.retain(is_approved);
+    }
+    random.choice(requests)
+}
+
+fn is_approved(request: &Arc<Value>) -> bool {
+    condition_status(request, "Approved") == "True"
 }
 
 /// Times are short enough for a run of ten minutes. Every eighth run is a dry run.
@@ -112,18 +149,20 @@ fn create_policy(user: &Local) -> Option<&'static str> {
         "controlGroup": {"recoverySeconds": 30},
         "evidenceSeconds": 120,
         "deleteNodeObjectFor": [{"source": "Gate", "name": "default"}],
+        "windows": windows::of_a_run(user),
         "drain": {"timeoutSeconds": 60, "podOvertimeSeconds": 30},
     }});
     user.create(API, "RemediationPolicy", "", body).ok().map(|_| "policy created")
 }
 
 fn count_as(change: &Change) -> Option<&'static str> {
-    let is_ours = change.writer().starts_with("replica-");
+    let is_ours = change.user.starts_with("replica-");
     match change.collection.as_str() {
         "nodes" if is_ours && change.deleted().is_some() => Some("Nodes deleted"),
         CLAIMS if is_ours && change.deleted().is_some() => Some("NodeClaims deleted"),
         "pods" if is_ours && change.is_eviction() => Some("pods evicted"),
         "nodes" if is_ours && history::is_cordon(change) => Some("nodes cordoned"),
+        REMEDIATIONS if is_ours && wanted::is_for_a_stuck_node(change) => Some("stuck nodes reported"),
         REMEDIATIONS if is_ours && change.before.is_none() => Some("remediations requested"),
         _ => gate::count_as(change),
     }
@@ -148,16 +187,17 @@ pub fn is_web(pod: &Value) -> bool {
 fn user_action(user: &Local, random: &mut fastrand::Rng) -> Option<&'static str> {
     let nodes = user.all("nodes");
     let node = nodes.get(random.usize(..nodes.len().max(1)))?;
-    match random.u8(0..19) {
+    match random.u8(0..21) {
         0..=3 => gate::user_action(user, random),
         4..=6 => deploy(user, node, random),
         7 => enable_replacement(user),
-        8 => opt_out(user, node),
-        9 => request_remediation(user, node),
+        8 => opt_out(user, node, random),
+        9 => request_remediation(user, node, random),
         10 | 11 => delete_policy_or_request(user, random),
         12 => free_node(user, random),
-        13 => stop_replacement(user),
+        13 => stop_replacement(user, random),
         14 => toggle_second_budget(user),
+        15 | 16 => disturb_gate(user, random),
         _ => change_policy(user, random),
     }
 }
@@ -184,32 +224,50 @@ fn deploy(user: &Local, node: &Value, random: &mut fastrand::Rng) -> Option<&'st
     user.create("v1", "Pod", "default", body).ok().map(|_| "pod deployed")
 }
 
-fn opt_out(user: &Local, node: &Value) -> Option<&'static str> {
+/// A node that is cordoned is probably being replaced, and is preferred.
+fn opt_out(user: &Local, node: &Value, random: &mut fastrand::Rng) -> Option<&'static str> {
+    let cordoned = user.all("nodes").into_iter().find(|node| is_true(node, "spec.unschedulable"));
+    let cordoned = cordoned.filter(|_| random.bool());
+    let node = cordoned.as_deref().unwrap_or(node);
     let mut all = at(node, "metadata.annotations").cloned().unwrap_or_else(|| json!({}));
     let map = all.as_object_mut()?;
     let what = if map.remove(OPT_OUT).is_some() {
         "node opted in again"
     } else {
         map.insert(OPT_OUT, "true");
-        "node opted out"
+        if cordoned.is_some() { "cordoned node opted out" } else { "node opted out" }
     };
     user.change(node, None, |node| set(node, "metadata.annotations", all)).ok().map(|_| what)
 }
 
-fn request_remediation(user: &Local, node: &Value) -> Option<&'static str> {
+/// A person requests it, or a recycler, in half of the cases for something that it saw too long ago.
+fn request_remediation(user: &Local, node: &Value, random: &mut fastrand::Rng) -> Option<&'static str> {
+    let mut cause = json!({"source": "Person", "name": "user", "message": "it is old"});
+    let is_recycler = random.bool();
+    if is_recycler {
+        let age = SignedDuration::from_mins(if random.bool() { 0 } else { 15 });
+        let at = (user.cluster().clock().now() - age).to_string();
+        cause = json!({"source": "Recycler", "name": "events", "message": "OOM", "observedAt": at});
+    }
     let body = json!({"apiVersion": API, "kind": "NodeRemediation", "metadata": {"name": uid(node)}, "spec": {
         "node": {"name": name(node), "uid": uid(node), "bootID": text(node, "status.nodeInfo.bootID")},
-        "causes": [{"source": "Person", "name": "user", "message": "it is old"}]}});
-    user.create(API, "NodeRemediation", "", body).ok().map(|_| "remediation requested by user")
+        "causes": [cause]}});
+    let what =
+        if is_recycler { "remediation requested by recycler" } else { "remediation requested by user" };
+    user.create(API, "NodeRemediation", "", body).ok().map(|_| what)
 }
 
 /// Deletes the policy in half of all runs and remediations in the others: the budget is lost only if both are
 /// deleted.
 fn delete_policy_or_request(user: &Local, random: &mut fastrand::Rng) -> Option<&'static str> {
     if dice(user, 2) == 0 {
-        let requests = user.all(REMEDIATIONS);
-        let request = requests.get(random.usize(..requests.len().max(1)))?;
-        return user.delete(request, None).ok().map(|_| "remediation deleted by user");
+        let request = choose_request(user, random)?;
+        let what = if is_approved(&request) {
+            "approved remediation deleted by user"
+        } else {
+            "remediation deleted by user"
+        };
+        return user.delete(&request, None).ok().map(|_| what);
     }
     match user.get(POLICIES, "", "default") {
         Some(policy) => user.delete(&policy, None).ok().map(|_| "policy deleted"),
