@@ -43,7 +43,7 @@ impl ManagedNode<'_> {
             Some(worker) if !worker.deleting => {
                 self.wait(State::InProgress, &format!("worker {} runs", worker.identity.number))
             }
-            _ => self.start_audit(last),
+            _ => self.start_audit(unrecorded),
         }
     }
 
@@ -73,12 +73,20 @@ impl ManagedNode<'_> {
         Decision::new(state, format!("audit: {why}")).requeue_after(left)
     }
 
-    fn start_audit(&self, last: u32) -> Decision {
+    fn start_audit(&self, unrecorded: Option<&WorkerView>) -> Decision {
         let (node, slots) = (self.observed.node, self.observed.slots);
         // Never two workers at once: one for an earlier boot or state of the gate must be gone before the next starts.
         if self.unfinished_workers().next().is_some() {
             let waits = self.wait(State::Unverified, "an earlier worker is being removed");
             return waits.with(remove_workers(self.unfinished_workers()));
+        }
+        // The next number only after this one is in the record: once the pod is gone, nothing else says that it was used.
+        if let Some(worker) = unrecorded {
+            let number = worker.identity.number;
+            return self.skip(
+                worker,
+                format!("audit: worker {number} verified another boot, or another state of the gate"),
+            );
         }
         if node.unschedulable {
             return self.wait(State::Waiting, "the node is cordoned");
@@ -90,6 +98,7 @@ impl ManagedNode<'_> {
             }
             None => {}
         }
+        let last = self.record.number;
         if !(if last == 0 { slots.first } else { slots.another }) {
             let waits = self.wait(State::Unverified, "the node waits for a free worker slot");
             let wants_pods = !self.gate.spec.wait_for.daemon_sets.is_empty();

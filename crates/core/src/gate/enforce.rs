@@ -50,7 +50,11 @@ impl ManagedNode<'_> {
             return other("the worker was created for a node of another name");
         }
         if self.is_foreign(worker) {
-            return self.skip(worker);
+            let number = worker.identity.number;
+            return self.skip(
+                worker,
+                format!("worker {number} belongs to another gate, which does not use it any more"),
+            );
         }
         let (verified, current) = (scope_of(&worker.identity), scope(node, self.gate));
         if verified.boot_id != current.boot_id {
@@ -202,13 +206,12 @@ impl ManagedNode<'_> {
         *uid != self.gate.uid && self.observed.gates.iter().any(|gate| gate.uid == *uid)
     }
 
-    /// Notes the number of another gate's worker as used. It says nothing about this gate.
-    fn skip(&self, worker: &WorkerView) -> Decision {
+    /// Notes the number of a worker as used that says nothing for this gate.
+    pub(super) fn skip(&self, worker: &WorkerView, why: String) -> Decision {
         let number = worker.identity.number;
         let record = Record { uid: self.observed.node.uid.clone(), number, ..self.record.clone() };
         // The record is written without an answer to a request.
         let record = Record { requested: self.is_requested(), ..self.answered(record) };
-        let why = format!("worker {number} belongs to another gate, which does not use it any more");
         let (state, _) = self.status();
         Decision::new(state, why).with([Effect::PatchRecord(record)])
     }

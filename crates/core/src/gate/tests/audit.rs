@@ -237,6 +237,14 @@ fn g14_no_worker_starts_beside_one_of_an_earlier_generation() {
 }
 
 #[test]
+fn g14_the_number_of_an_earlier_worker_is_recorded_before_the_next_starts() {
+    let mut earlier = reported(1, Outcome::Passed);
+    earlier.identity.gate_generation = 2;
+    let decision = decided_after(&node(), &auditing(), &[earlier], 5);
+    assert_eq!((starts(&decision), recorded(&decision).map(|record| record.number)), (None, Some(1)));
+}
+
+#[test]
 fn g14_audits_feed_no_breaker_and_no_fuse() {
     let (node, gate) = (admitted_node(), gate());
     let stats = GroupStats::new([&node], &[&gate], Timestamp::UNIX_EPOCH);
