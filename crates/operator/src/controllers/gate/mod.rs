@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use nodekeeper_core::api::{NodeGate, NodeRemediation};
 use nodekeeper_core::gate::{Effect, GateView};
+use nodekeeper_core::id::Id;
 use nodekeeper_core::limits::{PendingNode, VanishedWorkers};
 use nodekeeper_core::node::NodeView;
 use nodekeeper_core::remediate::{Policy, Remediation};
@@ -57,6 +58,9 @@ pub struct GateReconciler {
     /// By node: decisions with effects since the last one without.
     streaks: Mutex<BTreeMap<Arc<str>, u32>>,
     vanished: Mutex<VanishedWorkers>,
+    /// Nodes that the API server does not have any more, with their uid. Events of a watch that is behind are still about
+    /// them.
+    gone: Mutex<BTreeMap<Arc<str>, Id>>,
 }
 
 impl GateReconciler {
@@ -71,6 +75,7 @@ impl GateReconciler {
             gates_read: Mutex::default(),
             streaks: Mutex::default(),
             vanished: Mutex::default(),
+            gone: Mutex::default(),
         }
     }
 
@@ -85,13 +90,29 @@ impl GateReconciler {
                 self.shared.apply_node(&(&node).into());
                 Ok(true)
             }
-            Ok(None) => Ok(false),
+            Ok(None) => {
+                if let Some(node) = self.shared.caches.nodes.lock().get(name) {
+                    self.gone.lock().insert(node.name.clone(), node.uid.clone());
+                }
+                Ok(false)
+            }
             Err(error) => {
                 self.shared.metrics.inc_node_errors(name, NodeError::ReadNode);
                 self.needs_live_read.lock().insert(name.into());
                 Err(ReconcileError(format!("node not read: {error}")))
             }
         }
+    }
+
+    /// Whether the API server does not have the node any more that the cache has.
+    fn is_gone(&self, name: &str) -> bool {
+        let nodes = self.shared.caches.nodes.lock();
+        let mut gone = self.gone.lock();
+        let is_gone = gone.get(name).zip(nodes.get(name)).is_some_and(|(uid, node)| *uid == node.uid);
+        if !is_gone {
+            gone.remove(name);
+        }
+        is_gone
     }
 
     /// Reads the workers of a node that the watch does not show.
@@ -391,7 +412,7 @@ impl GateReconciler {
     /// Reads what the watches do not show, decides once and applies the effects.
     async fn reconcile_node(&self, name: &Arc<str>) -> Result<Action, ReconcileError> {
         let needs_live_read = self.needs_live_read.lock().remove(name);
-        if needs_live_read && !self.read_node(name).await? {
+        if self.is_gone(name) || (needs_live_read && !self.read_node(name).await?) {
             self.forget(name);
             return Ok(Action::AwaitChange);
         }
