@@ -164,7 +164,7 @@ async fn serve(cluster: &Cluster, token: &str, request: Request<Incoming>) -> Re
         Err(_) => return refuse(&ApiError::too_large(MAX_BODY)),
     };
     let request = Request::from_parts(parts, body);
-    let answer = server::answer(cluster, &user, &request);
+    let answer = server::answer(cluster, &user, &request, None);
     server::respond(cluster, answer)
 }
 

@@ -26,14 +26,19 @@ pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 /// How often a watch gets a bookmark.
 const BOOKMARK_PERIOD: Duration = Duration::from_mins(1);
 
-/// Handles one request at the time at which it was sent.
-pub fn answer(cluster: &Cluster, user: &str, request: &http::Request<Bytes>) -> Answer {
+/// Handles one request at the time at which it was sent. `cache_at` is the revision of a stale watch cache, if reads may be
+/// served from it.
+pub fn answer(
+    cluster: &Cluster,
+    user: &str,
+    request: &http::Request<Bytes>,
+    cache_at: Option<u64>,
+) -> Answer {
     let origin = Origin { user, sent: cluster.clock().now(), is_delayed: false };
-    answer_late(cluster, origin, request, None)
+    answer_late(cluster, origin, request, cache_at)
 }
 
-/// Handles one request that was sent earlier. `cache_at` is the revision of a stale watch cache, if reads may be served
-/// from it.
+/// The same for a request that was sent earlier.
 pub fn answer_late(
     cluster: &Cluster,
     origin: Origin<'_>,

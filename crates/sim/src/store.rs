@@ -60,6 +60,12 @@ impl Change {
         self.after.as_ref().is_none_or(|after| object::is_deleting(after)).then_some(before)
     }
 
+    /// The user of the write.
+    #[must_use]
+    pub fn writer(&self) -> &str {
+        &self.user
+    }
+
     #[must_use]
     pub fn is_eviction(&self) -> bool {
         let mark = |pod: &Arc<Value>| {

@@ -157,7 +157,7 @@ impl Net for PodNetwork {
             http::Request::builder().method(method).uri(path).header(CONTENT_TYPE, "application/json");
         let body = body.map(|b| Bytes::from(b.to_string())).unwrap_or_default();
         let request = request.body(body).map_err(|e| NetError::BadAnswer(e.to_string()))?;
-        let (status, body) = match server::answer(&self.cluster, &self.user, &request) {
+        let (status, body) = match server::answer(&self.cluster, &self.user, &request, None) {
             api::Answer::Document(status, body) => (status, server::bytes_of(&body).into()),
             api::Answer::Plain(status, _) => (status, Vec::new()),
             api::Answer::Events(..) => {

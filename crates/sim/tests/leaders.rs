@@ -228,8 +228,7 @@ async fn workers_that_vanish(bench: &Bench, node: &str) -> usize {
         }
         sleep(Duration::from_millis(10)).await;
     }
-    let created = *created.lock();
-    created
+    *created.lock()
 }
 
 #[tokio::test(start_paused = true)]

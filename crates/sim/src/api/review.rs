@@ -86,7 +86,7 @@ mod tests {
         let mut request = http::Request::new(Bytes::from_static(body.as_bytes()));
         *request.method_mut() = method;
         *request.uri_mut() = path.parse().expect("it is a path");
-        match server::answer(&cluster, "system:serviceaccount:ns:worker", &request) {
+        match server::answer(&cluster, "system:serviceaccount:ns:worker", &request, None) {
             Answer::Document(code, document) => (code.as_u16(), (*document).clone()),
             other => unreachable!("{other:?}"),
         }

@@ -5,9 +5,11 @@
 //! is checked. The same seed gives the same run.
 
 mod chaos;
+mod metrics;
 pub mod soak;
 mod sweep;
 
+pub use metrics::MetricsEndpoint;
 use parking_lot::Mutex;
 pub use sweep::{Sweep, sweep};
 
@@ -43,26 +45,6 @@ pub struct Replica {
     pub seed: u64,
     /// Where the program serves its metrics.
     pub metrics: MetricsEndpoint,
-}
-
-type Scrape = Box<dyn Fn() -> String + Send>;
-
-/// Returns the metrics of a replica as text. Clones share it.
-#[derive(Clone, Default)]
-pub struct MetricsEndpoint(Arc<Mutex<Option<Scrape>>>);
-
-impl MetricsEndpoint {
-    pub fn serve(&self, scrape: impl Fn() -> String + Send + 'static) {
-        *self.0.lock() = Some(Box::new(scrape));
-    }
-
-    fn scrape(&self) -> Option<String> {
-        self.0.lock().as_ref().map(|scrape| scrape())
-    }
-
-    fn close(&self) {
-        *self.0.lock() = None;
-    }
 }
 
 /// The program under test. It runs until it is dropped.

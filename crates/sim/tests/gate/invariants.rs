@@ -386,7 +386,7 @@ impl Invariant for OnlyWhenEnforced {
         };
         let has_writer = self.gates.values().any(|(uid, _)| writer.as_ref().is_some_and(|one| *one == *uid));
         let idle = self.gates.values().filter(|gate| is_wrong(gate)).count();
-        if (has_writer && idle > 0) || (!has_writer && idle > 0 && idle == self.gates.len()) {
+        if idle > 0 && (has_writer || idle == self.gates.len()) {
             return Err(format!("the gate is not enforced: {:?}", self.gates));
         }
         Ok(())

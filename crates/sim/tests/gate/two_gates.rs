@@ -63,8 +63,12 @@ impl Invariant for SectionsAreKept {
     }
 
     fn check(&mut self, change: &Change) -> Result<(), String> {
-        if let ("nodekeeper.dev/nodegates", Some(gate)) = (change.collection.as_str(), &change.after) {
-            self.gates.insert(change.key.clone(), uid(gate).to_owned());
+        match (change.collection.as_str(), &change.after) {
+            ("nodekeeper.dev/nodegates", Some(gate)) => {
+                self.gates.insert(change.key.clone(), uid(gate).to_owned());
+            }
+            ("nodekeeper.dev/nodegates", None) => drop(self.gates.remove(&change.key)),
+            _ => {}
         }
         let (Some(before), Some(after)) = (&change.before, &change.after) else { return Ok(()) };
         if change.collection != "nodes" || !is_ours(change) {
