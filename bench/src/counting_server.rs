@@ -181,7 +181,7 @@ impl ServerState {
         let sent = self.record(&request);
         let of_fleet = self.fleet.as_ref().and_then(|fleet| nodes(fleet, &self.lists, &request));
         let response = of_fleet.unwrap_or_else(|| {
-            let answer = server::answer(&self.cluster, "bench", &request);
+            let answer = server::answer(&self.cluster, "bench", &request, None);
             server::respond(&self.cluster, answer)
         });
         Ok(response.map(|body| {

@@ -45,7 +45,7 @@ impl RemediationObserver {
     /// Applies a change; returns a line if a reason changed.
     pub fn apply(&mut self, change: &Change) -> Option<Line> {
         match change.collection.as_str() {
-            "nodes" if change.user == CONTROLLER => {
+            "nodes" if change.writer() == CONTROLLER => {
                 self.deleted.extend(change.deleted().map(|node| name(node).to_owned()));
                 None
             }

@@ -124,10 +124,21 @@ impl Shared {
         self.rights.missing(&self.writer, &self.clock, policy).await
     }
 
-    /// Whether the policy is still the one that was read. Then a write that failed with a conflict was refused.
+    /// Whether the policy is still the one that was read. Then a write that failed with a conflict was refused. Otherwise the
+    /// cache takes in what was read: the watch may say nothing for minutes, and the next write would fail as well.
     async fn is_policy_unchanged(&self, policy: &Policy) -> bool {
-        let now = self.get_policy().await.ok().flatten();
-        now.is_some_and(|now| now.resource_version == policy.resource_version)
+        match self.get_policy().await {
+            Ok(Some(now)) => {
+                let is_same = now.resource_version == policy.resource_version;
+                self.apply_response(&self.caches.policies, now);
+                is_same
+            }
+            Ok(None) => {
+                self.caches.policies.lock().remove(Policy::NAME);
+                false
+            }
+            Err(_) => false,
+        }
     }
 
     /// The same for a node.
