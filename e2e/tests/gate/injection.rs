@@ -17,8 +17,8 @@ use serde_json::json;
 const FAILING_INIT: &str = "failing-init";
 const NATIVE_SIDECAR: &str = "native-sidecar";
 
-/// Makes a real API server inject these containers as the embedded one does, by a MutatingAdmissionPolicy each. Servers before
-/// 1.36 do not serve the kind.
+/// Makes a real API server inject these containers as the embedded one does, by a `MutatingAdmissionPolicy` each. Servers
+/// before 1.36 do not serve the kind.
 pub async fn install(client: &Client) -> Result<()> {
     let used = INJECTED.iter().filter(|(name, ..)| [FAILING_INIT, NATIVE_SIDECAR].contains(name));
     for (name, list, command, restarts) in used {

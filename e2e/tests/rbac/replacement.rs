@@ -28,7 +28,7 @@ const CLAIMED: &str = "claimed";
 /// The smallest history that a policy may have.
 const HISTORY: usize = 10;
 
-/// A node that never passes is compared with two others, cordoned, drained and deleted, and of another node the NodeClaim is
+/// A node that never passes is compared with two others, cordoned, drained and deleted, and of another node the `NodeClaim` is
 /// deleted. Another replica stands by, and one worker never starts. No request of the controller is refused, and every right
 /// of the chart is used.
 #[tokio::test(flavor = "multi_thread")]
@@ -137,7 +137,7 @@ async fn requests(cluster: &Cluster) -> Result<Vec<String>> {
     Ok(gone)
 }
 
-/// Creates the kinds of Karpenter, as far as the controller knows them, and a NodeClaim. Nobody holds up its deletion, and the
+/// Creates the kinds of Karpenter, as far as the controller knows them, and a `NodeClaim`. Nobody holds up its deletion, and the
 /// garbage collector deletes its node.
 async fn node_claim(cluster: &Cluster) -> Result<DynamicObject> {
     let client = cluster.client()?;
