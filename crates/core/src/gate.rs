@@ -267,7 +267,14 @@ pub fn decide(observed: &Observed<'_>) -> Decision {
         Ownership::Verified(gate) => Decision::new(State::Verified, "the node is verified")
             .with(remove_workers(observed.own_workers(gate))),
         Ownership::Released => {
-            Decision::new(State::Verified, "the node is verified").with(remove_workers(observed.workers))
+            let sections = observed.node.record.iter().flat_map(|record| record.sections());
+            let (state, why) =
+                if sections.filter(|section| section.is_open()).all(Record::is_admitted_by_audit) {
+                    (State::Audited, "an audit admitted the node, and would have held it")
+                } else {
+                    (State::Verified, "the node is verified")
+                };
+            Decision::new(state, why).with(remove_workers(observed.workers))
         }
         Ownership::Unserved(taint, why) => unserved(observed, taint, why),
         Ownership::Unmanaged => Decision::new(State::Ungated, "the node has no taint of a gate")

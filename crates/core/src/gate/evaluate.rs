@@ -104,7 +104,7 @@ pub fn evaluate<'a>(
 }
 
 /// The gate that created a worker whose result is not recorded yet, if it can evaluate it. Otherwise another one would judge
-/// the worker.
+/// the worker. A gate whose taint another one with precedence holds evaluates nothing: it would remove that taint.
 fn worker_gate<'a>(
     gates: &[&'a GateView],
     inputs: &NodeInputs<'a>,
@@ -114,6 +114,13 @@ fn worker_gate<'a>(
     let newest = inputs.workers.iter().max_by_key(|worker| worker.identity.number)?;
     let worker = Some(newest).filter(|worker| worker.identity.number > recorded && first.gate().is_some())?;
     let gate = gates.iter().find(|gate| gate.uid == worker.identity.gate_uid)?;
+    let taints = inputs.node.positions(&gate.spec.taints);
+    let shares_taint = |other: &GateView| {
+        inputs.node.positions(&other.spec.taints).iter().any(|position| taints.contains(position))
+    };
+    if gates.iter().any(|other| other.precedes(gate) && other.gates(inputs.node) && shares_taint(other)) {
+        return None;
+    }
     match gate.spec.enforcement {
         Enforcement::Enforce | Enforcement::Audit if gate.gates(inputs.node) => Some(Ownership::Gated(gate)),
         Enforcement::Enforce if verifiers(gates, inputs.node).iter().any(|one| one.uid == gate.uid) => {

@@ -215,7 +215,7 @@ collected! {
     COMPAT_FAILED: Gauge, Compat, Stable, "kube_node_ready_controller_nodes_failed", &[],
         "Nodes whose attempts are used up";
     STATUS: Gauge, CompatPerNode, Stable, "kube_node_ready_verification_status", &["node", "status"],
-        "The state of a node: unverified, pending, in_progress, verified, failed, deleting; always 1";
+        "The state of a node: unverified, pending, in_progress, verified, failed, deleting, and no_taint for a node that an audit admitted; always 1";
     DURATION: Gauge, CompatPerNode, Stable, "kube_node_ready_verification_duration_seconds", &["node"],
         "Duration of the worker that gave this node its last verdict, in seconds";
     RETRIES: Counter, CompatPerNode, Stable, "kube_node_ready_retry_attempts_total", &["node"],

@@ -442,6 +442,7 @@ fn s08_every_state_of_kube_node_ready_is_documented() {
         State::Inconclusive,
         State::Stuck,
         State::Failed,
+        State::Audited,
     ] {
         assert!(help.contains(nodes::compat_state(state)), "{state:?}: {help}");
     }

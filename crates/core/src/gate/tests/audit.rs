@@ -110,6 +110,14 @@ fn g14_an_admitted_node_that_cannot_be_verified_again_is_not_counted_as_verified
 }
 
 #[test]
+fn g14_an_admitted_node_without_a_gate_is_not_counted_as_verified() {
+    let node = admitted_node();
+    let state = |node: &NodeView| decide(&observed(node, Ownership::Released, &[])).state;
+    assert_eq!(state(&node), State::Audited);
+    assert_eq!(state(&verified::verified().0), State::Verified);
+}
+
+#[test]
 fn g14_an_enforcing_gate_precedes_one_that_audits() {
     let (enforces, mut audits) = (gate(), auditing());
     (audits.name, audits.uid, audits.spec.priority) = ("a".into(), "gate-2".into(), 100);

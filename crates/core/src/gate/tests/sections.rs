@@ -93,7 +93,7 @@ impl World {
                     self.workers.push(worker);
                 }
                 Effect::RemoveWorker { uid, .. } => self.workers.retain(|worker| worker.uid != *uid),
-                Effect::RemoveTaint(record) => {
+                Effect::RemoveTaint(record) | Effect::Admit(record) => {
                     self.node
                         .taints
                         .retain(|taint| gate.spec.taints.iter().all(|own| *own.key != *taint.key));
@@ -181,6 +181,23 @@ fn g08_two_gates_verify_a_node_one_after_the_other() {
     for gate in ["wide", "strict"] {
         let Record { open, unlabelled, attempts, .. } = world.section(gate);
         assert_eq!((*open, *unlabelled, *attempts), (true, false, 1), "{gate}");
+    }
+}
+
+#[test]
+fn g14_an_audit_does_not_judge_its_worker_where_another_gate_holds_the_node_by_the_same_taint() {
+    for enforcement in [Enforcement::Enforce, Enforcement::Paused] {
+        let mut world = World::new();
+        world.gate("wide").spec.enforcement = Enforcement::Audit;
+        world.node.taints = vec![taint(WIDE)];
+        assert_eq!(world.start(1), "wide");
+        let mut holds = gate_of("holds", WIDE);
+        holds.spec.enforcement = enforcement;
+        world.gates.push(holds);
+        for outcome in [Outcome::Failed, Outcome::Passed] {
+            world.end(outcome);
+            assert_eq!(world.taints(), [WIDE], "{enforcement:?} {outcome:?}: the node is held");
+        }
     }
 }
 
