@@ -4,6 +4,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::Observed;
 use crate::api::{Awaited, DaemonSetRef, WaitFor};
+use crate::node::NodeView;
 
 /// The taint of a Ready node whose routes or CNI are not set up. A check would blame the node for it.
 const NETWORK_UNAVAILABLE: &str = "node.kubernetes.io/network-unavailable";
@@ -46,12 +47,17 @@ pub(super) enum Unmet {
     OnPods(String),
 }
 
-/// The first prerequisite that the node does not meet.
+/// What every node must have, gated or verified: a verified one that was rebooted may not have its network yet.
+pub(super) fn network_missing(node: &NodeView) -> Option<Unmet> {
+    let why = || format!("the node's network is not set up yet: it has the taint {NETWORK_UNAVAILABLE}");
+    node.has_taint(NETWORK_UNAVAILABLE).then(|| Unmet::OnNode(why()))
+}
+
+/// The first prerequisite that a gated node does not meet.
 pub(super) fn unmet(observed: &Observed<'_>, wait: &WaitFor) -> Option<Unmet> {
     let node = observed.node;
-    if node.has_taint(NETWORK_UNAVAILABLE) {
-        let why = format!("the node's network is not set up yet: it has the taint {NETWORK_UNAVAILABLE}");
-        return Some(Unmet::OnNode(why));
+    if let Some(unmet) = network_missing(node) {
+        return Some(unmet);
     }
     if wait.cloud == Awaited::Wait
         && let Some(taint) = UNINITIALIZED.into_iter().find(|taint| node.has_taint(taint))

@@ -3,7 +3,7 @@
 use jiff::SignedDuration;
 
 use super::enforce::ManagedNode;
-use super::prerequisites::{Unmet, unmet};
+use super::prerequisites::{Unmet, network_missing, unmet};
 use super::verified::RecheckReason;
 use super::{Decision, Effect, EventSpec, State, identity, remove_workers};
 use crate::jitter::stable_hash;
@@ -50,7 +50,12 @@ impl ManagedNode<'_> {
                 Decision::new(state, format!("{why}; next worker in {seconds} s")).requeue_after(wait);
             return waits.with(self.reverted_backoff().map(|_| self.reverted_event()));
         }
-        match unmet(self.observed, &self.gate.spec.wait_for).filter(|_| self.gated) {
+        let unmet = if self.gated {
+            unmet(self.observed, &self.gate.spec.wait_for)
+        } else {
+            network_missing(self.observed.node)
+        };
+        match unmet {
             Some(Unmet::OnNode(why)) => return self.waiting(why),
             Some(Unmet::OnPods(why)) => {
                 let note = format!("{why}; no worker starts before that");

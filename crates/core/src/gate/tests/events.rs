@@ -138,6 +138,18 @@ fn g05_a_worker_waits_for_the_network_of_the_node() {
 }
 
 #[test]
+fn g05_a_verified_node_that_has_rebooted_waits_for_its_network_too() {
+    let (mut node, gate) = verified::verified();
+    node.boot_id = "boot-2".into();
+    let decided = |node: &NodeView| decide(&observed(node, Ownership::Verified(&gate), &[]));
+    assert_eq!(starts(&decided(&node)), Some(2));
+    node.taints.push(taint("node.kubernetes.io/network-unavailable"));
+    let decision = decided(&node);
+    assert_eq!(decision.effects, vec![]);
+    assert!(decision.why.contains("network-unavailable"), "{}", decision.why);
+}
+
+#[test]
 fn a_worker_waits_for_the_listed_conditions_and_taints() {
     let (mut node, mut gate) = (node(), gate());
     gate.spec.wait_for = serde_json::from_value(serde_json::json!({
