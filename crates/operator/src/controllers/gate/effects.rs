@@ -14,7 +14,7 @@ use tracing::{info, warn};
 use super::super::Shared;
 use super::metrics::EffectMetrics;
 use super::observe::Evaluation;
-use super::{EmittedEvents, GateReconciler};
+use super::{EmittedEvents, GateReconciler, started_worker};
 use crate::apply::{CreatedWorker, WriteError};
 
 /// An effect that was not applied.
@@ -109,7 +109,16 @@ impl GateReconciler {
         }
     }
 
-    /// The writes about a node landed, or it needs none.
+    /// The writes about a node landed, or it needs none. While a worker verifies it, what its verdict has to write is not
+    /// known: a write that failed is not forgotten then, or its condition would change with each worker.
+    pub(super) fn forget_landed_write(&self, evaluation: &Evaluation) {
+        let Evaluation { node, record, workers, decision, .. } = evaluation;
+        let is_unrecorded = |worker: &WorkerView| worker.identity.number > record.number;
+        if started_worker(&decision.effects).is_none() && !workers.iter().any(is_unrecorded) {
+            self.forget_failed_write(&node.name);
+        }
+    }
+
     pub(super) fn forget_failed_write(&self, node: &str) {
         let gate = self.term.failed_writes.lock().remove(node);
         self.counts_changed(gate.map(|gate| gate.as_str().into()));

@@ -98,9 +98,10 @@ impl EffectMetrics<'_> {
         Duration::try_from(self.now.duration_since(self.node.created)).unwrap_or_default()
     }
 
-    /// A record with a higher worker number than the one before records the end of that worker.
+    /// A record with a higher worker number and a later verdict than the one before records the end of that worker. Without
+    /// a verdict of its own it notes that the number was used by a worker that says nothing for this gate.
     fn worker_ended(&self, metrics: &Metrics, fleet: &Mutex<FleetIndex>, record: &Record) {
-        if record.number <= self.before.number {
+        if record.number <= self.before.number || record.at == self.before.at {
             return;
         }
         let verdict = record.verdict.unwrap_or(Verdict::Inconclusive);
@@ -155,27 +156,42 @@ mod tests {
             cause: None,
             elapsed_seconds: 1,
             restart: false,
-            at: Timestamp::UNIX_EPOCH,
+            at: Timestamp::from_second(number.into()).expect("a time"),
         })
+    }
+
+    /// Applies the record of a worker to the metrics.
+    fn apply(metrics: &Metrics, before: &Record, next: &Record, gated: bool) {
+        let effect = EffectMetrics {
+            node: &NodeView::default(),
+            gate: "default",
+            before,
+            gated,
+            workers: &[],
+            now: Timestamp::UNIX_EPOCH,
+            elapsed: Duration::ZERO,
+            took: Duration::ZERO,
+        };
+        effect.record(metrics, &Mutex::default(), &Effect::RemoveTaint(next.clone()), &Ok(()));
+    }
+
+    #[test]
+    fn g11_a_worker_that_says_nothing_for_the_gate_is_not_counted() {
+        let metrics = Metrics::new(Options::default());
+        let record = passed(&Record::default(), 1);
+        let skipped = Record { number: 2, ..record.clone() };
+        apply(&metrics, &record, &skipped, false);
+        let text = metrics.render(Format::Prometheus).expect("it can be rendered");
+        assert!(!text.contains("nodekeeper_verifications_total{"), "{text}");
     }
 
     #[test]
     fn g11_a_verified_node_that_passes_again_is_counted_as_passed() {
-        let (metrics, fleet) = (Metrics::new(Options::default()), Mutex::default());
+        let metrics = Metrics::new(Options::default());
         let mut record = Record::default();
         for number in [1, 2] {
             let next = passed(&record, number);
-            let effect = EffectMetrics {
-                node: &NodeView::default(),
-                gate: "default",
-                before: &record,
-                gated: number == 1,
-                workers: &[],
-                now: Timestamp::UNIX_EPOCH,
-                elapsed: Duration::ZERO,
-                took: Duration::ZERO,
-            };
-            effect.record(&metrics, &fleet, &Effect::RemoveTaint(next.clone()), &Ok(()));
+            apply(&metrics, &record, &next, number == 1);
             record = next.opened("label");
         }
         let text = metrics.render(Format::Prometheus).expect("it can be rendered");

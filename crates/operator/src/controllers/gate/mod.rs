@@ -117,7 +117,7 @@ impl GateReconciler {
         let Evaluation { node, gate, decision, .. } = evaluation;
         debug!(node = &*node.name, state = ?decision.state, why = decision.why, "nothing to do");
         self.streaks.lock().remove(&node.name);
-        self.forget_failed_write(&node.name);
+        self.forget_landed_write(evaluation);
         if let (Some(gate), Some(workers)) = (gate.as_ref(), decision.wants_slot) {
             self.term.limiter.lock().wait(PendingNode {
                 workers,
@@ -325,7 +325,7 @@ impl GateReconciler {
         match self.apply(&evaluation).await {
             // The responses are in the cache: what follows from them is decided next.
             Ok(()) => {
-                self.forget_failed_write(name);
+                self.forget_landed_write(&evaluation);
                 self.again(name)
             }
             Err(failed) => self.recover(&evaluation, failed).await,
