@@ -27,13 +27,13 @@ mod target;
 mod view;
 mod window;
 
+use std::collections::BTreeMap;
+
 use jiff::{RoundMode, SignedDuration, Timestamp, TimestampRound, Unit};
 
-use crate::api::{
-    ActEnforcement, CauseSource, NodeIdentity, RemediationCause, RemediationPolicyStatus, Reservation,
-};
+use crate::api::{ActEnforcement, NodeIdentity, RemediationCause, RemediationPolicyStatus, Reservation};
 use crate::gate::GateView;
-use control::{Comparison, ControlGroupResult};
+use control::Comparison;
 use provider::Replacement;
 
 pub use annotations::{PAUSE_REASON, PAUSE_UNTIL, PolicyAnnotations, RESET_FUSE};
@@ -46,7 +46,7 @@ pub use policy_status::{NodeProgress, PolicyInput, prune, reconcile_policy_statu
 pub use remediation::{Remediation, ReservationState};
 pub use rights::{Right, needed_rights};
 pub use target::Target;
-pub use view::{ClusterView, reported_elsewhere};
+pub use view::{ClusterView, OtherNodes, reported_elsewhere};
 
 /// The time over which the budget counts approvals.
 pub const BUDGET_WINDOW: SignedDuration = SignedDuration::from_hours(1);
@@ -69,10 +69,8 @@ pub struct EvaluationInput<'a> {
     pub group_stats: &'a GroupStats,
     /// All remediations, including this one.
     pub requests: &'a [&'a Remediation],
-    /// The control group of the node's gate and zone.
-    pub compared: &'a ControlGroupResult,
-    /// Whether workers with the image of the node's gate reported from other nodes recently.
-    pub ran_elsewhere: bool,
+    /// What other nodes show, by gate of a cause.
+    pub others: &'a BTreeMap<String, OtherNodes>,
     /// The [`needed_rights`] that the controller does not have.
     pub missing_rights: &'a [Right],
     pub now: Timestamp,
@@ -113,7 +111,7 @@ fn approve(seen: &EvaluationInput<'_>) -> Result<RemediationPolicyStatus, Blocke
         target,
         policy: seen.policy,
         gates: seen.gates,
-        ran_elsewhere: seen.ran_elsewhere,
+        others: seen.others,
         approved_at: None,
         now: seen.now,
     })?;
@@ -124,7 +122,7 @@ fn approve(seen: &EvaluationInput<'_>) -> Result<RemediationPolicyStatus, Blocke
         return Err(dry_run_block(seen, limits.err()));
     }
     limits?;
-    match compare(policy, &target.zone, &causes, seen.compared) {
+    match compare(policy, &target.zone, &causes, seen.others) {
         Some(blocked) => Err(blocked),
         None => Ok(reserve(seen, policy, target, &causes)),
     }
@@ -215,11 +213,11 @@ pub fn control_group_block(
     policy: &Policy,
     request: &Remediation,
     zone: &str,
-    compared: &ControlGroupResult,
+    others: &BTreeMap<String, OtherNodes>,
 ) -> Option<Blocked> {
     let causes: Vec<&RemediationCause> = request.spec.causes.iter().collect();
     let outage = control::known_outage(&policy.status.down, &causes, zone).err();
-    outage.or_else(|| compare(policy, zone, &causes, compared))
+    outage.or_else(|| compare(policy, zone, &causes, others))
 }
 
 /// None if the control group passes the checks that the node fails.
@@ -227,10 +225,12 @@ fn compare(
     policy: &Policy,
     zone: &str,
     causes: &[&RemediationCause],
-    compared: &ControlGroupResult,
+    others: &BTreeMap<String, OtherNodes>,
 ) -> Option<Blocked> {
-    let by_gate = |cause: &&&RemediationCause| cause.source == CauseSource::Gate && !cause.checks.is_empty();
-    let RemediationCause { name: gate, checks, .. } = causes.iter().find(by_gate)?;
+    let RemediationCause { name: gate, checks, .. } =
+        causes.iter().find(|cause| control::is_compared(cause))?;
+    // Only this gate's workers run these checks.
+    let compared = others.get(gate).map(|others| others.compared.clone()).unwrap_or_default();
     let size = usize::try_from(policy.spec.control_group.size).unwrap_or_default();
     let in_zone = if zone.is_empty() { String::new() } else { format!(" of zone {zone}") };
     let (reason, message) = match compared.compare(size, checks) {

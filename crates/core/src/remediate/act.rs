@@ -1,6 +1,7 @@
 //! Carries out an approved remediation step by step. Each step follows from the observed objects alone, so another leader can
 //! go on with it.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -146,12 +147,13 @@ fn check(seen: &ActInput<'_>, target: &Target) -> Result<(), Blocked> {
     let Some(policy) = seen.policy.filter(|policy| policy.spec.enforcement == ActEnforcement::Enforce) else {
         return Err(Blocked::new(BlockReason::DryRun, "the RemediationPolicy no longer enforces"));
     };
+    let others = BTreeMap::new();
     let causes = evidence::fresh_causes(&EvidenceInput {
         request: seen.request,
         target,
         policy: seen.policy,
         gates: seen.gates,
-        ran_elsewhere: true,
+        others: &others,
         approved_at: Some(seen.reservation.at),
         now: seen.now,
     })?;

@@ -26,17 +26,8 @@ pub(super) fn reservations(policy: &Policy, requests: &[&Remediation], now: Time
         }
     }
     for request in requests {
-        let Some(at) = request.approved_at() else { continue };
-        let restored = Reservation {
-            remediation: request.name.clone(),
-            uid: String::new(),
-            boot_id: String::new(),
-            node: request.spec.node.name.clone(),
-            group: String::new(),
-            zone: String::new(),
-            at,
-            ended: None,
-        };
+        let Some(restored) = request.restored_reservation() else { continue };
+        let at = restored.at;
         let has_ended = request.reservation_state(&restored) == ReservationState::Ended;
         let ended = has_ended.then(|| request.finished_at().filter(|ended| *ended >= at).unwrap_or(at));
         let counted = if has_ended { BUDGET_WINDOW } else { MAX_DURATION + MAX_DURATION };

@@ -56,6 +56,11 @@ impl ControlRun {
     }
 }
 
+/// Whether the checks of a cause run on the control group. A stuck node and a person's request name none.
+pub(super) fn is_compared(cause: &RemediationCause) -> bool {
+    cause.source == CauseSource::Gate && !cause.checks.is_empty()
+}
+
 /// The result of a comparison of a node with the control group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Comparison {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use super::act::{ActInput, NextStep, Step, next};
+use super::control::is_compared;
 use super::drain::PodView;
 use super::provider::Replacement;
 use super::view::ClusterView;
@@ -79,6 +80,11 @@ pub struct LiveState {
 }
 
 impl LiveState {
+    /// Whether the node or its machine is gone or being deleted.
+    fn is_deleted(&self) -> bool {
+        self.target.as_ref().is_none_or(|target| target.terminating) || self.replacement.is_terminating()
+    }
+
     /// The cluster with what was read in the place of what is cached.
     fn cluster<'a>(&'a self, remediation: &'a Remediation, cached: &ClusterView<'a>) -> ClusterView<'a> {
         let is_read = |gate: &&GateView| remediation.gate_names().any(|name| name == gate.name);
@@ -140,14 +146,15 @@ fn blocked_by_control_group(remediation: &Remediation, cluster: &ClusterView<'_>
         remediation.condition(APPROVED).is_some_and(|now| compares.contains(&now.reason.as_str()));
     let policy = cluster.policy.filter(|_| is_waiting)?;
     let node = cluster.node(&remediation.spec.node.name)?;
-    let gate = cluster.gate(remediation.gate_cause()?.0)?;
+    // The cause that is compared first.
+    let gate = cluster.gate(&remediation.gate_causes().find(|cause| is_compared(cause))?.name)?;
     // A node that passed, or another node of its name, is found out by reading it.
     let mut failing = node.failing_scopes();
     let is_same = node.uid == remediation.spec.node.uid
         && !node.terminating
         && failing.any(|scope| scope.gate_uid == gate.uid);
-    let compared = cluster.compared_with(Some(node), gate, zone(node));
-    control_group_block(policy, remediation, zone(node), &compared).filter(|_| is_same)
+    let others = cluster.others(remediation, Some(node), zone(node));
+    control_group_block(policy, remediation, zone(node), &others).filter(|_| is_same)
 }
 
 /// Decides what to do about a remediation now, which was read from the API server too.
@@ -171,6 +178,11 @@ pub fn decide<'a>(
         }
         Some((one, ReservationState::Unconfirmed)) => Some(one),
         None if remediation.is_complete() => return Decision::nothing(),
+        // Whatever has become of the policy, what is being deleted is not decided about again.
+        None if remediation.awaits_deletion() && live.is_deleted() => {
+            let Some(restored) = remediation.restored_reservation() else { return Decision::nothing() };
+            return act(remediation, cluster, &restored, live, refused_eviction);
+        }
         // The policy's next reconcile ends the reservation of what was given up.
         Some((_, ReservationState::Ended)) | None => None,
     };
@@ -224,10 +236,9 @@ fn approval(
     live: &LiveState,
 ) -> Approval {
     let target = live.target.as_ref();
-    let gate = remediation.gate_cause().and_then(|(gate, _)| cluster.gate(gate));
-    let compared = gate.zip(target).map(|(gate, target)| {
+    let others = target.map(|target| {
         let node = cluster.node(&target.identity.name).filter(|node| node.uid == target.identity.uid);
-        cluster.compared_with(node, gate, &target.zone)
+        cluster.others(remediation, node, &target.zone)
     });
     evaluate(&EvaluationInput {
         request: remediation,
@@ -238,8 +249,7 @@ fn approval(
         replacement: &live.replacement,
         group_stats: stats,
         requests: &cluster.remediations,
-        compared: &compared.unwrap_or_default(),
-        ran_elsewhere: cluster.reported_elsewhere(remediation),
+        others: &others.unwrap_or_default(),
         missing_rights: &live.missing_rights,
         now: cluster.now,
     })

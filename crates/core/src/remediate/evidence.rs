@@ -1,8 +1,10 @@
 //! Decides whether the causes of a remediation are recent enough and still true.
 
+use std::collections::BTreeMap;
+
 use jiff::{SignedDuration, Timestamp};
 
-use super::{BlockReason, Blocked, Policy, Remediation, Target, control, format_time};
+use super::{BlockReason, Blocked, OtherNodes, Policy, Remediation, Target, control, format_time};
 use crate::api::{
     CauseSource, CauseVerdict, Enforcement, FailureAction, RemediationCause, RemediationPolicySpec,
 };
@@ -29,8 +31,8 @@ pub struct EvidenceInput<'a> {
     pub policy: Option<&'a Policy>,
     /// All gates. Those of the causes were read from the API server just now.
     pub gates: &'a [&'a GateView],
-    /// Whether workers with the image of the node's gate reported from other nodes recently.
-    pub ran_elsewhere: bool,
+    /// What other nodes show, by gate of a cause. An approved remediation does not need it.
+    pub others: &'a BTreeMap<String, OtherNodes>,
     /// When the remediation was approved. Causes that were fresh then count until it ends, as long as they are true.
     pub approved_at: Option<Timestamp>,
     pub now: Timestamp,
@@ -139,7 +141,7 @@ fn recorded_verdict(seen: &EvidenceInput<'_>, cause: &RemediationCause) -> Resul
     match (cause.verdict, record.verdict) {
         (CauseVerdict::Failed, Some(Verdict::Failed)) => Ok(observed),
         (CauseVerdict::Stuck, Some(Verdict::Inconclusive))
-            if seen.ran_elsewhere || seen.approved_at.is_some() =>
+            if seen.approved_at.is_some() || seen.others.get(&cause.name).is_some_and(|one| one.reported) =>
         {
             Ok(observed)
         }

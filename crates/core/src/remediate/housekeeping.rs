@@ -49,7 +49,8 @@ pub struct PolicyDecision {
 pub fn cordons_to_remove<'a>(cluster: &ClusterView<'a>) -> Vec<&'a NodeView> {
     let is_reserved = |node: &NodeView| {
         let remediation = cluster.remediations.iter().find(|one| node.uid == one.name);
-        remediation.is_some_and(|one| cluster.policy.is_some_and(|policy| policy.reservation(one).is_some()))
+        let has_reservation = |one| cluster.policy.is_some_and(|policy| policy.reservation(one).is_some());
+        remediation.is_some_and(|one| one.awaits_deletion() || has_reservation(one))
     };
     let marked = cluster.nodes.iter().copied().filter(|node| node.marked && !node.terminating);
     marked.filter(|node| !is_reserved(node)).collect()

@@ -4,8 +4,8 @@ use jiff::Timestamp;
 
 use super::{format_time, whole_second};
 use crate::api::{
-    CauseSource, Condition, FailedCheck, NodeRemediation, NodeRemediationSpec, NodeRemediationStatus,
-    RemediationCause, Reservation,
+    CauseSource, Condition, NodeRemediation, NodeRemediationSpec, NodeRemediationStatus, RemediationCause,
+    Reservation,
 };
 use crate::condition::{Finding, conditions};
 use crate::reasons::remediation::{
@@ -88,6 +88,20 @@ impl Remediation {
         self.is_approved() && self.finished_at().is_none() && is_replaced
     }
 
+    /// The reservation of its last approval, as far as it remembers it. It counts, but it permits nothing.
+    pub(super) fn restored_reservation(&self) -> Option<Reservation> {
+        Some(Reservation {
+            remediation: self.name.clone(),
+            uid: String::new(),
+            boot_id: String::new(),
+            node: self.spec.node.name.clone(),
+            group: String::new(),
+            zone: String::new(),
+            at: self.approved_at()?,
+            ended: None,
+        })
+    }
+
     /// How far the approval behind one of its reservations has come.
     #[must_use]
     pub fn reservation_state(&self, reservation: &Reservation) -> ReservationState {
@@ -103,8 +117,12 @@ impl Remediation {
 
     /// The names of the gates among its causes.
     pub fn gate_names(&self) -> impl Iterator<Item = &str> {
-        let gates = self.spec.causes.iter().filter(|cause| cause.source == CauseSource::Gate);
-        gates.map(|cause| cause.name.as_str())
+        self.gate_causes().map(|cause| cause.name.as_str())
+    }
+
+    /// The causes that gates observed, newest first.
+    pub(super) fn gate_causes(&self) -> impl DoubleEndedIterator<Item = &RemediationCause> {
+        self.spec.causes.iter().filter(|cause| cause.source == CauseSource::Gate)
     }
 
     /// When its latest cause was observed.
@@ -121,12 +139,11 @@ impl Remediation {
         succeeded || self.finished_at().is_some_and(|at| self.requested_at() <= at)
     }
 
-    /// The gate with the latest cause, and the checks that the node failed there.
+    /// The gate with the latest cause.
     #[must_use]
-    pub fn gate_cause(&self) -> Option<(&str, &[FailedCheck])> {
-        let gates = self.spec.causes.iter().filter(|cause| cause.source == CauseSource::Gate);
-        let gate = gates.rev().max_by_key(|cause| cause.observed_at)?;
-        Some((&gate.name, &gate.checks))
+    pub fn newest_gate(&self) -> Option<&str> {
+        let newest = self.gate_causes().rev().max_by_key(|cause| cause.observed_at);
+        newest.map(|cause| cause.name.as_str())
     }
 
     /// Its causes with a new or refreshed one, newest first: one for each source and name.

@@ -17,14 +17,14 @@ mod window;
 
 use std::time::Duration;
 
-use super::control::ControlRun;
+use super::control::{ControlGroupResult, ControlRun};
 use super::drain::PodView;
 use super::housekeeping::PolicyFindings;
 use super::provider::NodeClaimView;
 use super::*;
 use crate::api::{
-    CauseVerdict, FailedCheck, FailureAction, NodeIdentity, NodeRemediationSpec, NodeRemediationStatus,
-    Pause, RemediationPolicySpec, SharedOutage,
+    CauseSource, CauseVerdict, FailedCheck, FailureAction, NodeIdentity, NodeRemediationSpec,
+    NodeRemediationStatus, Pause, RemediationPolicySpec, SharedOutage,
 };
 use crate::checks::WorkerIdentity;
 use crate::condition::Finding;
@@ -204,8 +204,11 @@ struct World {
     replacement: Replacement,
     group_stats: GroupStats,
     others: Vec<Remediation>,
+    /// About the gate `default`.
     compared: ControlGroupResult,
     ran_elsewhere: bool,
+    /// About other gates.
+    shown_by_others: BTreeMap<String, OtherNodes>,
     missing_rights: Vec<Right>,
     now: Timestamp,
 }
@@ -223,6 +226,7 @@ impl World {
             others: vec![],
             compared: compared(10, vec![dns(Outcome::Passed), dns(Outcome::Passed)]),
             ran_elsewhere: true,
+            shown_by_others: BTreeMap::new(),
             missing_rights: vec![],
             now: at(1),
         }
@@ -258,6 +262,9 @@ impl World {
     fn evaluate(&self) -> Approval {
         let requests: Vec<&Remediation> = self.others.iter().chain([&self.request]).collect();
         let gates: Vec<&GateView> = self.gates.iter().collect();
+        let shown = OtherNodes { compared: self.compared.clone(), reported: self.ran_elsewhere };
+        let mut others: BTreeMap<String, OtherNodes> = [("default".to_owned(), shown)].into();
+        others.extend(self.shown_by_others.clone());
         evaluate(&EvaluationInput {
             request: &self.request,
             policy: self.policy.as_ref(),
@@ -267,8 +274,7 @@ impl World {
             replacement: &self.replacement,
             group_stats: &self.group_stats,
             requests: &requests,
-            compared: &self.compared,
-            ran_elsewhere: self.ran_elsewhere,
+            others: &others,
             missing_rights: &self.missing_rights,
             now: self.now,
         })

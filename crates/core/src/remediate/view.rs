@@ -1,13 +1,13 @@
 //! The cluster as remediation sees it: the cached objects, and what follows from several of them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::control::{ControlGroupResult, eligible_nodes};
+use super::control::{ControlGroupResult, eligible_nodes, is_compared};
 use super::{BlockReason, GroupStats, Policy, Remediation, evidence_ttl};
-use crate::api::{CauseSource, CauseVerdict, RemediationPolicySpec};
+use crate::api::{CauseVerdict, RemediationCause, RemediationPolicySpec};
 use crate::gate::GateView;
 use crate::id::Id;
 use crate::node::NodeView;
@@ -30,6 +30,15 @@ pub struct ClusterView<'a> {
     pub now: Timestamp,
     /// The time by the clock of [`WorkerView::first_seen`].
     pub elapsed: Duration,
+}
+
+/// What other nodes show about a gate.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OtherNodes {
+    /// How nodes that the gate verified fare with its checks.
+    pub compared: ControlGroupResult,
+    /// Whether a worker of the gate reported about another node recently.
+    pub reported: bool,
 }
 
 impl<'a> ClusterView<'a> {
@@ -68,17 +77,29 @@ impl<'a> ClusterView<'a> {
         ControlGroupResult::new(gate, controls, is_in, there, self.elapsed, number)
     }
 
-    /// The same for a node that fails: control runs count that began after its first failure.
+    /// What other nodes show about each gate of a cause. Control runs count that began after the first failure of the node.
     #[must_use]
-    pub fn compared_with(
+    pub fn others(
         &self,
+        remediation: &Remediation,
         node: Option<&NodeView>,
-        gate: &GateView,
         in_zone: &str,
-    ) -> ControlGroupResult {
+    ) -> BTreeMap<String, OtherNodes> {
         let since_failure =
             node.map_or(Duration::ZERO, |node| self.elapsed.saturating_sub(node.failing_since));
-        ControlGroupResult { since_failure, ..self.compared(gate, in_zone) }
+        let (uid, within) = (&remediation.spec.node.uid, evidence_ttl(self.policy));
+        let others = |cause: &RemediationCause| {
+            let gate = self.gate(&cause.name)?;
+            let mut others = OtherNodes::default();
+            if is_compared(cause) {
+                others.compared = ControlGroupResult { since_failure, ..self.compared(gate, in_zone) };
+            }
+            if cause.verdict == CauseVerdict::Stuck {
+                others.reported = reported_elsewhere(self.nodes.iter().copied(), gate, uid, within, self.now);
+            }
+            Some((cause.name.clone(), others))
+        };
+        remediation.gate_causes().filter_map(others).collect()
     }
 
     /// Gates and zones of remediations that are blocked for one of these reasons, and of known outages.
@@ -89,27 +110,15 @@ impl<'a> ClusterView<'a> {
             !remediation.is_complete()
                 && approved.is_some_and(|one| reasons.iter().any(|reason| one.reason == reason.as_str()))
         };
-        let blocked = self.remediations.iter().filter(is_blocked).filter_map(|remediation| {
-            let (gate, _) = remediation.gate_cause()?;
-            let node = self.node(&remediation.spec.node.name)?;
-            Some((gate.to_owned(), zone(node).to_owned()))
+        // Which of several causes is fresh is known only when the node is read.
+        let blocked = self.remediations.iter().filter(is_blocked).flat_map(|remediation| {
+            let node = self.node(&remediation.spec.node.name);
+            let compared = remediation.gate_causes().filter(|cause| is_compared(cause));
+            compared.filter_map(move |cause| Some((cause.name.clone(), zone(node?).to_owned())))
         });
         let outages = self.policy.map_or(&[][..], |policy| &policy.status.down);
         let outages = outages.iter().map(|outage| (outage.gate.clone(), outage.zone.clone()));
         blocked.chain(outages).filter(|(gate, _)| self.gate(gate).is_some()).collect()
-    }
-
-    /// Whether workers of the gate that reports the node as stuck reported about another node lately.
-    #[must_use]
-    pub fn reported_elsewhere(&self, remediation: &Remediation) -> bool {
-        let stuck = remediation
-            .spec
-            .causes
-            .iter()
-            .find(|cause| cause.source == CauseSource::Gate && cause.verdict == CauseVerdict::Stuck);
-        let Some(gate) = stuck.and_then(|cause| self.gate(&cause.name)) else { return false };
-        let uid = &remediation.spec.node.uid;
-        reported_elsewhere(self.nodes.iter().copied(), gate, uid, evidence_ttl(self.policy), self.now)
     }
 }
 

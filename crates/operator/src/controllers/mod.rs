@@ -13,11 +13,11 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client, Resource};
-use nodekeeper_core::api::RemediationPolicy;
+use nodekeeper_core::api::{NodeRemediation, RemediationPolicy};
 use nodekeeper_core::fleet::{FailedWrites, FleetIndex};
 use nodekeeper_core::limits::WorkerLimiter;
 use nodekeeper_core::node::PartialNode;
-use nodekeeper_core::remediate::{Policy, Right, Target};
+use nodekeeper_core::remediate::{Policy, Remediation, Right, Target};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 
@@ -28,7 +28,7 @@ use crate::run::Settings;
 use crate::runtime::call::{CallError, READ_TIMEOUT, call};
 use crate::runtime::manager::Manager;
 use crate::runtime::reconciler::Controller;
-use crate::runtime::{Cache, Cached, Dispatcher, controller};
+use crate::runtime::{Cache, Cached, Change, Dispatcher, controller};
 
 pub use caches::Caches;
 
@@ -68,6 +68,27 @@ pub struct TermState {
     pub fleet: Arc<Mutex<FleetIndex>>,
     pub limiter: Mutex<WorkerLimiter>,
     pub failed_writes: Mutex<FailedWrites>,
+    /// What the API server has not accepted, for the condition of the policy: of the policy controller under
+    /// [`Policy::NAME`], and the statuses of remediations.
+    policy_writes: Mutex<FailedWrites>,
+}
+
+impl TermState {
+    /// Remembers that a write which the policy's condition reports failed, and whether it was refused, or that all were
+    /// accepted.
+    fn remember_policy_write(&self, shared: &Shared, name: &str, failed: Option<(String, bool)>) {
+        let mut writes = self.policy_writes.lock();
+        let is_news = match failed {
+            Some((message, is_refused)) => {
+                writes.insert(&name.into(), Policy::NAME, &message, is_refused, shared.clock.elapsed())
+            }
+            None => writes.remove(name).is_some(),
+        };
+        drop(writes);
+        if is_news {
+            shared.dispatcher.dispatch(&Change::derived(kinds::CONFIGURATION, Policy::NAME.into()));
+        }
+    }
 }
 
 impl Shared {
@@ -141,7 +162,19 @@ impl Shared {
         }
     }
 
-    /// The same for a node.
+    /// The same for a remediation.
+    async fn is_remediation_unchanged(&self, remediation: &Remediation) -> bool {
+        let now = self.get::<NodeRemediation>(&remediation.name).await.ok().flatten();
+        now.is_some_and(|now| {
+            let now = Remediation::new(&now);
+            let is_same =
+                (&now.uid, &now.resource_version) == (&remediation.uid, &remediation.resource_version);
+            self.apply_response(&self.caches.remediations, now);
+            is_same
+        })
+    }
+
+    /// Whether a node is still the one that was read.
     async fn is_node_unchanged(&self, target: &Target) -> bool {
         let now = self.get_node(&target.identity.name).await.ok().flatten();
         now.is_some_and(|now| now.metadata.resource_version.as_ref() == Some(&target.resource_version))
@@ -160,12 +193,13 @@ pub fn build(shared: &Arc<Shared>) -> Vec<Arc<dyn Controller>> {
     let fleet: Arc<Mutex<FleetIndex>> = Arc::default();
     shared.metrics.set_fleet(fleet.clone());
     let limiter = Mutex::new(WorkerLimiter::new(shared.settings.most_workers));
-    let term = Arc::new(TermState { fleet, limiter, failed_writes: Mutex::default() });
+    let failed_writes = Mutex::default();
+    let term = Arc::new(TermState { fleet, limiter, failed_writes, policy_writes: Mutex::default() });
     vec![
         controller(configuration::ConfigurationReconciler::new(shared.clone())),
         controller(gate::GateReconciler::new(shared.clone(), term.clone())),
-        controller(gate_status::GateStatusReconciler::new(shared.clone(), term)),
-        controller(remediation::RemediationReconciler::new(shared.clone())),
-        controller(policy::PolicyReconciler::new(shared.clone())),
+        controller(gate_status::GateStatusReconciler::new(shared.clone(), term.clone())),
+        controller(remediation::RemediationReconciler::new(shared.clone(), term.clone())),
+        controller(policy::PolicyReconciler::new(shared.clone(), term)),
     ]
 }

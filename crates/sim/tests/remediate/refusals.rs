@@ -58,13 +58,18 @@ impl Refusals {
                     return transport.oneshot(Request::from_parts(parts, Body::from(body))).await;
                 };
                 sleep(Duration::from_millis(1)).await;
-                refusals.0.lock().1.push(clock.now());
+                let number = {
+                    let mut refusals = refusals.0.lock();
+                    refusals.1.push(clock.now());
+                    refusals.1.len()
+                };
                 let answer = if parts.uri.path().contains(REVIEWS) {
                     json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
                         "metadata": {}, "spec": {}, "status": {"allowed": false}})
                 } else {
                     json!({"apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Failure",
-                        "message": "policy 'frozen' denied the request", "reason": "Invalid", "code": code})
+                        "message": format!("policy 'frozen' denied the request, its no. {number}"),
+                        "reason": "Invalid", "code": code})
                 };
                 let answer = Full::new(Bytes::from(answer.to_string())).boxed_unsync();
                 Ok::<_, BoxError>(Response::builder().status(code).body(answer)?)
@@ -149,6 +154,56 @@ async fn r07_an_eviction_that_fails_does_not_stop_the_others() {
     let budget = test.api.get("policy/poddisruptionbudgets", "default", "other").expect("it is there");
     test.api.delete(&budget, None).expect("it is there");
     test.until("the node is gone", 5, |test| test.node("good-a-0").is_none()).await;
+}
+
+/// The answers differ, as those with the name of a leader or a time do. Each is written to the status.
+#[tokio::test(start_paused = true)]
+async fn r04_refused_evictions_are_backed_off_whatever_else_changes() {
+    let mut policy = permissive_policy();
+    policy["deleteNodeObjectFor"] = json!([{"source": "Person", "name": "*"}]);
+    let mut test = TestCluster::new(1, &policy);
+    let refusals = Refusals::new(("POST", "/eviction", "", 500));
+    test.start_with(refusals.client(&test));
+    test.add_healthy_nodes(3, "a").await;
+    for pod in ["a", "b", "c"] {
+        test.deploy(pod, "free", "good-a-0").await;
+    }
+    test.request_remediation("good-a-0");
+    test.until("all three are tried", 5, |_| refusals.times().len() >= 3).await;
+    sleep(Duration::from_mins(5)).await;
+    let times = refusals.times();
+    let burst = max_in_window(&times, SignedDuration::from_mins(1));
+    // After 0, 5, 15 and 35 seconds.
+    assert!((9..=12).contains(&burst), "{burst} in a minute: {times:?}");
+    refusals.lift();
+    test.until("the node is gone", 5, |test| test.node("good-a-0").is_none()).await;
+}
+
+/// The status of a remediation cannot be written, so that the policy's condition has to say it.
+#[tokio::test(start_paused = true)]
+async fn r04_a_refused_status_of_a_remediation_is_backed_off_and_reported() {
+    let mut test = TestCluster::new(1, &permissive_policy());
+    let refusals = Refusals::new(("PATCH", "/noderemediations/", "\"/status\"", 422));
+    test.start_with(refusals.client(&test));
+    test.add_healthy_nodes(3, "a").await;
+    let pool = group("pool", 1, 1);
+    test.karpenter(pool.clone());
+    let reported = |test: &TestCluster| {
+        let policy = test.policy();
+        condition(&policy, "Ready").is_some_and(|ready| {
+            text(ready, "reason") == "WriteRefused"
+                && text(ready, "message").contains("the status of NodeRemediation")
+                && text(ready, "message").contains("'frozen'")
+        })
+    };
+    test.until("the refusal is reported", 10, reported).await;
+    sleep(Duration::from_mins(5)).await;
+    let burst = max_in_window(&refusals.times(), SignedDuration::from_mins(1));
+    assert!(burst <= 20, "{burst} in a minute");
+    assert!(test.deletions().is_empty());
+    refusals.lift();
+    test.until("the node is replaced", 20, |test| test.is_verified(&pool.node(1))).await;
+    test.until("the report is withdrawn", 5, |test| !reported(test)).await;
 }
 
 /// The status of the policy cannot be written. Control workers are started nevertheless.

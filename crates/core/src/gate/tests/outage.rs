@@ -232,12 +232,13 @@ fn a_request_from_before_an_outage_is_not_approved_after_it() {
     let mut target =
         crate::remediate::Target { record: Some(sim.record()), view: sim.node.clone(), ..Default::default() };
     target.identity.boot_id = BOOT.into();
+    let shown = crate::remediate::OtherNodes { reported: true, ..Default::default() };
     let held = crate::remediate::check_evidence(&crate::remediate::EvidenceInput {
         request: &request,
         target: &target,
         policy: None,
         gates: &[&sim.gate],
-        ran_elsewhere: true,
+        others: &[(sim.gate.name.clone(), shown)].into(),
         approved_at: None,
         now: sim.record().at.expect("a time"),
     });

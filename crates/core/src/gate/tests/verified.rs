@@ -4,7 +4,7 @@ use super::*;
 use crate::api::{Mode, OnReboot};
 
 /// A node that worker 1 verified, and its gate.
-fn verified() -> (NodeView, GateView) {
+pub(super) fn verified() -> (NodeView, GateView) {
     let mut node = node();
     node.taints = vec![taint("foreign")];
     node.labels.insert("node-ready/verified", "true");

@@ -149,6 +149,24 @@ fn r02_a_request_that_is_not_approved_permits_nothing() {
 }
 
 #[test]
+fn r10_what_is_being_deleted_is_not_decided_about_again() {
+    let mut world = approved();
+    world.target().unschedulable = true;
+    world.replacement = Replacement::Karpenter(NodeClaimView { deleting: true, ..claim("c1") });
+    world.request.status = updated(&decided(&world));
+    rebuild_status(&mut world);
+    world.now = at(20);
+    let waits = decided(&world);
+    assert_eq!((waits.effects.len(), waits.newly_blocked), (0, None), "its machine is being deleted");
+    world.target = None;
+    world.policy = None;
+    let ended = decided(&world);
+    assert_eq!(ended.act_ended, Some(true), "{ended:?}");
+    world.request.status = updated(&ended);
+    assert!(world.request.is_complete());
+}
+
+#[test]
 fn r03_what_was_given_up_is_evaluated_again() {
     let mut world = requested();
     world.request = super::budget::given_up_and_requested_again();

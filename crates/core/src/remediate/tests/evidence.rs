@@ -193,7 +193,7 @@ fn the_latest_gate_cause_counts() {
     older.name = "older".into();
     let request =
         request("n1", vec![older, cause(CauseSource::Person, at(9)), cause(CauseSource::Gate, at(1))]);
-    assert_eq!(request.gate_cause().map(|(gate, _)| gate), Some("default"));
+    assert_eq!(request.newest_gate(), Some("default"));
 }
 
 /// Otherwise it would end again, and be written, in each reconcile.

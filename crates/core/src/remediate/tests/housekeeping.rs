@@ -138,6 +138,10 @@ fn a_cordon_of_ours_goes_with_its_reservation() {
     assert_eq!(count(&cluster), 0, "the act goes on");
     cluster.policy = None;
     assert_eq!(count(&cluster), 1);
+    let deleted = [Finding::new("Approved", "True", "", ""), Finding::new("Replaced", "True", "", "")];
+    cluster.remediations[0].status = cluster.remediations[0].status_with(deleted.into(), at(1));
+    assert_eq!(count(&cluster), 0, "its machine is being deleted, whatever has become of the policy");
+    cluster.remediations.clear();
     cluster.nodes[0].terminating = true;
     assert_eq!(count(&cluster), 0);
 }

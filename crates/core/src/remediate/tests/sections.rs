@@ -89,3 +89,62 @@ fn g08_a_node_that_one_of_its_gates_fails_counts_as_failed_once() {
     assert_eq!(stats(of_two(verified, old), &[&gate, &other]), (1, 0, vec![false]), "it failed long ago");
     assert_eq!(stats(failed, &[]), (1, 1, vec![false]), "no gate is left");
 }
+
+#[test]
+fn g08_checks_are_compared_with_workers_of_the_gate_that_they_are_of() {
+    let mut world = World::with(|world| {
+        world.target().record = Some(failed_record("n1", at(0)));
+        world.gates.push(other_gate());
+        // Its cause is the newest, and it has withdrawn its verdict since.
+        let newest = RemediationCause {
+            name: "other".into(),
+            checks: vec![check("tcp", "x:1")],
+            ..cause(CauseSource::Gate, at(0))
+        };
+        world.request.spec.causes.insert(0, newest);
+        let passed = compared(10, vec![report(&[("tcp", "x:1", Outcome::Passed)]); 2]);
+        let shown = OtherNodes { compared: passed, reported: true };
+        world.shown_by_others = [("other".to_owned(), shown)].into();
+    });
+    assert_eq!(world.block_reason(), None);
+    world.compared.run = None;
+    assert_eq!(world.block_reason(), Some(BlockReason::Comparing), "workers of another gate passed");
+}
+
+#[test]
+fn g08_the_gates_of_all_causes_are_compared() {
+    let mut world = World::with(|world| world.gates.push(other_gate()));
+    let other = RemediationCause { name: "other".into(), ..cause(CauseSource::Gate, at(0)) };
+    world.request.spec.causes.push(other);
+    let waiting = Finding::new("Approved", "False", BlockReason::Comparing.as_str(), "");
+    world.request.status = world.request.status_with(vec![waiting], at(0));
+    let mut node = control::verified("n1");
+    node.name = world.request.spec.node.name.as_str().into();
+    let cluster = ClusterView {
+        nodes: vec![&node],
+        gates: world.gates.iter().collect(),
+        controls: Vec::new(),
+        remediations: vec![&world.request],
+        policy: world.policy.as_ref(),
+        now: world.now,
+        elapsed: Duration::ZERO,
+    };
+    let places = cluster.compared_places(&[BlockReason::Comparing]);
+    assert_eq!(places.into_iter().map(|(gate, _)| gate).collect::<Vec<_>>(), ["default", "other"]);
+}
+
+#[test]
+fn g08_only_workers_of_the_gate_of_a_stuck_cause_show_that_its_image_runs() {
+    let mut world = World::with(|world| world.gates.push(other_gate()));
+    let inconclusive =
+        Record { verdict: Some(Verdict::Inconclusive), failed: vec![], ..failed_record("n1", at(0)) };
+    world.target().record = Some(inconclusive);
+    let stuck =
+        RemediationCause { verdict: CauseVerdict::Stuck, checks: vec![], ..cause(CauseSource::Gate, at(0)) };
+    let other = RemediationCause { name: "other".into(), ..stuck.clone() };
+    world.request.spec.causes = vec![other, stuck];
+    world.ran_elsewhere = false;
+    let shown = OtherNodes { reported: true, ..OtherNodes::default() };
+    world.shown_by_others = [("other".to_owned(), shown)].into();
+    assert_eq!(world.block_reason(), Some(BlockReason::EvidenceExpired));
+}

@@ -7,18 +7,16 @@ use std::time::Duration;
 use kube::ResourceExt as _;
 use nodekeeper_core::api::NodeRemediation;
 use nodekeeper_core::configured::ObjectKind;
-use nodekeeper_core::fleet::FailedWrites;
 use nodekeeper_core::remediate::housekeeping::{
     PolicyEffect, PolicyFindings, cordons_to_remove, decide_policy,
 };
 use nodekeeper_core::remediate::{Policy, Target};
 use nodekeeper_core::worker::WorkerView;
-use parking_lot::Mutex;
 use tracing::{info, warn};
 
 use super::caches::ControlView;
 use super::remediation::acts_changed;
-use super::{Shared, kinds};
+use super::{Shared, TermState, kinds};
 use crate::apply::WriteError;
 use crate::runtime::{Action, Change, ReconcileError, Reconciler};
 
@@ -38,12 +36,12 @@ impl fmt::Display for PolicyKey {
 /// Reconciles the policy.
 pub struct PolicyReconciler {
     shared: Arc<Shared>,
-    failed_writes: Mutex<FailedWrites>,
+    term: Arc<TermState>,
 }
 
 impl PolicyReconciler {
-    pub fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, failed_writes: Mutex::default() }
+    pub fn new(shared: Arc<Shared>, term: Arc<TermState>) -> Self {
+        Self { shared, term }
     }
 
     /// Reads the nodes whose cordon of ours has to go. Those that cannot be read keep it until the next time.
@@ -84,22 +82,7 @@ impl PolicyReconciler {
 
     /// What the API server has not accepted, for the policy's condition, if that is to be reported.
     fn failed_write(&self) -> Option<String> {
-        self.failed_writes.lock().summary(Policy::NAME).map(|summary| summary.message)
-    }
-
-    /// Remembers the first of the writes that failed, or that all were accepted.
-    fn remember_failed_write(&self, failed: Option<(String, bool)>) {
-        let (mut failed_writes, now) = (self.failed_writes.lock(), self.shared.clock.elapsed());
-        let is_news = match failed {
-            Some((message, is_refused)) => {
-                failed_writes.insert(&Policy::NAME.into(), Policy::NAME, &message, is_refused, now)
-            }
-            None => failed_writes.remove(Policy::NAME).is_some(),
-        };
-        drop(failed_writes);
-        if is_news {
-            self.shared.dispatcher.dispatch(&Change::derived(kinds::CONFIGURATION, Policy::NAME.into()));
-        }
+        self.term.policy_writes.lock().summary(Policy::NAME).map(|summary| summary.message)
     }
 
     async fn apply(&self, policy: Option<&Policy>, effect: &PolicyEffect) -> Result<(), WriteError> {
@@ -209,7 +192,8 @@ impl Reconciler for PolicyReconciler {
                 }
             }
         }
-        self.remember_failed_write(failed);
+        // The first of them.
+        self.term.remember_policy_write(&self.shared, Policy::NAME, failed);
         if !errors.is_empty() {
             let message = join(&errors);
             warn!(message, "policy not reconciled");

@@ -37,7 +37,10 @@ impl RemediationReconciler {
             match effect {
                 Effect::UpdateStatus(status) => {
                     let updated = self.update_status(remediation, status, decision.act_ended).await;
-                    updated.map_err(|error| Failed { error, what: STATUS, is_refused: false })?;
+                    if let Err(error) = updated {
+                        let is_refused = self.is_status_refused(remediation, &error).await;
+                        return Err(Failed { error, what: STATUS, is_refused });
+                    }
                 }
                 Effect::EmitEvent(event) => self.emit_event(remediation, event).await,
                 effect => {
@@ -55,6 +58,15 @@ impl RemediationReconciler {
             }
         }
         Ok(wait)
+    }
+
+    /// Whether the write of a status that failed would fail again.
+    pub(super) async fn is_status_refused(&self, remediation: &Remediation, error: &WriteError) -> bool {
+        match error {
+            WriteError::Refused(_) => true,
+            WriteError::Conflict(_) => self.shared.is_remediation_unchanged(remediation).await,
+            WriteError::NotLeader | WriteError::Gone(_) | WriteError::OutcomeUnknown(_) => false,
+        }
     }
 
     /// Whether an act may rely on what was read.
@@ -130,31 +142,48 @@ impl RemediationReconciler {
     /// Evicts pods for as long as the reading permits it. Refused evictions are tried again after a growing time.
     async fn evict_pods(&self, reading: &Reading, pods: &[PodView]) -> Result<Option<Duration>, WriteError> {
         let Remediation { name, spec, .. } = &reading.remediation;
-        let before = self.evictions.lock().get(name).map(|one| one.pods.clone()).unwrap_or_default();
-        let (refused, others): (Vec<_>, Vec<_>) = pods.iter().partition(|pod| before.contains(&pod.uid));
-        let mut blocked = None;
-        for pod in others.into_iter().chain(refused) {
+        let elapsed = || self.shared.clock.elapsed();
+        let before = self.evictions.lock().get(name).cloned().unwrap_or_default();
+        let is_due = before.until <= elapsed();
+        let (mut refused, others): (Vec<_>, Vec<_>) =
+            pods.iter().partition(|pod| before.tried_at.contains_key(&pod.uid));
+        // An answer may take so long that not all have their turn.
+        refused.sort_by_key(|pod| before.tried_at.get(&pod.uid));
+        let (mut left, mut blocked) = (others.len(), None);
+        for pod in others.into_iter().chain(refused.into_iter().filter(|_| is_due)) {
             if !self.is_live(reading) {
-                return Ok(Some(SOON));
+                break;
             }
+            left = left.saturating_sub(1);
             match self.shared.writer.evict_pod(pod).await? {
-                Eviction::Accepted => debug!(pod = pod.name, namespace = pod.namespace, "pod evicted"),
+                Eviction::Accepted => {
+                    debug!(pod = pod.name, namespace = pod.namespace, "pod evicted");
+                    if let Some(refused) = self.evictions.lock().get_mut(name) {
+                        refused.tried_at.remove(&pod.uid);
+                    }
+                }
                 Eviction::Blocked(message) => {
                     info!(node = spec.node.name, message, "eviction refused");
                     let mut evictions = self.evictions.lock();
                     let refused = evictions.entry(name.clone()).or_default();
-                    refused.backoff.message.clone_from(&message);
-                    refused.pods.insert(pod.uid.clone());
+                    refused.tried_at.insert(pod.uid.clone(), elapsed());
                     blocked = Some(message);
                 }
             }
         }
         let mut evictions = self.evictions.lock();
-        let Some(message) = blocked else {
+        let refused = evictions.entry(name.clone()).or_default();
+        refused.tried_at.retain(|uid, _| pods.iter().any(|pod| pod.uid == *uid));
+        let now = elapsed();
+        if let Some(message) = blocked.filter(|_| is_due) {
+            refused.until = now + refused.backoff.refused(message);
+        }
+        let wait = refused.until.saturating_sub(now).max(SOON);
+        let are_refused = !refused.tried_at.is_empty();
+        if !are_refused {
             evictions.remove(name);
-            return Ok(None);
-        };
-        Ok(Some(evictions.entry(name.clone()).or_default().backoff.refused(message)))
+        }
+        Ok(if left > 0 { Some(SOON) } else { are_refused.then_some(wait) })
     }
 
     pub(super) async fn update_status(

@@ -2,7 +2,7 @@
 
 mod effects;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use tracing::{debug, info, warn};
 
 use self::effects::Failed;
-use super::{Shared, kinds};
+use super::{Shared, TermState, kinds};
 use crate::apply::WriteError;
 use crate::providers;
 use crate::runtime::call::{CallError, READ_TIMEOUT, call};
@@ -40,11 +40,13 @@ const LIVE_FOR: Duration = Duration::from_secs(5);
 const STATUS: &str = "the status";
 
 /// The evictions of one remediation that were refused.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct RefusedEvictions {
     backoff: RefusalBackoff,
-    /// The uids of the pods. The others have their turn first.
-    pods: BTreeSet<String>,
+    /// When each pod was tried last, by uid.
+    tried_at: BTreeMap<String, Duration>,
+    /// When they are tried again. What else happens to the remediation meanwhile is no reason to.
+    until: Duration,
 }
 
 /// What was read from the API server for one decision.
@@ -58,6 +60,7 @@ struct Reading {
 /// Reconciles remediations.
 pub struct RemediationReconciler {
     shared: Arc<Shared>,
+    term: Arc<TermState>,
     /// Refused evictions, by remediation.
     evictions: Mutex<BTreeMap<String, RefusedEvictions>>,
     /// When the objects of a remediation were read last.
@@ -68,9 +71,10 @@ pub struct RemediationReconciler {
 }
 
 impl RemediationReconciler {
-    pub fn new(shared: Arc<Shared>) -> Self {
+    pub fn new(shared: Arc<Shared>, term: Arc<TermState>) -> Self {
         Self {
             shared,
+            term,
             evictions: Mutex::default(),
             read_at: Mutex::default(),
             refusals: Mutex::default(),
@@ -81,6 +85,13 @@ impl RemediationReconciler {
     fn forget(&self, name: &str) {
         self.evictions.lock().remove(name);
         self.refusals.lock().remove(name);
+        self.term.remember_policy_write(&self.shared, name, None);
+    }
+
+    /// The policy's condition has to say it: the remediation's own status cannot.
+    fn report_failed_status(&self, known: &Remediation, error: &WriteError, is_refused: bool) {
+        let message = format!("the status of NodeRemediation {}: {}", known.name, error.message());
+        self.term.remember_policy_write(&self.shared, &known.name, Some((message, is_refused)));
     }
 
     /// How long to wait before the objects of a remediation are read again. Now, if there is nothing to wait for.
@@ -164,7 +175,10 @@ impl RemediationReconciler {
                 return Ok(Action::RequeueAfter(if what == STATUS { CONFLICT_WAIT } else { SOON }));
             }
             WriteError::NotLeader => return Err(ReconcileError(error.to_string())),
-            _ if what == STATUS => return Err(ReconcileError(error.to_string())),
+            _ if what == STATUS => {
+                self.report_failed_status(known, &error, is_refused);
+                return Err(ReconcileError(error.to_string()));
+            }
             _ => format!("{what} failed: {error}"),
         };
         let elapsed = self.shared.clock.elapsed();
@@ -187,6 +201,9 @@ impl RemediationReconciler {
             && let Err(error) = self.update_status(known, &status, None).await
         {
             debug!(remediation = known.name, %error, "refusal not reported");
+            if self.is_status_refused(known, &error).await {
+                self.report_failed_status(known, &error, true);
+            }
         }
         Ok(Action::RequeueAfter(wait))
     }
@@ -201,7 +218,7 @@ impl RemediationReconciler {
         let Some(blocked) = &decision.newly_blocked else { return };
         let (node, reason) = (&remediation.spec.node.name, blocked.reason.as_str());
         info!(node, reason, why = blocked.message, "remediation blocked");
-        let gate = remediation.gate_cause().map_or("", |(gate, _)| gate);
+        let gate = remediation.newest_gate().unwrap_or_default();
         self.shared.metrics.inc_remediations_blocked(gate, reason);
     }
 }
@@ -268,6 +285,7 @@ impl Reconciler for RemediationReconciler {
         match self.apply(remediation, reading.as_ref(), &decision).await {
             Ok(wait) => {
                 self.refusals.lock().remove(&**name);
+                self.term.remember_policy_write(&self.shared, name, None);
                 let wait = wait.or(decision.requeue_after);
                 if wait.is_none() {
                     self.forget(name);
