@@ -64,8 +64,9 @@ impl ObjectKind {
         }
     }
 
-    /// The spec with the defaults that the API server fills in. One that cannot be parsed stays as it is.
-    fn defaulted(self, spec: &Value) -> Value {
+    /// The spec with the defaults that the API server fills in; none if it cannot be parsed, because another release wrote
+    /// it or a value is wrong.
+    fn defaulted(self, spec: &Value) -> Option<Value> {
         fn parsed<S: DeserializeOwned + Serialize>(spec: &Value) -> Option<Value> {
             let spec = if spec.is_null() { json!({}) } else { spec.clone() };
             serde_json::from_value::<S>(spec).and_then(serde_json::to_value).ok()
@@ -74,9 +75,13 @@ impl ObjectKind {
             Self::NodeGate => parsed::<NodeGateSpec>(spec),
             Self::RemediationPolicy => parsed::<RemediationPolicySpec>(spec),
         };
-        let mut spec = parsed.unwrap_or_else(|| spec.clone());
-        remove_nulls(&mut spec);
-        spec
+        parsed.map(without_nulls)
+    }
+
+    /// Two specs that can be compared: both with defaults, or both as they are. Otherwise all defaults would be differences.
+    fn comparable(self, one: &Value, other: &Value) -> (Value, Value) {
+        let defaulted = self.defaulted(one).zip(self.defaulted(other));
+        defaulted.unwrap_or_else(|| (without_nulls(one.clone()), without_nulls(other.clone())))
     }
 }
 
@@ -239,7 +244,11 @@ impl fmt::Display for EditedField {
 #[must_use]
 pub fn edited_fields(configured: &ConfiguredObject, spec: &Value) -> Vec<EditedField> {
     let kind = configured.key.kind;
-    let (wanted, mut live) = (kind.defaulted(&configured.spec), kind.defaulted(spec));
+    let (wanted, mut live) = kind.comparable(&configured.spec, spec);
+    if kind.defaulted(&configured.spec).is_none() || kind.defaulted(spec).is_none() {
+        // Defaults cannot be told from what somebody set: only the configured fields are compared.
+        keep_common(&wanted, &mut live);
+    }
     for field in WRITTEN_ONCE {
         // A pause of a person has a condition of its own. One that is configured and not in effect has none.
         if wanted.get(field).is_none() {
@@ -268,12 +277,13 @@ fn without_ownership(entries: Option<&BTreeMap<String, String>>) -> Map<String, 
 /// A merge patch of the spec with the fields that differ between the last rendering and the one of now.
 fn spec_patch(configured: &ConfiguredObject, last: Option<&Value>, live: &Value) -> Option<Value> {
     let kind = configured.key.kind;
-    let (mut new, live) = (kind.defaulted(&configured.spec), kind.defaulted(live));
-    let mut old = match (last, configured.adoption) {
-        (Some(last), _) => kind.defaulted(last),
-        (None, Adoption::KeepLive) => new.clone(),
-        (None, Adoption::TakeConfigured) => live.clone(),
+    let last = match (last, configured.adoption) {
+        (Some(last), _) => last,
+        (None, Adoption::KeepLive) => &configured.spec,
+        (None, Adoption::TakeConfigured) => live,
     };
+    let (mut old, mut new) = kind.comparable(last, &configured.spec);
+    let live = kind.defaulted(live).unwrap_or_else(|| live.clone());
     for field in WRITTEN_ONCE {
         remove(&mut old, field);
         remove(&mut new, field);
@@ -319,6 +329,21 @@ fn remove(spec: &mut Value, field: &str) {
     if let Value::Object(fields) = spec {
         fields.remove(field);
     }
+}
+
+/// Removes the fields of an object that another does not have.
+fn keep_common(other: &Value, value: &mut Value) {
+    if let (Value::Object(other), Value::Object(fields)) = (other, value) {
+        fields.retain(|key, _| other.contains_key(key));
+        for (key, value) in fields {
+            keep_common(&other[key], value);
+        }
+    }
+}
+
+fn without_nulls(mut value: Value) -> Value {
+    remove_nulls(&mut value);
+    value
 }
 
 fn remove_nulls(value: &mut Value) {

@@ -21,7 +21,8 @@ fn policy(spec: &Value) -> ConfiguredObject {
 /// The object that the API server has after a creation with this body: with defaults, and with a uid.
 fn stored(kind: ObjectKind, body: &Value) -> DynamicObject {
     let mut object: DynamicObject = serde_json::from_value(body.clone()).expect("the body is an object");
-    object.data["spec"] = kind.defaulted(&object.data["spec"]);
+    let spec = &mut object.data["spec"];
+    *spec = kind.defaulted(spec).unwrap_or_else(|| spec.clone());
     object
 }
 
@@ -115,8 +116,36 @@ fn only_fields_that_the_configuration_changed_are_patched() {
     assert!(!message.contains("clock") && !message.contains("priority"), "{message}");
     let dropped = gate(&json!({}));
     let reset = &applied(&dropped, &live).data["spec"];
-    let default = ObjectKind::NodeGate.defaulted(&json!({}));
+    let default = ObjectKind::NodeGate.defaulted(&json!({})).expect("it is valid");
     assert_eq!((&reset["priority"], &reset["onFailure"]), (&default["priority"], &json!("Replace")));
+}
+
+#[test]
+fn u02_a_configuration_that_cannot_be_parsed_resets_no_edit() {
+    let object = policy(&json!({"enforcement": "Enforce"}));
+    let live = edited(&created(&object), &json!({"budget": {"maxPerHour": 0}}));
+    let no_time = json!({"enforcement": "Enforce", "pause": {"reason": "x", "until": "tomorrow"}});
+    let mut live = live;
+    for next in [policy(&no_time), object.clone(), policy(&json!({"enforcement": "Enforce", "breaker": 3}))] {
+        live = applied(&next, &live);
+        assert_eq!(live.data["spec"]["budget"]["maxPerHour"], 0, "{next:?}");
+        let (_, reason, message) = told(&next, &live);
+        assert!(reason == reasons::EDITED_BY_HAND || reason == reasons::APPLIED, "{reason}: {message}");
+    }
+    assert_eq!(
+        live.data["spec"]["breaker"], 3,
+        "what the configuration changed is sent, and refused by the server"
+    );
+}
+
+#[test]
+fn u02_an_earlier_release_resets_no_edit() {
+    let newer = gate(&json!({"priority": 3, "checks": {"quantum": {}}}));
+    let live = edited(&created(&newer), &json!({"retry": {"maxRetries": 9}}));
+    let older = gate(&json!({"priority": 4}));
+    let live = applied(&older, &live);
+    let spec = &live.data["spec"];
+    assert_eq!((&spec["priority"], &spec["retry"]["maxRetries"]), (&json!(4), &json!(9)));
 }
 
 #[test]
@@ -179,7 +208,7 @@ fn an_object_of_an_old_hook_keeps_its_fields_and_loses_its_owners() {
 fn the_configuration_wins_where_an_earlier_release_kept_it() {
     let object = ConfiguredObject { adoption: Adoption::TakeConfigured, ..gate(&json!({"priority": 3})) };
     let live = applied(&object, &of_an_old_hook(&json!({"priority": 9, "onFailure": "Replace"})));
-    assert_eq!(live.data["spec"], ObjectKind::NodeGate.defaulted(&object.spec));
+    assert_eq!(Some(&live.data["spec"]), ObjectKind::NodeGate.defaulted(&object.spec).as_ref());
     let live = edited(&live, &json!({"priority": 1}));
     assert_eq!(next_step(&object, Some(&live)), ApplyStep::Nothing, "from now on edits stay");
 }
@@ -295,7 +324,7 @@ fn leaves(path: &str, value: &Value, all: &mut BTreeMap<String, Value>) {
 
 fn fields(kind: ObjectKind, spec: &Value) -> BTreeMap<String, Value> {
     let mut all = BTreeMap::new();
-    leaves("spec", &kind.defaulted(spec), &mut all);
+    leaves("spec", &kind.defaulted(spec).expect("it is valid"), &mut all);
     all
 }
 
@@ -303,7 +332,7 @@ fn fields(kind: ObjectKind, spec: &Value) -> BTreeMap<String, Value> {
 fn check(kind: ObjectKind, old: &Value, new: &Value, live: &Value) -> Result<(), TestCaseError> {
     let mut object = created(&configured(kind, old));
     prop_assert_eq!(edited_fields(&configured(kind, old), &object.data["spec"]), [], "defaults are no edits");
-    object.data["spec"] = kind.defaulted(live);
+    object.data["spec"] = kind.defaulted(live).expect("it is valid");
     let next = configured(kind, new);
     let after = applied(&next, &object);
     prop_assert_eq!(next_step(&next, Some(&after)), ApplyStep::Nothing, "twice is as once");
