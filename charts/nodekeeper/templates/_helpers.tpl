@@ -145,7 +145,7 @@ Flux would delete them when they fail or prune, and nodes would stay tainted. So
     verbs: [create]
   - apiGroups: [nodekeeper.dev]
     resources: [{{ .resource }}]
-    resourceNames: [{{ .name }}]
+    resourceNames: [{{ .name | quote }}]
     verbs: [patch]
 {{- end -}}
 
@@ -155,8 +155,8 @@ Flux would delete them when they fail or prune, and nodes would stay tainted. So
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
 metadata:
-  name: {{ .name }}
-  namespace: {{ .namespace }}
+  name: {{ .name | quote }}
+  namespace: {{ .namespace | quote }}
   labels:
     {{- .labels | nindent 4 }}
 rules:
@@ -165,14 +165,14 @@ rules:
 apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
 metadata:
-  name: {{ .name }}
-  namespace: {{ .namespace }}
+  name: {{ .name | quote }}
+  namespace: {{ .namespace | quote }}
   labels:
     {{- .labels | nindent 4 }}
 roleRef:
   apiGroup: rbac.authorization.k8s.io
   kind: Role
-  name: {{ .name }}
+  name: {{ .name | quote }}
 subjects:
   {{- toYaml .subjects | nindent 2 }}
 {{- end }}
