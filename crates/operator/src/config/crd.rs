@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use jiff::Timestamp;
 use kube::CustomResourceExt;
 use serde_json::{Map, Value};
 
@@ -169,6 +170,12 @@ fn check(value: &Value, schema: &Value, path: &Path, found: &mut Vec<Violation>)
                 && cel::matches(pattern, text) != Ok(true)
             {
                 found.push(wrong(format!("{} must match {pattern}", shown())));
+            } else if schema["format"] == "date-time" && !is_date_time(text) {
+                let message = format!(
+                    "{} is no time: write date, time and zone, such as 2030-01-31T18:00:00Z",
+                    shown()
+                );
+                found.push(wrong(message));
             }
         }
         Value::Number(number) => {
@@ -179,6 +186,12 @@ fn check(value: &Value, schema: &Value, path: &Path, found: &mut Vec<Violation>)
         }
         Value::Null | Value::Bool(_) => {}
     }
+}
+
+/// Whether the API server takes a text as a time. It wants seconds and a zone, which others may leave out.
+fn is_date_time(text: &str) -> bool {
+    const RFC_3339: &str = r"^\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})$";
+    cel::matches(RFC_3339, text) == Ok(true) && text.parse::<Timestamp>().is_ok()
 }
 
 fn count(items: usize) -> f64 {
@@ -299,6 +312,28 @@ mod tests {
         assert!(rules.len() > 25, "{rules:#?}");
         for rule in rules {
             assert!(cel::parse(&rule).is_ok(), "{rule}: {:?}", cel::parse(&rule));
+        }
+    }
+
+    #[test]
+    fn s02_times_are_those_of_the_api_server() {
+        let told = |until: &str| {
+            let spec = json!({"pause": {"reason": "x", "until": until}});
+            let policy = json!({"apiVersion": "nodekeeper.dev/v1alpha1", "kind": "RemediationPolicy", "metadata": {"name": "default"}, "spec": spec});
+            violations::<RemediationPolicy>(policy).iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        for until in ["2030-01-31T18:00:00Z", "2030-01-31t18:00:00.5+01:00"] {
+            assert_eq!(told(until), [""; 0], "{until}");
+        }
+        for until in
+            ["tomorrow", "2030-01-31", "2030-01-31T18:00Z", "2030-01-31T18:00:00", "2030-02-31T18:00:00Z"]
+        {
+            assert_eq!(
+                told(until),
+                [format!(
+                    "`spec.pause.until`: '{until}' is no time: write date, time and zone, such as 2030-01-31T18:00:00Z"
+                )]
+            );
         }
     }
 

@@ -25,8 +25,9 @@ const FOREIGN: [&str; 5] = [
 /// The warning about `deleteFailedNodes`, which deletes nodes without limits in kube-node-ready.
 const REPLACES: &str = "nodes that failed all attempts are drained and replaced by Karpenter; where no component replaces a \
     node, its Node object is deleted as a last resort, and pods on a machine that still runs keep running. \
-    If there is no RemediationPolicy 'default', one is created that enforces this, with the default budget: 2 at once \
-    and 3 an hour, and no node that fails only what working nodes fail too. A node is compared with two nodes of its zone \
+    The RemediationPolicy 'default' enforces this, with the default budget: 2 at once and 3 an hour, and no node that fails \
+    only what working nodes fail too. It is created, or changed if the installation created it; one of your own stays as it \
+    is. A node is compared with two nodes of its zone \
     that passed the gate, so none is replaced until two have passed there, and nodes that kube-node-ready verified do not count. \
     To change that: kubectl edit remediationpolicy default";
 

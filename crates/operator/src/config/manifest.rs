@@ -9,7 +9,8 @@ use super::section::{File, Problem};
 use super::source::{self, Document};
 use super::spanned_yaml::{self, Node, Value};
 
-/// Checks a `NodeGate`, a `RemediationPolicy` or a List of them, and returns its kind; none if the text is something else.
+/// Checks a `NodeGate`, a `RemediationPolicy`, a List of them or the ConfigMap of the chart with such a List, and returns its
+/// kind; none if the text is something else, or has a configuration file too.
 ///
 /// # Errors
 /// Everything that the API server would refuse.
@@ -19,6 +20,15 @@ pub fn check_manifest(text: &str) -> Option<Result<&'static str, Vec<Problem>>> 
     let object = serde_saphyr::from_str(text).ok()?;
     let (kind, violations) = match source::kind(&node)? {
         "List" => return Some(load_objects(text).map(|_| "List")),
+        "ConfigMap" => {
+            let (objects, line) = source::embedded_text(&node, text, source::OBJECTS_KEY)?;
+            let with_line = |problem: Problem| Problem { line: line(problem.line), ..problem };
+            return match load_objects(objects) {
+                Ok(_) if node.find(&["data", source::CONFIG_KEY]).is_some() => None,
+                Ok(_) => Some(Ok("ConfigMap")),
+                Err(problems) => Some(Err(problems.into_iter().map(with_line).collect())),
+            };
+        }
         "NodeGate" => ("NodeGate", crd::violations::<NodeGate>(object)),
         "RemediationPolicy" => ("RemediationPolicy", crd::violations::<RemediationPolicy>(object)),
         _ => return None,

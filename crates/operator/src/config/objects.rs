@@ -134,6 +134,36 @@ mod tests {
     }
 
     #[test]
+    fn s03_the_config_map_of_the_chart_is_checked() {
+        let map = |objects: &str| {
+            let block: String = objects.lines().map(|line| format!("    {line}\n")).collect();
+            format!(
+                "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: a}}\ndata:\n  objects.yaml: |\n{block}"
+            )
+        };
+        assert_eq!(check_manifest(&map(OBJECTS)), Some(Ok("ConfigMap")));
+        let wrong = map(&OBJECTS.replace("spec: {}", "spec: {pause: {reason: x, until: 2030-01-31}}"));
+        for text in [wrong.clone(), format!("{wrong}  config.yaml: '{{}}'\n")] {
+            let Some(Err(problems)) = check_manifest(&text) else { panic!("{text} is taken") };
+            let told: Vec<String> =
+                problems.iter().map(|problem| format!("{}: {problem}", problem.line)).collect();
+            assert!(
+                matches!(&told[..], [one] if one.starts_with("16: `items[1].spec.pause.until`: '2030-01-31' is no time")),
+                "{told:?}"
+            );
+        }
+        assert_eq!(
+            check_manifest(&format!("{}  config.yaml: '{{}}'\n", map(OBJECTS))),
+            None,
+            "the file is checked next"
+        );
+        for values in ["gate: {enforcement: Audit}", "remediation: {enforcement: Enforce}"] {
+            let problems = load(values, None).expect_err(values);
+            assert!(problems[0].to_string().contains("helm template"), "{problems:?}");
+        }
+    }
+
+    #[test]
     fn u02_a_wrong_object_of_the_installation_is_named_with_line_and_fix() {
         let gate = |rest: &str| format!("{{apiVersion: nodekeeper.dev/v1alpha1, kind: NodeGate, {rest}}}");
         let named = gate("metadata: {name: a}, spec: {}");

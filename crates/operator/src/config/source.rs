@@ -22,7 +22,9 @@ pub struct Source {
     pub hints: Vec<String>,
 }
 
-const CONFIG_KEY: &str = "config.yaml";
+pub const CONFIG_KEY: &str = "config.yaml";
+/// The objects of the installation in the ConfigMap of the chart.
+pub const OBJECTS_KEY: &str = "objects.yaml";
 const WORKER_KEY: &str = "worker-config.yaml";
 
 /// Finds the controller's configuration, and the worker's if it is there too.
@@ -70,6 +72,16 @@ pub fn config(text: &str) -> Result<Source, Problem> {
         );
         source.hints.push("these are values of a chart: only `config` and `workerConfig` are checked".into());
         return Ok(with_mode(source, daemon_set));
+    }
+    if let Some(entry) = ["gate", "remediation"].iter().find_map(|key| node.find(&[key])) {
+        return Err(Problem {
+            file: File::Config,
+            line: entry.line,
+            key: entry.key.clone(),
+            message: "is a value of our chart: check what the chart makes of it with `helm template charts/nodekeeper \
+                      --values FILE --show-only templates/controller/configmap.yaml | nodekeeper config check -`"
+                .into(),
+        });
     }
     if daemon_set {
         let why = "is 'daemonset', and there is neither `daemonset.config` nor `config`: set it to controller if you mean \
@@ -163,13 +175,19 @@ fn manifest(node: &Node, text: &str, file: File, key: &str) -> Result<Option<Nod
 
 /// Parses a file in the data of a ConfigMap. Its lines are those of the whole text.
 fn embedded(node: &Node, text: &str, file: File, key: &str) -> Result<Option<Node>, Problem> {
-    let Some(entry) = node.find(&["data", key]) else { return Ok(None) };
-    let Value::Text(inner) = &entry.node.value else { return Ok(None) };
-    let line_text = usize::try_from(entry.line).ok().and_then(|line| text.lines().nth(line.checked_sub(1)?));
-    let is_block =
-        line_text.is_some_and(|line| line.contains('|') && !line.trim_end().ends_with(['"', '\'', ',']));
-    let line = |inner: u64| if is_block { entry.line + inner } else { entry.line };
+    let Some((inner, line)) = embedded_text(node, text, key) else { return Ok(None) };
     let mut parsed = parse(inner, file).map_err(|problem| Problem { line: line(problem.line), ..problem })?;
     parsed.map_lines(&line);
     Ok(Some(parsed))
+}
+
+/// Returns a file in the data of a ConfigMap, and the lines of the whole text that its lines are.
+pub fn embedded_text<'n>(node: &'n Node, text: &str, key: &str) -> Option<(&'n str, impl Fn(u64) -> u64)> {
+    let entry = node.find(&["data", key])?;
+    let Value::Text(inner) = &entry.node.value else { return None };
+    let first = entry.line;
+    let line_text = usize::try_from(first).ok().and_then(|line| text.lines().nth(line.checked_sub(1)?));
+    let is_block =
+        line_text.is_some_and(|line| line.contains('|') && !line.trim_end().ends_with(['"', '\'', ',']));
+    Some((inner, move |inner| if is_block { first + inner } else { first }))
 }
