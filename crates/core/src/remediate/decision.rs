@@ -135,6 +135,10 @@ pub fn decide_cached(
         // The cached policy may be older than the approval.
         return None;
     }
+    if cluster.node(&remediation.spec.node.name).is_none_or(|node| node.uid != remediation.spec.node.uid) {
+        // It ends, whatever blocks all others.
+        return None;
+    }
     let blocked = cluster_block(cluster.policy, &cluster.remediations, stats, cluster.now)
         .or_else(|| blocked_by_control_group(remediation, cluster));
     blocked.map(|blocked| block(remediation, blocked, cluster.now))
@@ -264,13 +268,18 @@ fn block(remediation: &Remediation, blocked: Blocked, now: Timestamp) -> Decisio
     let reason = blocked.reason;
     let before = remediation.condition(APPROVED).map(|condition| condition.reason.as_str());
     let is_new = before != Some(reason.as_str());
+    let status = remediation.status_with(blocked.findings(), now);
     // Figures in a message are no reason to write it again.
+    let words = |status: &NodeRemediationStatus| {
+        let approved = status.conditions.iter().find(|condition| condition.type_ == APPROVED);
+        approved.map(|condition| condition.message.replace(|letter: char| letter.is_ascii_digit(), ""))
+    };
+    let says_more = words(&status) != words(&remediation.status);
     let reopened = remediation.finished_at().is_some() != reason.is_end();
     let ends_again = reason.is_end() && !remediation.is_complete();
     let was_refused = remediation.condition(SUCCEEDED).is_some_and(|one| one.reason == REQUEST_REFUSED);
     let mut effects = Vec::new();
-    if is_new || reopened || ends_again || was_refused {
-        let status = remediation.status_with(blocked.findings(), now);
+    if is_new || says_more || reopened || ends_again || was_refused {
         effects.push(Effect::UpdateStatus(Box::new(status)));
     }
     if is_new && !reason.is_end() && reason != BlockReason::Comparing {
@@ -326,7 +335,9 @@ fn act(
     }
     let mut act_ended = None;
     if status != remediation.status {
-        effects.push(Effect::UpdateStatus(Box::new(status)));
+        // An end is recorded before anything is undone: what cannot be undone now must not go on later.
+        let place = if is_end { 0 } else { effects.len() };
+        effects.insert(place, Effect::UpdateStatus(Box::new(status)));
         act_ended = result.as_ref().filter(|_| is_end).map(|result| result.status == "True");
         effects.extend(result.and_then(|result| result_event(remediation, &result)).map(Effect::EmitEvent));
     }

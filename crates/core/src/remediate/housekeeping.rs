@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::control::{MAX_RUNNING_CONTROLS, eligible_nodes, expired_controls};
 use super::view::ClusterView;
 use super::{
-    BlockReason, GroupStats, NodeProgress, PolicyInput, Remediation, Right, Target, prune,
+    BlockReason, GroupStats, NodeProgress, Policy, PolicyInput, Remediation, Right, Target, prune,
     reconcile_policy_status,
 };
 use crate::api::{ActEnforcement, Condition, RemediationPolicyStatus};
@@ -44,13 +44,19 @@ pub struct PolicyDecision {
     pub requeue_after: Duration,
 }
 
+/// Whether a remediation goes on, so that its node stays cordoned.
+#[must_use]
+pub fn needs_cordon(policy: Option<&Policy>, remediation: Option<&Remediation>) -> bool {
+    let has_reservation = |one| policy.is_some_and(|policy| policy.reservation(one).is_some());
+    remediation.is_some_and(|one| one.awaits_deletion() || has_reservation(one))
+}
+
 /// The nodes with a cordon of ours whose act has ended or whose remediation was deleted.
 #[must_use]
 pub fn cordons_to_remove<'a>(cluster: &ClusterView<'a>) -> Vec<&'a NodeView> {
     let is_reserved = |node: &NodeView| {
         let remediation = cluster.remediations.iter().find(|one| node.uid == one.name);
-        let has_reservation = |one| cluster.policy.is_some_and(|policy| policy.reservation(one).is_some());
-        remediation.is_some_and(|one| one.awaits_deletion() || has_reservation(one))
+        needs_cordon(cluster.policy, remediation.copied())
     };
     let marked = cluster.nodes.iter().copied().filter(|node| node.marked && !node.terminating);
     marked.filter(|node| !is_reserved(node)).collect()

@@ -146,10 +146,15 @@ impl Remediation {
         newest.map(|cause| cause.name.as_str())
     }
 
-    /// Its causes with a new or refreshed one, newest first: one for each source and name.
+    /// Its causes with a new or refreshed one of this boot, newest first: one for each source and name. What was observed in
+    /// another boot says nothing about this one.
     #[must_use]
-    pub fn causes_with(&self, cause: &RemediationCause) -> Vec<RemediationCause> {
-        let is_other = |known: &&RemediationCause| (known.source, &known.name) != (cause.source, &cause.name);
+    pub fn causes_with(&self, cause: &RemediationCause, boot_id: &str) -> Vec<RemediationCause> {
+        let known_boot = &self.spec.node.boot_id;
+        let is_other = |known: &&RemediationCause| {
+            (known.source, &known.name) != (cause.source, &cause.name)
+                && (known_boot.is_empty() || known_boot == boot_id)
+        };
         let others = self.spec.causes.iter().filter(is_other).cloned();
         std::iter::once(cause.clone()).chain(others).take(MAX_CAUSES).collect()
     }

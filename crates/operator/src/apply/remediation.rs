@@ -28,7 +28,7 @@ impl Writer {
                 test_version(&known.resource_version),
                 // The cause was observed in this boot.
                 json!({"op": "add", "path": "/spec/node/bootID", "value": node.boot_id}),
-                json!({"op": "replace", "path": "/spec/causes", "value": known.causes_with(cause)}),
+                json!({"op": "replace", "path": "/spec/causes", "value": known.causes_with(cause, &node.boot_id.to_string())}),
             ])?;
             return self.write(remediations.patch(&known.name, &PatchParams::default(), &patch)).await;
         }

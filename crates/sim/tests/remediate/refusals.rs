@@ -8,7 +8,7 @@ use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full};
 use jiff::{SignedDuration, Timestamp};
 use kube::client::Body;
-use nodekeeper_sim::object::{condition, text};
+use nodekeeper_sim::object::{condition, is_true, text};
 use nodekeeper_sim::transport::{BoxError, Transport};
 use nodekeeper_sim::value::json;
 use parking_lot::Mutex;
@@ -50,7 +50,7 @@ impl Refusals {
                 let body = body.collect().await?.to_bytes();
                 let applies = |(method, path, content, _): &Rule| {
                     parts.method == *method
-                        && parts.uri.path().contains(path)
+                        && format!("{}?", parts.uri.path()).contains(path)
                         && String::from_utf8_lossy(&body).contains(content)
                 };
                 let rule = refusals.0.lock().0.filter(applies);
@@ -204,6 +204,39 @@ async fn r04_a_refused_status_of_a_remediation_is_backed_off_and_reported() {
     refusals.lift();
     test.until("the node is replaced", 20, |test| test.is_verified(&pool.node(1))).await;
     test.until("the report is withdrawn", 5, |test| !reported(test)).await;
+}
+
+/// A watch that is forbidden leaves an empty cache. Nothing was deleted, and the act goes on.
+#[tokio::test(start_paused = true)]
+async fn a_forbidden_watch_uncordons_no_node_in_replacement() {
+    for collection in ["/remediationpolicies?", "/noderemediations?"] {
+        let mut policy = permissive_policy();
+        policy["deleteNodeObjectFor"] = json!([{"source": "Person", "name": "*"}]);
+        let mut test = TestCluster::new(1, &policy);
+        // Not the reads of one object, whose path ends with its name.
+        let rule = ("GET", collection, "", 403);
+        let refusals = Refusals::new(rule);
+        refusals.lift();
+        test.start_with(refusals.client(&test));
+        test.add_healthy_nodes(3, "a").await;
+        test.deploy("stays", "guarded", "good-a-0").await;
+        test.add_budget("guarded", "guarded", 1);
+        test.request_remediation("good-a-0");
+        let is_cordoned = |test: &TestCluster| {
+            test.node("good-a-0").is_some_and(|node| is_true(&node, "spec.unschedulable"))
+        };
+        test.until("the node is cordoned", 5, is_cordoned).await;
+        refusals.0.lock().0 = Some(rule);
+        for _ in 0..100 {
+            sleep(Duration::from_secs(5)).await;
+            assert!(is_cordoned(&test), "{collection}: the node was uncordoned");
+        }
+        assert!(!refusals.times().is_empty(), "the server ends each watch within five minutes");
+        refusals.lift();
+        let budget = test.api.get("policy/poddisruptionbudgets", "default", "guarded");
+        test.api.delete(&budget.expect("it is there"), None).expect("nothing keeps it");
+        test.until("the node is gone", 10, |test| test.node("good-a-0").is_none()).await;
+    }
 }
 
 /// The status of the policy cannot be written. Control workers are started nevertheless.

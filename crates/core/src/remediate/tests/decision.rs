@@ -285,7 +285,63 @@ fn refused_evictions_back_off() {
 #[test]
 fn a_refreshed_cause_replaces_its_predecessor() {
     let known = request("n1", vec![cause(CauseSource::Gate, at(0)), cause(CauseSource::Person, at(0))]);
-    let merged = known.causes_with(&cause(CauseSource::Gate, at(5)));
+    let merged = known.causes_with(&cause(CauseSource::Gate, at(5)), &known.spec.node.boot_id);
     let sources: Vec<_> = merged.iter().map(|one| (one.source, one.observed_at)).collect();
     assert_eq!(sources, [(CauseSource::Gate, Some(at(5))), (CauseSource::Person, Some(at(0)))]);
+}
+
+#[test]
+fn causes_of_an_earlier_boot_are_dropped() {
+    let known = request("n1", vec![cause(CauseSource::Person, at(0))]);
+    let merged = known.causes_with(&cause(CauseSource::Gate, at(5)), "boot-2");
+    assert_eq!(merged.iter().map(|one| one.source).collect::<Vec<_>>(), [CauseSource::Gate]);
+}
+
+#[test]
+fn a_block_with_another_message_is_written_but_not_reported_again() {
+    let mut world = requested();
+    world.policy().spec.enforcement = ActEnforcement::DryRun;
+    world.replacement = Replacement::None;
+    let message = |status: &NodeRemediationStatus| {
+        let approved = status.conditions.iter().find(|one| one.type_ == "Approved").expect("it is written");
+        (approved.reason.clone(), approved.message.clone())
+    };
+    let first = decided(&world);
+    world.request.status = updated(&first);
+    assert!(message(&world.request.status).1.contains("NoProvider"), "{first:?}");
+    assert_eq!(decided(&world).effects, vec![]);
+    world.replacement = Replacement::Karpenter(claim("c1"));
+    let second = decided(&world);
+    assert_eq!((second.effects.len(), &second.newly_blocked), (1, &None), "{second:?}");
+    let (reason, message) = message(&updated(&second));
+    assert!(reason == "DryRun" && message.contains("would be compared"), "{message}");
+}
+
+#[test]
+fn the_end_is_recorded_before_the_node_is_uncordoned() {
+    let mut world = approved();
+    world.target().unschedulable = true;
+    world.target().cordoned_for = Some(world.request.name.clone());
+    world.policy().spec.enforcement = ActEnforcement::DryRun;
+    let end = decided(&world);
+    let order: Vec<_> = end.effects.iter().map(|effect| matches!(effect, Effect::UpdateStatus(_))).collect();
+    assert!(order.starts_with(&[true, false]) && end.effects[1] == Effect::Uncordon, "{end:?}");
+    world.request.status = updated(&end);
+    world.policy().spec.enforcement = ActEnforcement::Enforce;
+    assert_eq!(
+        decided(&world).effects,
+        [Effect::Uncordon],
+        "the cordon was refused to be removed, and nothing is resumed"
+    );
+}
+
+#[test]
+fn a_request_for_a_node_that_is_gone_ends_whatever_blocks_all_others() {
+    let mut world = requested();
+    world.policy().spec.budget.max_per_hour = 0;
+    world.target = None;
+    let ended = decided(&world);
+    assert_eq!(ended.newly_blocked.as_ref().map(|one| one.reason), Some(BlockReason::NodeGone));
+    world.request.status = updated(&ended);
+    assert!(world.request.is_complete());
 }

@@ -8,9 +8,9 @@ use kube::ResourceExt as _;
 use nodekeeper_core::api::NodeRemediation;
 use nodekeeper_core::configured::ObjectKind;
 use nodekeeper_core::remediate::housekeeping::{
-    PolicyEffect, PolicyFindings, cordons_to_remove, decide_policy,
+    PolicyEffect, PolicyFindings, cordons_to_remove, decide_policy, needs_cordon,
 };
-use nodekeeper_core::remediate::{Policy, Target};
+use nodekeeper_core::remediate::{Policy, Remediation, Target};
 use nodekeeper_core::worker::WorkerView;
 use tracing::{info, warn};
 
@@ -18,10 +18,13 @@ use super::caches::ControlView;
 use super::remediation::acts_changed;
 use super::{Shared, TermState, kinds};
 use crate::apply::WriteError;
+use crate::runtime::call::CallError;
 use crate::runtime::{Action, Change, ReconcileError, Reconciler};
 
 /// After a write that met a change.
 const SOON: Duration = Duration::from_millis(100);
+/// While the remediations cannot be watched.
+const UNSERVED_PERIOD: Duration = Duration::from_secs(10);
 
 /// There is one policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,19 +47,30 @@ impl PolicyReconciler {
         Self { shared, term }
     }
 
-    /// Reads the nodes whose cordon of ours has to go. Those that cannot be read keep it until the next time.
+    /// Reads the nodes whose cordon of ours has to go. Those that cannot be read keep it until the next time. A watch that
+    /// is forbidden empties its cache, so policy and remediation are read too.
     async fn read_cordoned(&self, errors: &mut Vec<String>) -> Vec<Target> {
         let names: Vec<Arc<str>> = self.shared.caches.with_cluster(&self.shared.clock, |cluster| {
             cordons_to_remove(cluster).into_iter().map(|node| node.name.clone()).collect()
         });
         let mut targets = Vec::new();
         for name in names {
-            match self.shared.get_node(&name).await {
-                Ok(node) => targets.extend(node.map(|node| Target::new(&node))),
+            match self.read_one_cordoned(&name).await {
+                Ok(target) => targets.extend(target),
                 Err(error) => errors.push(format!("node {name} not read: {error}")),
             }
         }
         targets
+    }
+
+    /// None if the cordon stays.
+    async fn read_one_cordoned(&self, name: &str) -> Result<Option<Target>, CallError> {
+        let Some(node) = self.shared.get_node(name).await? else { return Ok(None) };
+        let target = Target::new(&node);
+        let remediation = self.shared.get::<NodeRemediation>(&target.identity.uid).await?;
+        let policy = self.shared.get_policy().await?;
+        let remediation = remediation.map(|read| Remediation::new(&read));
+        Ok((!needs_cordon(policy.as_ref(), remediation.as_ref())).then_some(target))
     }
 
     /// Whether the object of an effect that met a conflict has not changed: then trying again soon would not help.
@@ -153,10 +167,14 @@ impl Reconciler for PolicyReconciler {
     async fn reconcile(&self, _key: &PolicyKey) -> Result<Action, ReconcileError> {
         let (mut errors, mut has_changed) = (Vec::new(), false);
         let mut failed = None;
-        let cordoned = self.read_cordoned(&mut errors).await;
         let Shared { caches, clock, .. } = &*self.shared;
+        if !caches.remediations.lock().is_served() {
+            // Their watch is forbidden or not served: they only seem to be gone.
+            return Ok(Action::RequeueAfter(UNSERVED_PERIOD));
+        }
         let known = caches.with_cluster(clock, |cluster| cluster.policy.cloned());
         let missing_rights = self.shared.missing_rights(known.as_ref()).await;
+        let cordoned = self.read_cordoned(&mut errors).await;
         let (policy, decision) = caches.with_cluster(clock, |cluster| {
             let configuration = cluster.policy.and_then(|policy| {
                 let last_applied = policy.annotations.last_applied.as_deref();

@@ -165,6 +165,17 @@ impl RemediationReconciler {
         until.checked_sub(self.shared.clock.elapsed()).filter(|left| !left.is_zero())
     }
 
+    /// Counts one more refusal. Returns how long to wait, and whether it is the first in a row.
+    fn back_off(&self, known: &Remediation, message: String) -> (Duration, bool) {
+        let elapsed = self.shared.clock.elapsed();
+        let mut refusals = self.refusals.lock();
+        let (backoff, until) = refusals.entry(known.name.clone()).or_default();
+        let is_first = backoff.message.is_empty();
+        let wait = backoff.refused(message);
+        *until = elapsed + wait;
+        (wait, is_first)
+    }
+
     /// What follows a write that failed.
     /// One that the API server refuses is named in the status, and tried again after a growing time.
     async fn handle_failure(&self, known: &Remediation, failed: Failed) -> Result<Action, ReconcileError> {
@@ -177,25 +188,28 @@ impl RemediationReconciler {
             WriteError::NotLeader => return Err(ReconcileError(error.to_string())),
             _ if what == STATUS => {
                 self.report_failed_status(known, &error, is_refused);
-                return Err(ReconcileError(error.to_string()));
+                if !is_refused {
+                    return Err(ReconcileError(error.to_string()));
+                }
+                // The controller's own backoff would begin anew with each reconcile that waits for its turn to read.
+                let (wait, _) = self.back_off(known, error.to_string());
+                warn!(node = known.spec.node.name, %error, "status refused");
+                return Ok(Action::RequeueAfter(wait));
             }
             _ => format!("{what} failed: {error}"),
         };
-        let elapsed = self.shared.clock.elapsed();
-        let (wait, is_first) = {
-            let mut refusals = self.refusals.lock();
-            let (backoff, until) = refusals.entry(known.name.clone()).or_default();
-            let is_first = backoff.message.is_empty();
-            let wait = backoff.refused(message.clone());
-            *until = elapsed + wait;
-            (wait, is_first)
-        };
+        let (wait, is_first) = self.back_off(known, message.clone());
         if is_first && matches!(error, WriteError::OutcomeUnknown(_)) {
             // A single lost answer says nothing.
             self.refusals.lock().entry(known.name.clone()).or_default().1 = Duration::ZERO;
             return Err(ReconcileError(message));
         }
         warn!(node = known.spec.node.name, message, "request refused");
+        if known.is_complete() {
+            // Its end is recorded. Only the cordon is left, and the policy's condition says so.
+            self.term.remember_policy_write(&self.shared, &known.name, Some((message, true)));
+            return Ok(Action::RequeueAfter(wait));
+        }
         let status = known.refused_status(&message, self.shared.clock.now());
         if status != known.status
             && let Err(error) = self.update_status(known, &status, None).await
