@@ -11,7 +11,7 @@ use crate::gate::{Fleet, State};
 use crate::record::InconclusiveReason;
 
 pub use failed_writes::{FailedWrites, FailedWritesSummary};
-pub use gate_status::{GateStatusInput, audit, gated_nodes, shadowing_gate, status};
+pub use gate_status::{GateStatusInput, Unserved, audit, gated_nodes, shadowing_gate, status};
 
 /// So many nodes whose workers cannot run for the same reason are a common failure, if they are the majority of the nodes
 /// that are being verified.
@@ -58,8 +58,14 @@ impl GateCounts {
     pub fn cannot_run(&self) -> Option<(InconclusiveReason, u32)> {
         let (cause, count) =
             self.causes.iter().filter(|(cause, _)| cause.prevents_running()).max_by_key(|all| all.1)?;
-        let unverified =
-            [State::Unverified, State::Pending, State::InProgress, State::Inconclusive, State::Stuck];
+        let unverified = [
+            State::Unverified,
+            State::Pending,
+            State::InProgress,
+            State::Inconclusive,
+            State::Stuck,
+            State::Failed,
+        ];
         let unverified: u32 = unverified.into_iter().map(|state| self.count(state)).sum();
         (*count >= MIN_COMMON_FAILURES && count * 2 > unverified).then_some((*cause, *count))
     }
@@ -199,8 +205,19 @@ impl FleetIndex {
             cannot_run: refused || counts.cannot_run().is_some(),
             open: counts.count(State::Verified).saturating_add(counts.also_verified),
             retainted: counts.retainted,
-            ran_elsewhere: false,
+            ..Fleet::default()
         }
+    }
+
+    /// The number of nodes that were decided about.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
     }
 
     /// One node of a gate in this state, for messages.

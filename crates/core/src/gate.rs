@@ -102,6 +102,8 @@ pub struct Fleet {
     pub retainted: u32,
     /// A worker of the gate came to a verdict on another node recently, so its image can run.
     pub ran_elsewhere: bool,
+    /// The numbers lack nodes: this leader is new and has not decided about all of them yet.
+    pub is_partial: bool,
 }
 
 impl Fleet {
@@ -164,6 +166,13 @@ pub enum Effect {
     RequestRemediation(RemediationCause),
     /// Emit an Event on the node.
     EmitEvent(EventSpec),
+}
+
+impl Effect {
+    /// Whether it is an Event that is decided again and again, and emitted once.
+    fn is_repeated(&self) -> bool {
+        matches!(self, Self::EmitEvent(event) if event.dedup_key.is_some())
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

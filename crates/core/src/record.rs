@@ -228,10 +228,19 @@ impl Record {
         }
     }
 
-    /// The record once the gate put its taint back.
+    /// The record once the gate put its taint back. The node has all its attempts and the whole deadline before it: what it
+    /// failed while it was verified led to the taint.
     #[must_use]
     pub fn retaint(self) -> Self {
-        Self { open: false, retainted: true, ..self }
+        Self {
+            open: false,
+            retainted: true,
+            workers: 0,
+            attempts: 0,
+            inconclusive_streak: 0,
+            elapsed_seconds: 0,
+            ..self
+        }
     }
 
     /// Whether the gate removed its taint and has not put it back. Records of the first release have no `open`.

@@ -29,12 +29,22 @@ pub struct GateStatusInput<'a> {
     pub failed_writes: Option<FailedWritesSummary>,
     /// The gate that serves nodes of this gate, and the number of those nodes; see [`shadowing_gate`].
     pub shadowed_by: Option<(&'a str, usize)>,
-    /// One of the nodes that have the gate's taint and no gate, and their number.
-    pub unserved: Option<(&'a str, u32)>,
+    /// The nodes that have a taint of the gate and no gate, if there are any.
+    pub unserved: Option<Unserved<'a>>,
     /// The condition `AutoscalerCompatible`.
     pub autoscalers: Finding,
     /// The condition `ConfigurationApplied`, if the installation brought the gate.
     pub configuration: Option<Finding>,
+}
+
+/// Nodes that have one taint of a gate and that no gate selects.
+#[derive(Clone, Copy, Debug)]
+pub struct Unserved<'a> {
+    /// The key of the taint.
+    pub taint: &'a str,
+    /// The name of one of them.
+    pub node: &'a str,
+    pub count: u32,
 }
 
 /// The gate's new status. A condition keeps its transition time while its status stays the same.
@@ -230,8 +240,7 @@ fn shadowed(input: &GateStatusInput<'_>) -> Finding {
 fn unserved(input: &GateStatusInput<'_>) -> Finding {
     let of = |status, reason, message: String| Finding::new(reasons::NODES_UNSERVED, status, reason, message);
     match input.unserved {
-        Some((node, count)) => {
-            let taint = first_taint(input);
+        Some(Unserved { taint, node, count }) => {
             let message = format!(
                 "{count} nodes have a taint of this gate and no gate selects them, for example {node}; change `spec.nodeSelector`, or free them: `kubectl taint node {node} {taint}-`"
             );

@@ -235,6 +235,29 @@ fn a_minority_is_no_common_failure() {
 }
 
 #[test]
+fn nodes_that_failed_count_among_those_whose_workers_run() {
+    let mut fleet = FleetIndex::default();
+    for name in ["a", "b", "c"] {
+        fleet.set(&name.into(), Some(node_status(State::Failed, Some(InconclusiveReason::ImagePull))));
+    }
+    assert!(fleet.fleet("g", false).cannot_run);
+    for name in ["d", "e", "f"] {
+        fleet.set(&name.into(), Some(node_status(State::Failed, None)));
+    }
+    assert!(!fleet.fleet("g", false).cannot_run, "three of six");
+}
+
+#[test]
+fn unserved_nodes_are_freed_of_the_taint_that_they_have() {
+    let (gate, counts) = (gate(), GateCounts::default());
+    let unserved = Unserved { taint: "second/taint", node: "n1", count: 2 };
+    let input = GateStatusInput { unserved: Some(unserved), ..status_input(&gate, &counts) };
+    let found = status(&input, &NodeGateStatus::default(), "now");
+    let message = &condition(&found, "NodesUnserved").message;
+    assert!(message.contains("`kubectl taint node n1 second/taint-`"), "{message}");
+}
+
+#[test]
 fn the_nodes_gated_longest_are_listed_with_their_reason() {
     let mut fleet = FleetIndex::default();
     let at = |second| Timestamp::from_second(second).expect("a time");

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use jiff::SignedDuration;
+
 use super::outage::failed_checks;
 use super::verified::RecheckReason;
 use super::{
@@ -171,7 +173,9 @@ impl ManagedNode<'_> {
         let shared =
             matches!(cause, Some(InconclusiveReason::ClusterDns | InconclusiveReason::SharedDependency));
         let is_paused = self.observed.fleet.cannot_run || shared || !self.gated;
-        let elapsed = self.age(worker) + Duration::try_from(self.backoff()).unwrap_or_default();
+        // Nor while a node waits that another controller keeps reverting: that says nothing about the node.
+        let waited = if self.reverted_backoff().is_some() { SignedDuration::ZERO } else { self.backoff() };
+        let elapsed = self.age(worker) + Duration::try_from(waited).unwrap_or_default();
         let elapsed_seconds = u32::try_from(elapsed.as_secs()).unwrap_or(u32::MAX);
         let record = self.record.after(WorkerResult {
             uid: self.observed.node.uid.clone(),

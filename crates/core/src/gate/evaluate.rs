@@ -137,9 +137,10 @@ fn first_to_act<'a>(
     others: impl Iterator<Item = (Ownership<'a>, Decision)>,
 ) -> (Ownership<'a>, Decision) {
     let rank = |decision: &Decision| {
-        // An Event that is decided again and again must not keep another gate from its turn.
+        // What is decided again until it is done must not keep another gate from its turn: Events about a state, and a
+        // condition that the API server may refuse.
         let is_repeated =
-            |effect: &Effect| matches!(effect, Effect::EmitEvent(event) if event.dedup_key.is_some());
+            |effect: &Effect| effect.is_repeated() || matches!(effect, Effect::SetNodeCondition(_));
         match decision {
             _ if !decision.effects.iter().all(is_repeated) => 0,
             _ if decision.wants_slot.is_some() => 1,

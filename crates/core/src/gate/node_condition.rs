@@ -17,14 +17,15 @@ pub struct ConditionUpdate {
     pub message: String,
 }
 
-/// Adds the condition to a decision without other effects, if the gate wants it and the node does not have it yet.
+/// Adds the condition to a decision without other effects than repeated Events, if the gate wants it and the node does not
+/// have it yet.
 pub(super) fn with(
     decision: Decision,
     observed: &Observed<'_>,
     gate: &GateView,
     record: &Record,
 ) -> Decision {
-    if gate.spec.node_condition == NodeCondition::None || !decision.effects.is_empty() {
+    if gate.spec.node_condition == NodeCondition::None || !decision.effects.iter().all(Effect::is_repeated) {
         return decision;
     }
     // Without a record there is nothing to say yet.

@@ -147,6 +147,9 @@ impl ManagedNode<'_> {
         match self.record.verdict {
             _ if self.is_suspended() => (State::Inconclusive, last.to_string()),
             _ if attempts >= allowed => (State::Failed, format!("all {allowed} attempts failed: {last}")),
+            Some(Verdict::Failed) if attempts == 0 => {
+                (State::Unverified, format!("tainted again, because it failed while it was verified: {last}"))
+            }
             Some(Verdict::Failed) => {
                 (State::Unverified, format!("attempt {attempts} of {allowed} failed: {last}"))
             }

@@ -1,5 +1,7 @@
 //! Verified nodes: when one is verified again, and when its taint is put back.
 
+use std::time::Duration;
+
 use jiff::SignedDuration;
 
 use super::enforce::{ManagedNode, action};
@@ -10,6 +12,9 @@ use crate::reasons;
 use crate::record::{InconclusiveReason, Record, WorkerResult};
 use crate::report::{Report, Verdict};
 use crate::worker::WorkerView;
+
+/// How soon a new leader looks again whether it has counted all nodes.
+const COUNT_PERIOD: Duration = Duration::from_secs(2);
 
 /// Why a verified node is verified again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +54,10 @@ impl ManagedNode<'_> {
             let event = EventSpec::new(true, reasons::NODE_CHECK_FAILED, &action(report), &*failed);
             return Decision::new(State::Verified, failed)
                 .with([Effect::PatchRecord(record), Effect::EmitEvent(event)]);
+        }
+        if self.observed.fleet.is_partial {
+            let why = format!("{failed}; it is tainted once the other nodes of the gate are counted");
+            return Decision { recheck_in: Some(COUNT_PERIOD), ..Decision::new(State::Verified, why) };
         }
         if !self.observed.fleet.may_retaint() {
             let retainted = self.observed.fleet.retainted;
@@ -120,8 +129,7 @@ impl ManagedNode<'_> {
             restart: true,
             at: self.observed.now,
         };
-        let record = Record { workers: 0, inconclusive_streak: 0, ..self.record.after(result) };
-        let record = self.answered(record);
+        let record = self.answered(self.record.after(result));
         let note = format!("{why}; gate {} taints it until it is verified", self.gate.name);
         self.retaint(record, note)
     }

@@ -132,6 +132,11 @@ impl<V: Cached> Store<V> {
         }
     }
 
+    /// The number of objects.
+    pub fn len(&self) -> usize {
+        self.objects.len()
+    }
+
     fn advance(&mut self, version: &str) {
         self.position = self.position.max(parse_version(version));
     }

@@ -435,7 +435,13 @@ impl Invariant for CountedOnce {
         // inconclusive worker leaves its attempts as they were.
         let goes_on = is.workers > 1 && is.attempts >= was.attempts;
         let new_round = is.scope != was.scope || was.verdict == Some(Verdict::Passed) || (asked && !goes_on);
-        let counted = is.attempts - if new_round { 0 } else { was.attempts };
+        // The failure that leads to the taint is counted, and then the attempts begin again.
+        let tainted = is.retainted && !was.retainted;
+        let counted = match (tainted, new_round) {
+            (true, _) => is.attempts + u32::from(is.verdict == Some(Verdict::Failed)),
+            (false, true) => is.attempts,
+            (false, false) => is.attempts - was.attempts,
+        };
         let ending = self.endings.get(&(uid(after).to_owned(), is.number));
         let earned =
             u32::from(matches!(ending, Some(WorkerResult::Reported(Verdict::Passed | Verdict::Failed))));

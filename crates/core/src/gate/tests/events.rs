@@ -252,6 +252,20 @@ fn the_node_condition_is_written_once_if_configured() {
 }
 
 #[test]
+fn the_node_condition_is_written_beside_events_that_are_repeated() {
+    let (mut node, mut gate) = (node(), gate());
+    gate.spec.node_condition = NodeCondition::NetworkVerified;
+    let admitted = record(1, Verdict::Passed, now()).opened("node-ready/verified");
+    set_record(&mut node, &Record { reverted: 9, ..admitted });
+    let decision = before(&gate, &node, &[]);
+    let effects = decision.effects.as_slice();
+    let [Effect::EmitEvent(event), Effect::SetNodeCondition(update)] = effects else {
+        panic!("{decision:?}")
+    };
+    assert_eq!((event.reason, update.status), (reasons::NODE_REVERTED, "Unknown"));
+}
+
+#[test]
 fn f09_a_failed_node_stays_failed_after_inconclusive_workers() {
     let mut node = node();
     let failed = record(6, Verdict::Failed, now());

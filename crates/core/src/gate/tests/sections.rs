@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::api::{Mode, OnReboot, VerifiedLabel};
+use crate::api::{Mode, NodeCondition, OnReboot, VerifiedLabel};
 
 const WIDE: &str = "node-ready/unverified";
 const STRICT: &str = "strict/unverified";
@@ -428,6 +428,17 @@ fn g08_a_gate_that_waits_does_not_keep_the_other_from_its_turn() {
     world.end(Outcome::Passed);
     let wait = world.evaluate().decision.recheck_in.expect("the backoff of the first gate");
     assert!(wait < Duration::from_mins(1), "{wait:?}");
+}
+
+#[test]
+fn g08_a_condition_that_is_refused_does_not_keep_the_other_gate_from_its_turn() {
+    let mut world = World::verified();
+    world.gate("wide").spec.node_condition = NodeCondition::NetworkVerified;
+    let decision = world.evaluate().decision;
+    assert!(matches!(decision.effects[..], [Effect::SetNodeCondition(_)]), "{decision:?}");
+    // The condition is not written, so it is decided again and again.
+    world.node.taints.push(taint(STRICT));
+    assert_eq!(world.start(3), "strict");
 }
 
 #[test]

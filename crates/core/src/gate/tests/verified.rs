@@ -191,7 +191,7 @@ fn only_a_failed_verdict_retaints() {
 
     let decision = decided_with(&node, &gate, &[reported(3, Outcome::Failed)], Fleet::default(), 60);
     let record = retainted(&decision).expect("a taint").clone();
-    assert!(!record.is_open() && record.retainted && record.attempts == 1, "{record:?}");
+    assert!(!record.is_open() && record.retainted && record.attempts == 0, "{record:?}");
     set_record(&mut node, &record);
     node.taints.push(taint("node-ready/unverified"));
     let decision = decided_with(&node, &gate, &[reported(4, Outcome::Passed)], Fleet::default(), 60);
@@ -230,6 +230,60 @@ fn a_continuous_gate_retaints_after_consecutive_failures() {
     }
     let decision = decided_with(&node, &gate, &[reported(4, Outcome::Failed)], Fleet::default(), 0);
     assert!(retainted(&decision).is_some(), "{decision:?}");
+}
+
+#[test]
+fn a_node_that_is_tainted_again_has_all_its_attempts() {
+    for max_retries in [0, 2] {
+        let (mut node, mut gate) = verified();
+        gate.spec.mode = Mode::Continuous;
+        gate.spec.retry.max_retries = max_retries;
+        for failure in 2..5 {
+            let failed = [reported(failure, Outcome::Failed)];
+            let decision = decided_with(&node, &gate, &failed, Fleet::default(), 0);
+            let tainted = retainted(&decision).or_else(|| recorded(&decision)).expect("a record").clone();
+            set_record(&mut node, &tainted);
+        }
+        node.taints.push(taint("node-ready/unverified"));
+        let decision = decided_with(&node, &gate, &[], Fleet::default(), 0);
+        assert_eq!((decision.state, starts(&decision)), (State::Pending, Some(5)), "{decision:?}");
+        let attempts = u32::try_from(max_retries).expect("a count") + 1;
+        for attempt in 1..=attempts {
+            let failed = [reported(4 + attempt, Outcome::Failed)];
+            let decision = decided_with(&node, &gate, &failed, Fleet::default(), 0);
+            let given_up = decision.effects.iter().any(
+                |one| matches!(one, Effect::EmitEvent(event) if event.reason == reasons::NODE_VERIFICATION_FAILED),
+            );
+            let is_last = attempt == attempts;
+            assert_eq!((decision.state == State::Failed, given_up), (is_last, is_last), "{decision:?}");
+            set_record(&mut node, recorded(&decision).expect("a record"));
+        }
+    }
+}
+
+#[test]
+fn a_new_leader_counts_the_other_nodes_before_it_taints_one_again() {
+    let (mut node, gate) = verified();
+    node.labels = Labels::default();
+    let failed = [reported(2, Outcome::Failed)];
+    let partial = Fleet { is_partial: true, ..Fleet::default() };
+    let decision = decided_with(&node, &gate, &failed, partial, 60);
+    assert_eq!((&decision.effects[..], decision.state), (&[][..], State::Verified));
+    assert!(decision.recheck_in.is_some(), "{decision:?}");
+    assert!(retainted(&decided_with(&node, &gate, &failed, Fleet::default(), 60)).is_some());
+}
+
+#[test]
+fn g03_the_backoff_of_a_node_that_somebody_keeps_reverting_does_not_make_it_stuck() {
+    let (mut node, gate) = verified();
+    let record = Record { reverted: 12, ..record(1, Verdict::Passed, now()).opened("node-ready/verified") };
+    set_record(&mut node, &record);
+    node.taints.push(taint("node-ready/unverified"));
+    let mut lost = worker(2, Progress::Inconclusive(InconclusiveReason::NoReport, "x".into()));
+    lost.first_seen = Duration::from_mins(40);
+    let decision = decided_with(&node, &gate, &[lost], Fleet::default(), 40 * 60 + 5);
+    let record = recorded(&decision).expect("a record");
+    assert_eq!((decision.state, record.elapsed_seconds), (State::Inconclusive, 5), "{decision:?}");
 }
 
 #[test]

@@ -60,14 +60,15 @@ impl EffectMetrics<'_> {
                 if done {
                     self.worker_ended(metrics, fleet, record);
                 }
-                // A node that was tainted again was created long ago.
-                if done && self.gated && !self.before.retainted {
+                // A node that the gate served before was created long ago.
+                if done && self.gated && !self.served_before() {
                     metrics.observe_node_verified(self.gate, self.age());
                 }
             }
             (Effect::Admit(record), _) => {
                 metrics.observe_taint_removal(node, done, self.took);
-                if done {
+                // An audit also admits nodes on which no worker started. The record has its number all the same.
+                if done && self.worker(record.number).is_some() {
                     self.worker_ended(metrics, fleet, record);
                 }
             }
@@ -87,11 +88,20 @@ impl EffectMetrics<'_> {
         }
     }
 
+    /// Whether the gate admitted the node before.
+    fn served_before(&self) -> bool {
+        self.before.is_open() || self.before.retainted || !self.before.label.is_empty()
+    }
+
     /// The result of the previous worker; none if this is the first.
     fn previous_result(&self) -> Option<&'static str> {
         let before = self.before;
         let failed = before.inconclusive_streak == 0 && before.verdict == Some(Verdict::Failed);
         (before.workers > 0).then_some(if failed { "failed" } else { "inconclusive" })
+    }
+
+    fn worker(&self, number: u32) -> Option<&WorkerView> {
+        self.workers.iter().find(|worker| worker.identity.number == number)
     }
 
     fn age(&self) -> Duration {
@@ -105,7 +115,7 @@ impl EffectMetrics<'_> {
             return;
         }
         let verdict = record.verdict.unwrap_or(Verdict::Inconclusive);
-        let worker = self.workers.iter().find(|worker| worker.identity.number == record.number);
+        let worker = self.worker(record.number);
         let took = worker.map_or(Duration::ZERO, |worker| self.elapsed.saturating_sub(worker.first_seen));
         let checks = match worker.map(|worker| &worker.progress) {
             Some(Progress::Reported(report)) => report.checks.as_slice(),

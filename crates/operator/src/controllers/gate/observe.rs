@@ -38,14 +38,16 @@ impl Surroundings for GateReconciler {
 
     fn fleet(&self, gate: &GateView, node: &NodeView, gated: bool) -> Fleet {
         let refused = self.term.limiter.lock().refusal(&gate.name, self.shared.clock.elapsed()).is_some();
-        let fleet = self.term.fleet.lock().fleet(&gate.name, refused);
+        let fleet = self.term.fleet.lock();
+        let (decided, fleet) = (fleet.len(), fleet.fleet(&gate.name, refused));
         // Walks over all nodes, so it is found out only where something depends on it.
         let ran_elsewhere = gated && gate.spec.on_stuck == FailureAction::Replace && {
             let within = evidence_ttl(self.shared.caches.policy().as_ref());
             let nodes = self.shared.caches.nodes.lock();
             reported_elsewhere(nodes.iter(), gate, &node.uid.to_string(), within, self.shared.clock.now())
         };
-        Fleet { ran_elsewhere, ..fleet }
+        let is_partial = decided < self.shared.caches.nodes.lock().len();
+        Fleet { ran_elsewhere, is_partial, ..fleet }
     }
 
     fn requested_at(&self, gate: &str, node: &NodeView) -> Option<Timestamp> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use nodekeeper_core::api::NodeGateStatus;
 use nodekeeper_core::autoscaler::{Autoscalers, judge};
 use nodekeeper_core::configured::ObjectKind;
-use nodekeeper_core::fleet::{GateStatusInput, audit, gated_nodes, shadowing_gate, status};
+use nodekeeper_core::fleet::{GateStatusInput, Unserved, audit, gated_nodes, shadowing_gate, status};
 use nodekeeper_core::gate::{GateView, State};
 use nodekeeper_core::reasons;
 use parking_lot::Mutex;
@@ -53,8 +53,8 @@ impl GateStatusReconciler {
         let shadowed_by = shadowing_gate(&gate, &all, nodes.iter());
         let unserved = gate.spec.taints.iter().find_map(|taint| {
             let count = fleet.counts(&taint.key).count(State::Unserved);
-            let example = fleet.example(&taint.key, State::Unserved)?;
-            (count > 0).then_some((example, count))
+            let node = fleet.example(&taint.key, State::Unserved)?;
+            (count > 0).then_some(Unserved { taint: &taint.key, node, count })
         });
         let taints: Vec<&str> = gate.spec.taints.iter().map(|taint| taint.key.as_str()).collect();
         let autoscalers = self.autoscalers.lock();
