@@ -84,8 +84,8 @@ pub struct NodeGateSpec {
     #[serde(default)]
     pub node_selector: NodeSelector,
     /// Decides which gate serves a node that several gates select by the same taint: the gate with the highest priority
-    /// does. Among equal priorities the older gate wins, then the first by name. Gates in `DryRun` always come after
-    /// all others. Defaults to 0.
+    /// does. Among equal priorities the older gate wins, then the first by name. Gates in `Audit` always come after
+    /// those in `Enforce` or `Paused`, and gates in `DryRun` after all others. Defaults to 0.
     #[serde(default)]
     #[schemars(range(min = -1_000_000, max = 1_000_000))]
     pub priority: i32,
@@ -95,7 +95,9 @@ pub struct NodeGateSpec {
     #[serde(default)]
     pub mode: Mode,
     /// Determines whether the gate acts on nodes. `Enforce`, the default, removes the taint from nodes that pass and
-    /// adds it to verified nodes that fail. `DryRun` runs workers and reports in Events what it would do, but writes no
+    /// adds it to verified nodes that fail. `Audit` runs one worker on a gated node, removes the taint whatever the worker
+    /// finds, at the latest two minutes after the node is Ready, and counts in `status.audit` what it would have held; it
+    /// is meant for the first days. `DryRun` runs workers and reports in Events what it would do, but writes no
     /// Node. `Paused` starts no workers and leaves all taints as they are.
     #[serde(default)]
     pub enforcement: Enforcement,

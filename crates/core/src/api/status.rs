@@ -56,7 +56,8 @@ pub struct AuditCounts {
     /// The number of nodes that passed.
     #[serde(default)]
     pub passed: i32,
-    /// The number of nodes that an enforcing gate would have held, because they failed or reached no verdict.
+    /// The number of nodes that an enforcing gate would have held, because they failed or reached no verdict. An audit makes
+    /// one attempt, so nodes are among them that a retry would have verified. To audit a node again, add the taint to it.
     #[serde(default)]
     pub would_hold: i32,
     /// The names of up to 20 of the nodes that would have been held.
