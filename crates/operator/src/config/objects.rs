@@ -136,9 +136,9 @@ mod tests {
     #[test]
     fn s03_the_config_map_of_the_chart_is_checked() {
         let map = |objects: &str| {
-            let block: String = objects.lines().map(|line| format!("    {line}\n")).collect();
+            let block = objects.lines().collect::<Vec<_>>().join("\n    ");
             format!(
-                "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: a}}\ndata:\n  objects.yaml: |\n{block}"
+                "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: a}}\ndata:\n  objects.yaml: |\n    {block}\n"
             )
         };
         assert_eq!(check_manifest(&map(OBJECTS)), Some(Ok("ConfigMap")));

@@ -40,15 +40,7 @@ pub fn config(text: &str) -> Result<Source, Problem> {
     let is_map = |node: &&Node| matches!(node.value, Value::Map(_));
     let map_at = |keys: &[&str]| node.find(keys).map(|entry| &entry.node).filter(is_map);
     let mode = node.find(&["deploymentMode"]);
-    let daemon_set = match mode.map(|mode| &mode.node.value) {
-        Some(Value::Text(mode)) if mode == "daemonset" => true,
-        Some(Value::Text(mode)) if mode == "controller" => false,
-        None | Some(Value::Null) => false,
-        Some(Value::Text(other)) => {
-            return Err(wrong_mode(mode, &format!("is {}: write controller", quoted(other))));
-        }
-        Some(_) => return Err(wrong_mode(mode, "is no text: write controller")),
-    };
+    let daemon_set = is_daemon_set(mode)?;
     let theirs = if daemon_set { "daemonset" } else { "controller" };
     if let Some(inner) = map_at(&[theirs, "config"]) {
         let worker = map_at(&["worker", "config"]).filter(|_| !daemon_set);
@@ -102,6 +94,16 @@ pub fn worker(text: &str) -> Result<Document, Problem> {
     let node = parse(text, File::Worker)?;
     let node = manifest(&node, text, File::Worker, WORKER_KEY)?.unwrap_or(node);
     Ok(Document { file: File::Worker, path: String::new(), node })
+}
+
+fn is_daemon_set(mode: Option<&Entry>) -> Result<bool, Problem> {
+    match mode.map(|mode| &mode.node.value) {
+        Some(Value::Text(mode)) if mode == "daemonset" => Ok(true),
+        Some(Value::Text(mode)) if mode == "controller" => Ok(false),
+        None | Some(Value::Null) => Ok(false),
+        Some(Value::Text(other)) => Err(wrong_mode(mode, &format!("is {}: write controller", quoted(other)))),
+        Some(_) => Err(wrong_mode(mode, "is no text: write controller")),
+    }
 }
 
 fn wrong_mode(mode: Option<&Entry>, message: &str) -> Problem {

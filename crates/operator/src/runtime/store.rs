@@ -133,7 +133,8 @@ impl<V: Cached> Store<V> {
     }
 
     /// The number of objects.
-    pub fn len(&self) -> usize {
+    #[must_use]
+    pub fn count(&self) -> usize {
         self.objects.len()
     }
 

@@ -46,7 +46,7 @@ impl Surroundings for GateReconciler {
             let nodes = self.shared.caches.nodes.lock();
             reported_elsewhere(nodes.iter(), gate, &node.uid.to_string(), within, self.shared.clock.now())
         };
-        let is_partial = decided < self.shared.caches.nodes.lock().len();
+        let is_partial = decided < self.shared.caches.nodes.lock().count();
         Fleet { ran_elsewhere, is_partial, ..fleet }
     }
 
