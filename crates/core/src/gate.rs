@@ -247,7 +247,7 @@ pub fn decide(observed: &Observed<'_>) -> Decision {
     let record = &*record;
     let enforce = |gate, gated| {
         let decision = ManagedNode { observed, gate, record, gated }.decide();
-        // Until another worker has ended, nothing more is known of a node that an audit admitted.
+        // Until a worker has passed, nothing good is known of a node that an audit admitted.
         let is_audited = record.is_admitted_by_audit() && decision.state == State::Verified;
         let state = if is_audited { State::Audited } else { decision.state };
         node_condition::with(Decision { state, ..decision }, observed, gate, record)
@@ -263,11 +263,12 @@ pub fn decide(observed: &Observed<'_>) -> Decision {
             Enforcement::Audit => ManagedNode { observed, gate, record, gated: true }.audit(),
             Enforcement::Enforce => enforce(gate, true),
         },
-        // A gate that is enforced later leaves it alone, unless a user or a reboot asks for another verdict.
+        // A gate that is enforced later leaves it alone, unless a user or a reboot asked for another verdict.
         Ownership::Verified(gate)
             if record.is_admitted_by_audit()
                 && !(gate.spec.enforcement == Enforcement::Enforce
-                    && ManagedNode { observed, gate, record, gated: false }.is_asked_again()) =>
+                    && (!record.audited
+                        || ManagedNode { observed, gate, record, gated: false }.is_asked_again())) =>
         {
             let why = format!("gate {} audited the node and would have held it", gate.name);
             Decision::new(State::Audited, why).with(remove_workers(observed.own_workers(gate)))

@@ -249,10 +249,11 @@ impl Record {
         self.open || (self.verdict == Some(Verdict::Passed) && !self.retainted)
     }
 
-    /// Whether an audit admitted the node, which no worker of the gate has passed.
+    /// Whether an audit admitted the node, which no worker of the gate has passed since. Whoever verifies a node sets a label.
     #[must_use]
     pub fn is_admitted_by_audit(&self) -> bool {
-        self.audited && self.verdict != Some(Verdict::Passed)
+        let has_not_passed = self.verdict != Some(Verdict::Passed);
+        has_not_passed && (self.audited || (self.open && self.label.is_empty()))
     }
 
     /// Whether a worker of this scope continues the counts. A Passed verdict ends them.

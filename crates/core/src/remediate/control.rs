@@ -180,7 +180,8 @@ pub fn eligible_nodes<'a>(
     let gate_uid = Id::from(&gate.uid);
     let is_verified = |node: &NodeView| {
         let section = node.record.as_ref().and_then(|record| record.section(&gate_uid));
-        section.is_some_and(|section| section.is_open() && !section.audited)
+        section
+            .is_some_and(|section| section.is_open() && !section.audited && !section.is_admitted_by_audit())
     };
     let is_eligible = |node: &&NodeView| {
         zone(node) == in_zone

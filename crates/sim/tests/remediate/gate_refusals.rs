@@ -1,6 +1,7 @@
 //! The gate while the API server refuses its writes, another controller undoes them, or a watch says nothing.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,10 +11,11 @@ use hyper::body::Frame;
 use jiff::SignedDuration;
 use kube::client::Body;
 use nodekeeper_core::configured::{Adoption, ConfiguredObject, ObjectKey, ObjectKind};
-use nodekeeper_sim::object::{condition, set, text};
+use nodekeeper_sim::object::{condition, is_deleting, set, text};
 use nodekeeper_sim::transport::{BoxError, Transport};
 use nodekeeper_sim::value::{Value, json};
-use tokio::time::sleep;
+use parking_lot::Mutex;
+use tokio::time::{Instant, sleep};
 use tower::{ServiceExt as _, service_fn};
 
 use super::refusals::{Refusals, Rule};
@@ -67,6 +69,35 @@ async fn g01_a_refused_opening_is_reported_and_not_counted() {
         test.until("the condition is false again", 1, accepted).await;
         assert_eq!((count(&test, "verified"), count(&test, "gated")), (1, 0), "{code}");
     }
+}
+
+/// Another controller deletes each worker, which its kubelet then ends. None of them can be recorded, so that nothing but the
+/// count of this process holds back the next one.
+#[tokio::test(start_paused = true)]
+async fn workers_that_are_deleted_and_cannot_be_recorded_come_ever_more_rarely() {
+    let mut test = TestCluster::new(1, &permissive_policy());
+    let refusals = Refusals::new(("PATCH", "/api/v1/nodes/", "", 403));
+    test.start_with(refusals.client(&test));
+    let created = Arc::new(Mutex::new(Vec::new()));
+    let (log, clock) = (created.clone(), test.cluster.clock().clone());
+    test.cluster.observe(Box::new(move |change| {
+        if change.collection == "pods" && change.before.is_none() {
+            log.lock().push(clock.now());
+        }
+    }));
+    test.join("n0", "a");
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_mins(10) {
+        for pod in test.api.all("pods").iter().filter(|pod| !is_deleting(pod)) {
+            test.api.delete(pod, None).expect("it is there");
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+    let times = created.lock().clone();
+    let burst = max_in_window(&times, SignedDuration::from_mins(1));
+    assert!(times.len() >= 8 && burst <= 9, "{} workers, {burst} in a minute", times.len());
+    refusals.lift();
+    test.until("the node is verified", 3, |test| test.is_verified("n0")).await;
 }
 
 fn configured(spec: serde_json::Value) -> Vec<ConfiguredObject> {

@@ -110,6 +110,24 @@ fn g14_an_admitted_node_that_cannot_be_verified_again_is_not_counted_as_verified
 }
 
 #[test]
+fn g14_an_admitted_node_is_not_counted_as_verified_before_a_worker_passes() {
+    let mut node = admitted_node();
+    node.verify = Some("now".into());
+    let lost = worker(2, Progress::Inconclusive(InconclusiveReason::NoReport, "x".into()));
+    let decision = decided_after(&node, &gate(), &[lost], 3600);
+    set_record(&mut node, recorded(&decision).expect("a record"));
+    node.verify = None;
+    for gate in [auditing(), gate()] {
+        assert_eq!(decided_after(&node, &gate, &[], 3600).state, State::Audited);
+    }
+    assert_eq!(starts(&decided_after(&node, &gate(), &[], 3600)), Some(3), "until there is a verdict");
+    let decision = decided_after(&node, &gate(), &[reported(3, Outcome::Passed)], 3600);
+    set_record(&mut node, recorded(&decision).expect("a record"));
+    node.labels.insert("node-ready/verified", "true");
+    assert_eq!(decided_after(&node, &auditing(), &[], 3600).state, State::Verified);
+}
+
+#[test]
 fn g14_an_admitted_node_without_a_gate_is_not_counted_as_verified() {
     let node = admitted_node();
     let state = |node: &NodeView| decide(&observed(node, Ownership::Released, &[])).state;

@@ -167,12 +167,16 @@ impl GateReconciler {
         }
     }
 
-    /// Notes that a worker ended, or that it is gone although nobody asked it to end. Then its Node may be gone too, and the
-    /// watch of nodes may be behind.
+    /// Notes that a worker ended, or that it was deleted before. Then its Node may be gone too, and the watch of nodes may be
+    /// behind.
     fn observe_end(&self, change: &Change) {
+        let goes_on = |worker: &WorkerView| !worker.has_ended() && !worker.deleting;
         match change.states::<WorkerView>() {
-            (_, Some(worker)) if worker.has_ended() => self.vanished.lock().remove(&worker.node_name),
-            (Some(worker), None) if !worker.has_ended() && !worker.deleting => {
+            (_, Some(worker)) if worker.has_ended() && !worker.deleting => {
+                self.vanished.lock().remove(&worker.node_name);
+            }
+            // A kubelet ends what is deleted, with the phase Failed.
+            (Some(worker), after) if goes_on(worker) && after.is_none_or(|after| after.deleting) => {
                 let Shared { caches, clock, .. } = &*self.shared;
                 let is_known = caches
                     .nodes
