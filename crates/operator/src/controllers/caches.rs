@@ -172,7 +172,8 @@ impl Caches {
         let nodes = manager.watch_when(
             kinds::NODES,
             Api::<PartialNode>::all(client.clone()),
-            Selector::default(),
+            // Each node's heartbeat is a change.
+            Selector { gathers: true, ..Selector::default() },
             Arc::new(move |node: &PartialNode| Some(NodeView::trimmed(node, &mut shared.lock()))),
             Some(Box::new(label_condition(gates.clone(), texts.clone()))),
         );

@@ -5,13 +5,16 @@
 //! while lists fail. None of these can be mended from outside of it.
 
 use std::fmt::Debug;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::stream::{self, BoxStream, Stream, StreamExt as _};
+use futures::FutureExt as _;
+use futures::stream::{self, BoxStream, Peekable, Stream, StreamExt as _};
 use kube::api::{ListParams, WatchEvent as RawEvent, WatchParams};
 use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
+use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
@@ -29,6 +32,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 /// The page size where the server does not stream lists.
 const PAGE_SIZE: u32 = 100;
+const GATHERED_FOR: Duration = Duration::from_millis(100);
 const FIRST_BACKOFF: Duration = Duration::from_millis(500);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
 /// The same for a watch that the server accepted and that broke: until it goes on, we act on what is old.
@@ -58,11 +62,14 @@ pub enum WatchEvent<V> {
 /// Turns an object into what is kept of it, or into nothing if it is of no interest.
 pub type Projection<K, V> = Arc<dyn Fn(&K) -> Option<V> + Send + Sync>;
 
-/// Selects a part of a collection; everything by default.
+/// Selects a part of a collection, and how it is watched; everything, and at once, by default.
 #[derive(Clone, Debug, Default)]
 pub struct Selector {
     pub labels: Option<String>,
     pub fields: Option<String>,
+    /// Changes that follow another one are received together, up to [`GATHERED_FOR`] later: for collections that change
+    /// all the time, where most of the cost is to wake up.
+    pub gathers: bool,
     /// A server that does not serve the kind, or forbids to read it, is treated as if there were no objects.
     pub optional: bool,
 }
@@ -99,7 +106,7 @@ where
     })
 }
 
-type Lines<K> = BoxStream<'static, kube::Result<RawEvent<K>>>;
+type Lines<K> = Pin<Box<Peekable<BoxStream<'static, kube::Result<RawEvent<K>>>>>>;
 
 enum WatchState<K, V> {
     /// Nothing is known.
@@ -202,7 +209,7 @@ where
                 Ok(None)
             }
             WatchState::Watching(lines, version) => {
-                let event = match next_line(lines, MAX_SILENCE).await? {
+                let event = match next_change(lines, self.selector.gathers).await? {
                     RawEvent::Added(object) | RawEvent::Modified(object) => {
                         *version = object.resource_version().unwrap_or_default();
                         match (self.projection)(&object) {
@@ -260,7 +267,7 @@ where
         let error = match answer {
             Ok(lines) => {
                 self.reported_not_served = false;
-                return Ok(lines.boxed());
+                return Ok(Box::pin(lines.boxed().peekable()));
             }
             Err(error) => error,
         };
@@ -329,6 +336,24 @@ where
         }
         let jitter = self.random.f64() / 4.0;
         sleep(self.backoff.mul_f64(1.0 + jitter)).await;
+    }
+}
+
+async fn next_change<K>(lines: &mut Lines<K>, gathers: bool) -> Result<RawEvent<K>, WatchError> {
+    if gathers {
+        gather(lines).await;
+    }
+    next_line(lines, MAX_SILENCE).await
+}
+
+/// Gives lines time to come, if none has been received yet.
+async fn gather<K>(lines: &mut Lines<K>) {
+    if lines.as_mut().peek().now_or_never().is_none() {
+        // The connection is a task of its own, which may hold the next part of the answer.
+        yield_now().await;
+        if lines.as_mut().peek().now_or_never().is_none() {
+            sleep(GATHERED_FOR).await;
+        }
     }
 }
 

@@ -73,8 +73,9 @@ impl Invariant for WithinTheWorkerLimit {
     }
 }
 
-/// How long the controller may know an earlier state of a node: a watch that says nothing is opened again after 150 s.
-const STALENESS: SignedDuration = SignedDuration::from_secs(200);
+/// How long the controller may know an earlier state of a node: a watch that says nothing is opened again after 150 s, and the
+/// lists that follow may break several times.
+const STALENESS: SignedDuration = SignedDuration::from_secs(300);
 
 /// By name: when the node was last open; none if it is now.
 #[derive(Default)]

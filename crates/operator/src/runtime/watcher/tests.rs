@@ -197,3 +197,27 @@ async fn an_object_that_cannot_be_projected_counts_as_deleted() {
     let events = events(client, Duration::from_secs(1)).await;
     assert_eq!(events[2..5], ["complete 5", "deleted strange 6", "applied a"]);
 }
+
+/// A quiet collection is told at once, and a busy one ten times a second.
+#[tokio::test(start_paused = true)]
+async fn changes_that_follow_another_one_are_received_together() {
+    let (sender, receiver) = futures::channel::mpsc::unbounded();
+    let mut lines: Lines<Node> = Box::pin(receiver.boxed().peekable());
+    let begin = Instant::now();
+    tokio::spawn(async move {
+        for at in [500, 510, 550, 590, 605, 2000] {
+            tokio::time::sleep_until(begin + Duration::from_millis(at)).await;
+            let name = Some(at.to_string());
+            let metadata = kube::api::ObjectMeta { name, ..Default::default() };
+            let sent = sender.unbounded_send(Ok(RawEvent::Added(Node { metadata, ..Node::default() })));
+            sent.expect("they are received");
+        }
+    });
+    let mut received = Vec::new();
+    while let Ok(RawEvent::Added(node)) = next_change(&mut lines, true).await {
+        received.push((node.name_any(), begin.elapsed().as_millis()));
+    }
+    let received: Vec<(&str, u128)> = received.iter().map(|(name, at)| (name.as_str(), *at)).collect();
+    let expected = [("500", 500), ("510", 600), ("550", 600), ("590", 600), ("605", 700), ("2000", 2000)];
+    assert_eq!(received, expected);
+}
