@@ -213,8 +213,12 @@ fn toggle_second_budget(user: &Local) -> Option<&'static str> {
     created.ok().map(|_| "second budget created")
 }
 
-/// A pod of an application on a random node.
+/// A pod of an application on a random node, and more often on one that is to be replaced: only a drain that takes time can be
+/// disturbed.
 fn deploy(user: &Local, node: &Value, random: &mut fastrand::Rng) -> Option<&'static str> {
+    let requested = choose_request(user, random).filter(|_| random.u8(0..4) > 0);
+    let requested = requested.and_then(|one| user.get("nodes", "", text(&one, "spec.node.name")));
+    let node = requested.as_deref().unwrap_or(node);
     let owner = user.get("apps/replicasets", "default", "web")?;
     let owner = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": uid(&owner), "controller": true});
     let body = json!({
