@@ -97,13 +97,15 @@ impl WorkerPods {
         node: &NodeView,
         gate: &GateView,
         identity: &WorkerIdentity,
-    ) -> Result<Option<PartialPod>, WriteError> {
+    ) -> Result<PartialPod, WriteError> {
         let pod = worker::control_pod(&self.template, node, &gate.spec, identity)
             .map_err(|error| WriteError::Refused(error.to_string()))?;
         match self.create(writer, &pod).await {
-            // The previous leader created it.
-            Err(WriteError::Conflict(_)) => Ok(None),
-            created => created.map(Some),
+            // It is there already, and the watch does not show it.
+            Err(WriteError::Conflict(_)) => {
+                self.adopt_existing_pod(writer, pod.metadata.name.as_deref().unwrap_or_default()).await
+            }
+            created => created,
         }
     }
 
@@ -194,6 +196,20 @@ mod tests {
         assert!(matches!(error, WriteError::OutcomeUnknown(_)), "{error:?}");
         let error = created(|_| (403, "Forbidden")).await;
         assert!(matches!(error, WriteError::Refused(_)), "it is used up: {error:?}");
+    }
+
+    #[tokio::test]
+    async fn a_control_worker_that_cannot_be_created_is_not_taken_for_created() {
+        let pods = WorkerPods { template: Template::default() };
+        let gate = GateView::new(&NodeGate::new("g", NodeGateSpec::default()));
+        let identity = WorkerIdentity { number: 1, ..WorkerIdentity::default() };
+        // Another request changed the quota at the same time: there is no pod of the name.
+        let writer = writer_with(|method| match *method {
+            Method::POST => (409, "Conflict"),
+            _ => (404, "NotFound"),
+        });
+        let created = pods.create_control_worker(&writer, &NodeView::default(), &gate, &identity).await;
+        assert!(matches!(created, Err(WriteError::Gone(_))), "{created:?}");
     }
 
     #[tokio::test]

@@ -164,14 +164,20 @@ impl Shared {
 
     /// The same for a remediation.
     async fn is_remediation_unchanged(&self, remediation: &Remediation) -> bool {
-        let now = self.get::<NodeRemediation>(&remediation.name).await.ok().flatten();
-        now.is_some_and(|now| {
-            let now = Remediation::new(&now);
-            let is_same =
-                (&now.uid, &now.resource_version) == (&remediation.uid, &remediation.resource_version);
-            self.apply_response(&self.caches.remediations, now);
-            is_same
-        })
+        match self.get::<NodeRemediation>(&remediation.name).await {
+            Ok(Some(now)) => {
+                let now = Remediation::new(&now);
+                let is_same =
+                    (&now.uid, &now.resource_version) == (&remediation.uid, &remediation.resource_version);
+                self.apply_response(&self.caches.remediations, now);
+                is_same
+            }
+            Ok(None) => {
+                self.caches.remediations.lock().remove(&remediation.name);
+                false
+            }
+            Err(_) => false,
+        }
     }
 
     /// Whether a node is still the one that was read.

@@ -7,11 +7,13 @@ use std::time::Duration;
 use kube::ResourceExt as _;
 use nodekeeper_core::api::NodeRemediation;
 use nodekeeper_core::configured::ObjectKind;
+use nodekeeper_core::remediate::decision::RefusalBackoff;
 use nodekeeper_core::remediate::housekeeping::{
     PolicyEffect, PolicyFindings, cordons_to_remove, decide_policy, needs_cordon,
 };
 use nodekeeper_core::remediate::{Policy, Remediation, Target};
 use nodekeeper_core::worker::WorkerView;
+use parking_lot::Mutex;
 use tracing::{info, warn};
 
 use super::caches::ControlView;
@@ -40,11 +42,23 @@ impl fmt::Display for PolicyKey {
 pub struct PolicyReconciler {
     shared: Arc<Shared>,
     term: Arc<TermState>,
+    /// Refused writes of the policy's status in a row, and when the next may be sent.
+    refusals: Mutex<(RefusalBackoff, Duration)>,
+}
+
+/// What became of the effects of one reconcile.
+#[derive(Default)]
+struct Results {
+    errors: Vec<String>,
+    /// The first write that failed, and whether it was refused.
+    failed: Option<(String, bool)>,
+    /// A write met a change, and is decided about again.
+    has_changed: bool,
 }
 
 impl PolicyReconciler {
     pub fn new(shared: Arc<Shared>, term: Arc<TermState>) -> Self {
-        Self { shared, term }
+        Self { shared, term, refusals: Mutex::default() }
     }
 
     /// Reads the nodes whose cordon of ours has to go. Those that cannot be read keep it until the next time. A watch that
@@ -94,9 +108,63 @@ impl PolicyReconciler {
         }
     }
 
+    /// How long the policy's status is not written, because the API server refused it. Other effects go on.
+    fn status_wait(&self) -> Option<Duration> {
+        let until = self.refusals.lock().1;
+        until.checked_sub(self.shared.clock.elapsed()).filter(|left| !left.is_zero())
+    }
+
+    /// Counts the refusals of the policy's status in a row.
+    fn status_answered(&self, refused: Option<&WriteError>) {
+        let mut refusals = self.refusals.lock();
+        match refused {
+            Some(error) => {
+                let wait = refusals.0.refused(error.message());
+                refusals.1 = self.shared.clock.elapsed() + wait;
+            }
+            None => *refusals = (RefusalBackoff::default(), Duration::ZERO),
+        }
+    }
+
     /// What the API server has not accepted, for the policy's condition, if that is to be reported.
     fn failed_write(&self) -> Option<String> {
         self.term.policy_writes.lock().summary(Policy::NAME).map(|summary| summary.message)
+    }
+
+    /// Applies one effect. One that fails does not keep the others from being applied.
+    async fn apply_one(
+        &self,
+        policy: Option<&Policy>,
+        effect: &PolicyEffect,
+        results: &mut Results,
+    ) -> Result<(), ReconcileError> {
+        let applied = self.apply(policy, effect).await;
+        let is_refused = match &applied {
+            Err(WriteError::NotLeader) => return Err(ReconcileError(WriteError::NotLeader.to_string())),
+            Err(WriteError::Conflict(_) | WriteError::Gone(_)) => self.is_refused(policy, effect).await,
+            Err(error) => matches!(error, WriteError::Refused(_)),
+            Ok(()) => false,
+        };
+        if matches!(effect, PolicyEffect::UpdateStatus(_)) {
+            self.status_answered(applied.as_ref().err().filter(|_| is_refused));
+        }
+        match applied {
+            Ok(()) => {}
+            Err(WriteError::Conflict(_) | WriteError::Gone(_)) if !is_refused => results.has_changed = true,
+            Err(error) => {
+                let message = error.message();
+                // The first of them is reported.
+                let failed = || (format!("{}: {message}", describe(effect)), is_refused);
+                results.failed.get_or_insert_with(failed);
+                results.errors.push(match error {
+                    WriteError::Conflict(_) | WriteError::Gone(_) => {
+                        format!("the API server refuses the write: {message}")
+                    }
+                    error => error.to_string(),
+                });
+            }
+        }
+        Ok(())
     }
 
     async fn apply(&self, policy: Option<&Policy>, effect: &PolicyEffect) -> Result<(), WriteError> {
@@ -130,7 +198,7 @@ impl PolicyReconciler {
                 info!(node = &*node.name, gate = gate.name, "creating control worker pod");
                 let began = clock.elapsed();
                 let created = pods.create_control_worker(writer, node, gate, identity).await?;
-                if let Some(view) = created.and_then(|pod| WorkerView::control(&pod)) {
+                if let Some(view) = WorkerView::control(&created) {
                     let name = view.name.clone();
                     self.shared.apply_response(&caches.controls, ControlView(view));
                     // The watch does not know when the run began.
@@ -163,19 +231,17 @@ impl Reconciler for PolicyReconciler {
         vec![PolicyKey]
     }
 
-    /// One effect that fails does not keep the others from being applied.
     async fn reconcile(&self, _key: &PolicyKey) -> Result<Action, ReconcileError> {
-        let (mut errors, mut has_changed) = (Vec::new(), false);
-        let mut failed = None;
         let Shared { caches, clock, .. } = &*self.shared;
         if !caches.remediations.lock().is_served() {
             // Their watch is forbidden or not served: they only seem to be gone.
             return Ok(Action::RequeueAfter(UNSERVED_PERIOD));
         }
+        let mut results = Results::default();
         let known = caches.with_cluster(clock, |cluster| cluster.policy.cloned());
         let missing_rights = self.shared.missing_rights(known.as_ref()).await;
-        let cordoned = self.read_cordoned(&mut errors).await;
-        let (policy, decision) = caches.with_cluster(clock, |cluster| {
+        let cordoned = self.read_cordoned(&mut results.errors).await;
+        let (policy, mut decision) = caches.with_cluster(clock, |cluster| {
             let configuration = cluster.policy.and_then(|policy| {
                 let last_applied = policy.annotations.last_applied.as_deref();
                 let kind = ObjectKind::RemediationPolicy;
@@ -191,33 +257,26 @@ impl Reconciler for PolicyReconciler {
             let decision = decide_policy(cluster, &stats, cordoned, &found);
             (cluster.policy.cloned(), decision)
         });
-        for effect in &decision.effects {
-            match self.apply(policy.as_ref(), effect).await {
-                Ok(()) => {}
-                Err(error @ WriteError::NotLeader) => return Err(ReconcileError(error.to_string())),
-                Err(WriteError::Conflict(message) | WriteError::Gone(message))
-                    if self.is_refused(policy.as_ref(), effect).await =>
-                {
-                    failed = failed.or_else(|| Some((format!("{}: {message}", describe(effect)), true)));
-                    errors.push(format!("the API server refuses the write: {message}"));
-                }
-                Err(WriteError::Conflict(_) | WriteError::Gone(_)) => has_changed = true,
-                Err(error) => {
-                    let is_refused = matches!(error, WriteError::Refused(_));
-                    let message = format!("{}: {}", describe(effect), error.message());
-                    failed = failed.or(Some((message, is_refused)));
-                    errors.push(error.to_string());
-                }
-            }
+        let status_wait = self.status_wait();
+        if status_wait.is_some() {
+            decision.effects.retain(|effect| !matches!(effect, PolicyEffect::UpdateStatus(_)));
         }
-        // The first of them.
-        self.term.remember_policy_write(&self.shared, Policy::NAME, failed);
+        for effect in &decision.effects {
+            self.apply_one(policy.as_ref(), effect, &mut results).await?;
+        }
+        let Results { errors, failed, has_changed } = results;
+        // While the status is not written, nothing shows that it would be accepted: the cached one may say already that it is
+        // refused.
+        if failed.is_some() || status_wait.is_none() {
+            self.term.remember_policy_write(&self.shared, Policy::NAME, failed);
+        }
         if !errors.is_empty() {
             let message = join(&errors);
             warn!(message, "policy not reconciled");
             return Err(ReconcileError(message));
         }
-        Ok(Action::RequeueAfter(if has_changed { SOON } else { decision.requeue_after }))
+        let next = if has_changed { SOON } else { decision.requeue_after };
+        Ok(Action::RequeueAfter(status_wait.map_or(next, |wait| wait.min(next))))
     }
 }
 

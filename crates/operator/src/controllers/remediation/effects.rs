@@ -64,8 +64,11 @@ impl RemediationReconciler {
     pub(super) async fn is_status_refused(&self, remediation: &Remediation, error: &WriteError) -> bool {
         match error {
             WriteError::Refused(_) => true,
-            WriteError::Conflict(_) => self.shared.is_remediation_unchanged(remediation).await,
-            WriteError::NotLeader | WriteError::Gone(_) | WriteError::OutcomeUnknown(_) => false,
+            // It may be deleted, and the watch does not say so.
+            WriteError::Conflict(_) | WriteError::Gone(_) => {
+                self.shared.is_remediation_unchanged(remediation).await
+            }
+            WriteError::NotLeader | WriteError::OutcomeUnknown(_) => false,
         }
     }
 
