@@ -36,8 +36,8 @@ help: ## this list
 	@echo "Nodekeeper. Needs Rust 1.95 or newer; 'make test' also Go 1.26 or newer and python3 with venv. Times are for 2 cores."
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-test: rust ## all test tiers; 45 min on a cold machine, 20 min after that
-	@echo "test: builds once, then runs every test tier (usually 45 min on a cold machine, 20 min after that)"
+test: rust ## all test tiers; 40 min on a cold machine, 16 min after that
+	@echo "test: builds once, then runs every test tier (usually 40 min on a cold machine, 16 min after that)"
 	@cargo run -q -p xtask -- test
 
 lint: rust ## format, clippy, repository rules, cargo-deny if it is installed; 3 min cold, 10 s after that
@@ -54,8 +54,8 @@ generate: rust ## write the generated files; seconds
 	@echo "generate: writes the generated files (usually seconds)"
 	@cargo run -q -p xtask -- generate
 
-sim: rust ## simulated runs with random faults: SEEDS=n FROM=s, or SEED=x to replay one; 4 min to build, then 3 seeds a second
-	@[ -n "$(SEED)" ] || echo "sim: simulates random faults on the embedded cluster (usually 4 min to build, then 3 seeds a second)"
+sim: rust ## simulated runs with random faults: SEEDS=n FROM=s, or SEED=x to replay one; 5 min to build, then 5 seeds a second
+	@[ -n "$(SEED)" ] || echo "sim: simulates random faults on the embedded cluster (usually 5 min to build, then 5 seeds a second)"
 	@cargo test -q --workspace --test sim
 
 soak: rust ## many simulated runs, resumable: SEEDS=100000, FROM=s; one line a minute, the failing seeds at the end; Ctrl-C ends it

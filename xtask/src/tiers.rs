@@ -118,7 +118,7 @@ pub const TIERS: &[Tier] = &[
     Tier {
         name: "sim",
         what: "scenarios and seeds on the embedded cluster",
-        usually: "20 min",
+        usually: "14 min",
         needs: &[BUILD],
         lane: Lane::Seeds,
         steps: &[Step::Tests("crates/sim", Which::All)],
