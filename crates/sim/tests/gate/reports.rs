@@ -77,6 +77,9 @@ impl Invariant for WithinTheWorkerLimit {
 /// lists that follow may break several times.
 const STALENESS: SignedDuration = SignedDuration::from_secs(300);
 
+/// For so long the status may lag behind a change in the end of a run.
+const GATHERED: SignedDuration = SignedDuration::from_secs(5);
+
 /// By name: when the node was last open; none if it is now.
 #[derive(Default)]
 struct OpenNodes(BTreeMap<String, Option<Timestamp>>);
@@ -119,6 +122,8 @@ pub struct CountsAreTrue {
     missing: BTreeMap<String, Option<Timestamp>>,
     /// The gate of each node that the metrics have as verified in the end, and as gated.
     served: Served,
+    /// When the counts last changed: a node came or went, or was tainted or admitted.
+    changed_at: Option<Timestamp>,
 }
 
 /// The nodes in the metrics of the leader, each with its gate.
@@ -229,6 +234,10 @@ impl Invariant for CountsAreTrue {
     fn check(&mut self, change: &Change) -> Result<(), String> {
         match change.collection.as_str() {
             "nodes" => {
+                let counted = |node: &Arc<Value>| (is_gated(node), is_terminating(node));
+                if change.before.as_ref().map(counted) != change.after.as_ref().map(counted) {
+                    self.changed_at = Some(change.at);
+                }
                 self.open.observe(change, is_gated);
                 for ((_, key), open) in GATES.iter().zip(&mut self.open_for) {
                     open.observe(change, |node| has_taint(node, key));
@@ -271,6 +280,11 @@ impl Invariant for CountsAreTrue {
     }
 
     fn check_final(&mut self, cluster: &Cluster) -> Result<(), String> {
+        // The controller gathers changes before it writes them.
+        let now = cluster.clock().now();
+        if self.changed_at.is_some_and(|at| now.duration_since(at) < GATHERED) {
+            return Ok(());
+        }
         let user = cluster.local("invariant");
         let gates = user.all("nodekeeper.dev/nodegates");
         let nodes: Vec<_> = user.all("nodes").into_iter().filter(|node| !is_terminating(node)).collect();

@@ -200,7 +200,8 @@ impl PolicyReconciler {
                 let created = pods.create_control_worker(writer, node, gate, identity).await?;
                 if let Some(view) = WorkerView::control(&created) {
                     let name = view.name.clone();
-                    self.shared.apply_response(&caches.controls, ControlView(view));
+                    // One that was there already may be older than what the watch has reached.
+                    caches.controls.lock().force_insert(ControlView(view), began);
                     // The watch does not know when the run began.
                     caches.controls.lock().update(&name, |known| known.0.first_seen = began);
                 }

@@ -176,6 +176,11 @@ impl RemediationReconciler {
         (wait, is_first)
     }
 
+    /// The next request may be sent at once: a single lost answer says nothing.
+    fn forget_backoff(&self, name: &str) {
+        self.refusals.lock().entry(name.to_owned()).or_default().1 = Duration::ZERO;
+    }
+
     /// What follows a write that failed.
     /// One that the API server refuses is named in the status, and tried again after a growing time.
     async fn handle_failure(&self, known: &Remediation, failed: Failed) -> Result<Action, ReconcileError> {
@@ -188,20 +193,20 @@ impl RemediationReconciler {
             WriteError::NotLeader => return Err(ReconcileError(error.to_string())),
             _ if what == STATUS => {
                 self.report_failed_status(known, &error, is_refused);
-                if !is_refused {
+                // The controller's own backoff would begin anew with each reconcile that waits for its turn to read.
+                let (wait, is_first) = self.back_off(known, error.to_string());
+                if is_first && !is_refused {
+                    self.forget_backoff(&known.name);
                     return Err(ReconcileError(error.to_string()));
                 }
-                // The controller's own backoff would begin anew with each reconcile that waits for its turn to read.
-                let (wait, _) = self.back_off(known, error.to_string());
-                warn!(node = known.spec.node.name, %error, "status refused");
+                warn!(node = known.spec.node.name, %error, "status not written");
                 return Ok(Action::RequeueAfter(wait));
             }
             _ => format!("{what} failed: {error}"),
         };
         let (wait, is_first) = self.back_off(known, message.clone());
         if is_first && matches!(error, WriteError::OutcomeUnknown(_)) {
-            // A single lost answer says nothing.
-            self.refusals.lock().entry(known.name.clone()).or_default().1 = Duration::ZERO;
+            self.forget_backoff(&known.name);
             return Err(ReconcileError(message));
         }
         warn!(node = known.spec.node.name, message, "request refused");
