@@ -32,6 +32,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 /// The page size where the server does not stream lists.
 const PAGE_SIZE: u32 = 100;
+/// So long a change may wait for those that follow it.
 const GATHERED_FOR: Duration = Duration::from_millis(100);
 const FIRST_BACKOFF: Duration = Duration::from_millis(500);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(30);

@@ -251,35 +251,6 @@ async fn r18_a_refused_policy_status_does_not_stop_control_runs() {
     assert!(!refusals.times().is_empty());
 }
 
-/// The status says already that it was refused, and is refused again. Then there is nothing to write, which does not mean that it
-/// would be accepted.
-#[tokio::test(start_paused = true)]
-async fn r04_a_policy_status_that_is_refused_again_is_backed_off() {
-    let mut test = TestCluster::new(1, &permissive_policy());
-    let rule = ("PATCH", "/remediationpolicies/default/status", "", 422);
-    let refusals = Refusals::new(rule);
-    let (again, written) = (refusals.clone(), Arc::new(Mutex::new(false)));
-    let landed = written.clone();
-    test.cluster.observe(Box::new(move |change| {
-        let ready = change.after.as_ref().and_then(|after| condition(after, "Ready"));
-        if change.collection.ends_with("/remediationpolicies")
-            && ready.is_some_and(|ready| text(ready, "reason") == "WriteRefused")
-        {
-            again.0.lock().0 = Some(rule);
-            *landed.lock() = true;
-        }
-    }));
-    test.start_with(refusals.client(&test));
-    test.add_healthy_nodes(3, "a").await;
-    test.until("it is refused", 5, |_| refusals.times().len() >= 3).await;
-    refusals.lift();
-    test.until("the status says so", 5, |_| *written.lock()).await;
-    let before = refusals.times().len();
-    sleep(Duration::from_mins(5)).await;
-    let burst = max_in_window(&refusals.times()[before..], SignedDuration::from_mins(1));
-    assert!((1..=6).contains(&burst), "{burst} in a minute");
-}
-
 /// Control workers that have ended cannot be deleted, or none can be created.
 #[tokio::test(start_paused = true)]
 async fn r04_what_the_policy_cannot_tidy_up_is_backed_off_and_reported() {
