@@ -1,10 +1,11 @@
 //! Parses the command line and the environment of the worker.
 
 use std::ffi::OsString;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use nodekeeper_checks::real::Options;
+use nodekeeper_checks::real::environment::{read_server, split, variable};
 use nodekeeper_core::checks::Assignment;
 
 /// The text of `--help`.
@@ -52,9 +53,6 @@ Try it on any machine with a DNS server:
 Query the cluster DNS for the default name:
   nodekeeper-worker --only dns --dns-server 10.96.0.10
 ";
-
-/// The CA bundle of most distributions.
-const TRUSTED: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 /// The format of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -179,49 +177,18 @@ fn read_environment(
     args: &mut Args,
     format: &mut Option<Format>,
 ) -> Result<(), String> {
-    let set = |name: &str| match environment(name).map(OsString::into_string).transpose() {
-        Ok(value) => Ok(value.filter(|value| !value.is_empty())),
-        Err(value) => Err(format!("{name}: {} is not UTF-8", value.display())),
-    };
-    args.assignment = set(Assignment::ENV)?;
-    let options = &mut args.options;
-    options.node = set("NODE_NAME")?.unwrap_or_default();
-    options.token_file = set("NODEKEEPER_TOKEN_FILE")?.map(PathBuf::from);
-    options.ca_file = set("NODEKEEPER_CA_FILE")?.map(PathBuf::from);
-    options.trusted_file = Some(set("SSL_CERT_FILE")?.map_or_else(|| TRUSTED.into(), PathBuf::from));
-    options.kubeconfig = find_kubeconfig(set("KUBECONFIG")?, set("HOME")?);
-    if let Some(word) = set("NODEKEEPER_FORMAT")? {
+    args.assignment = variable(&environment, Assignment::ENV)?;
+    if let Some(word) = variable(&environment, "NODEKEEPER_FORMAT")? {
         *format = Some(read_format("NODEKEEPER_FORMAT", &word)?);
     }
-    if let Some(host) = set("KUBERNETES_SERVICE_HOST")? {
-        let port = set("KUBERNETES_SERVICE_PORT")?.unwrap_or_else(|| "443".into());
-        let port = port.parse().map_err(|_| format!("KUBERNETES_SERVICE_PORT: {port:?} is no port"))?;
-        options.api_server = Some((host, port));
-    }
-    for server in split(&set("NODEKEEPER_DNS_SERVERS")?.unwrap_or_default()) {
-        options.dns_servers.push(read_server(&server)?);
-    }
+    args.options = Options::from_environment(environment)?;
     Ok(())
-}
-
-/// Returns the first file that exists. If none does, the first is returned, and reading it fails with its name.
-fn find_kubeconfig(named: Option<String>, home: Option<String>) -> Option<PathBuf> {
-    if let Some(named) = named {
-        let mut files = named.split(':').filter(|file| !file.is_empty()).map(PathBuf::from);
-        let first = files.clone().next();
-        return files.find(|file| file.exists()).or(first);
-    }
-    home.map(|home| PathBuf::from(home).join(".kube/config")).filter(|file| file.exists())
 }
 
 fn read_only(list: &str) -> Result<Vec<String>, String> {
     let names = split(list);
     let none = || format!("--only: {list:?} names no check; write --only={}", example("--only"));
     if names.is_empty() { Err(none()) } else { Ok(names) }
-}
-
-fn split(list: &str) -> Vec<String> {
-    list.split(',').map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }
 
 fn read_format(flag: &str, word: &str) -> Result<Format, String> {
@@ -234,13 +201,6 @@ fn read_format(flag: &str, word: &str) -> Result<Format, String> {
 
 fn read_pods_at(word: &str) -> Result<SocketAddr, String> {
     word.parse().map_err(|_| format!("--pods-at: {word:?} is no address with a port; write 127.0.0.1:5353"))
-}
-
-fn read_server(word: &str) -> Result<SocketAddr, String> {
-    let alone = word.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, 53));
-    alone.or_else(|_| word.parse()).map_err(|_| {
-        format!("--dns-server: {word:?} is no address; write 10.96.0.10, 10.96.0.10:53 or [fd00::a]:53")
-    })
 }
 
 fn example(flag: &str) -> &'static str {

@@ -10,6 +10,7 @@ const YELLOW: &str = "\x1b[33m";
 const PLAIN: &str = "\x1b[0m";
 
 /// Returns text that ends with a newline.
+#[must_use]
 pub fn render(report: &Report, node: Option<&str>, colours: bool) -> String {
     let width = |of: fn(&CheckResult) -> usize| report.checks.iter().map(of).max().unwrap_or(0);
     let (names, targets) = (width(|c| c.name.len()), width(|c| c.target.chars().count()));

@@ -10,6 +10,7 @@
 mod api;
 mod assignment;
 mod clock;
+pub mod console;
 mod dns;
 mod http;
 mod mtu;
@@ -24,7 +25,7 @@ mod slices;
 mod tcp;
 
 pub use assignment::read as read_assignment;
-pub use net::{Answer, Environment, Net, NetError, Packets, Server};
+pub use net::{Answer, Answers, Environment, Net, NetError, Packets, Server};
 pub use plan::{ConfigError, Need, Target, list, only};
-pub use run::{Progress, misconfigured, run, run_with_progress};
+pub use run::{Progress, misconfigured, run, run_again, run_with_progress};
 pub use url::Url;

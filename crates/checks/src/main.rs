@@ -1,7 +1,6 @@
 //! `nodekeeper-worker` verifies the network of the node that it runs on, writes a report and ends.
 
 mod args;
-mod console;
 mod log;
 mod worker;
 

@@ -12,6 +12,9 @@ use url::Url;
 
 #[cfg(test)]
 pub(crate) mod fake;
+pub(crate) mod remembered;
+
+pub use remembered::Answers;
 
 /// A failed network operation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use nodekeeper_core::checks::{Assignment, WorkerIdentity};
-use nodekeeper_core::report::{CheckResult, Outcome, Report, reason};
+use nodekeeper_core::report::{CheckResult, Outcome, Report, Verdict, reason};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::net::{Environment, Net, NetError};
+use crate::net::remembered::Remembered;
+use crate::net::{Answers, Environment, Net, NetError};
 use crate::plan::{self, Need, Target};
 use crate::{api, clock, dns, http, mtu, peers, services, tcp};
 
@@ -88,6 +89,23 @@ pub async fn run_with_progress(
     let results =
         join_all(targets.iter().map(|target| run_check(net, target, &limits, &required, progress))).await;
     Report::judge(identity, results, millis(limits.start))
+}
+
+/// Like [`run_with_progress`], and uses answers about Services again that an earlier run got. A run that does not pass with
+/// them is made once more without them.
+pub async fn run_again(
+    net: &impl Net,
+    assignment: &Assignment,
+    answers: &Answers,
+    progress: &(impl Fn(Progress<'_>) + Sync),
+) -> Report {
+    answers.take_used();
+    let report = run_with_progress(&Remembered { net, answers }, assignment, progress).await;
+    if report.verdict == Verdict::Passed || !answers.take_used() {
+        return report;
+    }
+    answers.clear();
+    run_with_progress(&Remembered { net, answers }, assignment, progress).await
 }
 
 /// Returns the report for an invalid assignment or command line.

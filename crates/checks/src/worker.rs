@@ -3,13 +3,14 @@
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::Path;
 
+use nodekeeper_checks::console;
 use nodekeeper_checks::real::{Options, Real, cluster_domain};
 use nodekeeper_checks::{Need, Net as _, Progress, Target, list, misconfigured, only, read_assignment};
 use nodekeeper_core::checks::{Assignment, WorkerIdentity};
 use nodekeeper_core::report::{MESSAGE_LIMIT, Report, reason};
 
 use crate::args::{Args, Command, Format, HELP, ParsedArgs};
-use crate::{console, log};
+use crate::log;
 
 /// The default termination message path of a container.
 const TERMINATION_LOG: &str = "/dev/termination-log";

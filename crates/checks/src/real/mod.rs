@@ -5,6 +5,7 @@
 mod access;
 mod api;
 mod dns;
+pub mod environment;
 mod http;
 mod tls;
 mod udp;
