@@ -1,5 +1,6 @@
 //! The gate's decision about one node: a pure function of what is observed now.
 
+mod agent;
 mod assignment;
 mod audit;
 mod backoff;
@@ -24,8 +25,10 @@ use crate::reasons;
 use crate::record::{Record, VerificationScope};
 use crate::worker::WorkerView;
 
+use agent::LeftToAgent;
 use enforce::ManagedNode;
 
+pub use agent::{AgentPod, AgentTiming, confirms, needs_worker_pod, of_agent};
 pub use assignment::{GateView, Ownership, ownership, record_for, wanted_labels};
 pub use evaluate::{Counted, Evaluated, NodeInputs, Surroundings, evaluate};
 pub use node_condition::ConditionUpdate;
@@ -52,6 +55,11 @@ pub struct Observed<'a> {
     pub policy_known: bool,
     /// The observation time of the verdict for which the gate last requested a remediation.
     pub remediation_requested_at: Option<Timestamp>,
+    /// The agent of the node, which verifies the node instead of worker pods.
+    pub agent: AgentPod,
+    /// When a worker last passed whose result is not recorded, because the record says the same already; on the monotonic
+    /// clock. Only agents have such workers.
+    pub confirmed_at: Option<Duration>,
     /// When this process first observed the node Ready and tainted, on the monotonic clock.
     pub ready_since: Duration,
     /// Wall-clock time.
@@ -230,6 +238,14 @@ impl Decision {
     fn with(mut self, effects: impl IntoIterator<Item = Effect>) -> Self {
         self.effects.extend(effects);
         self
+    }
+
+    /// Decided again when the agent's pod changes, and after a while if it is not Ready.
+    fn left_to_agent(self, left: &LeftToAgent) -> Self {
+        match left.for_at_most {
+            Some(wait) => self.requeue_after(wait),
+            None => self,
+        }
     }
 
     fn requeue_after(self, wait: SignedDuration) -> Self {

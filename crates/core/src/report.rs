@@ -50,7 +50,8 @@ impl From<String> for Outcome {
 }
 
 impl Outcome {
-    fn as_str(self) -> &'static str {
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Passed => "Passed",
             Self::Failed => "Failed",

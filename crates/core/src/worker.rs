@@ -1,5 +1,6 @@
 //! The worker: the pod that verifies one node, and its progress.
 
+mod agent_pod;
 mod outcome;
 mod partial;
 mod pod;
@@ -11,8 +12,9 @@ use crate::node::NodeView;
 use crate::record::InconclusiveReason;
 use crate::report::Report;
 
+pub use agent_pod::{AGENTS, AgentView};
 pub use partial::PartialPod;
-pub use pod::{Allowed, Forbidden, NoPod, Template, control_pod, pod};
+pub use pod::{Allowed, Forbidden, NoPod, Template, assignment, control_pod, pod};
 
 /// The container whose termination message is the report.
 pub const CONTAINER: &str = "worker";

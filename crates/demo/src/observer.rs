@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use nodekeeper_core::gate::{
-    Evaluated, Fleet, GateView, NodeInputs, Ownership, Slots, State, Surroundings, evaluate, ownership,
+    AgentPod, Evaluated, Fleet, GateView, NodeInputs, Ownership, Slots, State, Surroundings, evaluate,
+    ownership,
 };
 use nodekeeper_core::node::NodeView;
 use nodekeeper_core::record::Record;
@@ -74,6 +75,10 @@ impl Surroundings for NoSurroundings {
     /// Remediation is shown by the second act.
     fn requested_at(&self, _gate: &str, _node: &NodeView) -> Option<Timestamp> {
         Some(Timestamp::MAX)
+    }
+
+    fn agent(&self, _gate: &str, _node: &NodeView) -> AgentPod {
+        AgentPod::NotExpected
     }
 }
 
@@ -163,6 +168,7 @@ impl Observer {
                 workers: &workers,
                 daemons: None,
                 ready_since: Duration::ZERO,
+                confirmed_at: None,
                 outages: Some(&[]),
                 now,
                 // No worker of the demo is ever overdue.

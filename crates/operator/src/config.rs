@@ -28,6 +28,7 @@ pub use objects::load_objects;
 use section::{Field, Findings, Section};
 pub use section::{File, Problem};
 use source::Source;
+pub use validators::duration_seconds;
 
 /// The name of kube-node-ready's image, which does not contain our worker, in every registry.
 const OLD_IMAGE: &str = "kube-node-ready";

@@ -15,6 +15,8 @@ enum Role {
     /// The lease can be neither read nor written.
     Unreachable(String),
     Leader,
+    /// There is no lease: this process is the only one of its kind on its node.
+    Alone,
     Stopping,
 }
 
@@ -24,6 +26,8 @@ struct State {
     role: Role,
     /// Kinds whose caches were not listed yet.
     unsynced: Vec<&'static str>,
+    /// Why the process cannot do its part although it runs.
+    held: Option<String>,
 }
 
 /// What the manager last reported about itself. Times are those of its clock.
@@ -34,7 +38,8 @@ pub struct Health {
 
 impl Default for Health {
     fn default() -> Self {
-        let state = State { heartbeat: Duration::ZERO, role: Role::Starting, unsynced: Vec::new() };
+        let state =
+            State { heartbeat: Duration::ZERO, role: Role::Starting, unsynced: Vec::new(), held: None };
         Self { state: Mutex::new(state) }
     }
 }
@@ -67,6 +72,16 @@ impl Health {
 
     pub fn leads(&self) {
         self.set(Role::Leader);
+    }
+
+    /// The process needs no lease.
+    pub fn runs_alone(&self) {
+        self.set(Role::Alone);
+    }
+
+    /// Why the process cannot do its part although it runs; none if it can.
+    pub fn hold(&self, why: Option<String>) {
+        self.state().held = why;
     }
 
     pub fn stopping(&self) {
@@ -105,7 +120,11 @@ impl Health {
             Role::Stopping => return Err("stopping".into()),
             Role::Follower => "following",
             Role::Leader => "leading",
+            Role::Alone => "running",
         };
+        if let Some(why) = &state.held {
+            return Err(why.clone());
+        }
         if state.unsynced.is_empty() {
             return Ok(role);
         }
@@ -158,5 +177,17 @@ mod tests {
         health.stopping();
         health.leads();
         assert_eq!(health.ready(at(0)), Err("stopping".into()));
+    }
+
+    #[test]
+    fn an_agent_without_its_gate_is_alive_and_not_ready() {
+        let health = Health::default();
+        health.runs_alone();
+        assert_eq!(health.ready(at(0)), Ok("running"));
+        health.hold(Some("there is no NodeGate default".into()));
+        assert_eq!(health.ready(at(0)), Err("there is no NodeGate default".into()));
+        assert_eq!(health.alive(at(0)), Ok(()));
+        health.hold(None);
+        assert_eq!(health.ready(at(0)), Ok("running"));
     }
 }

@@ -8,6 +8,7 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
+pub mod agent;
 mod apply;
 mod client;
 pub mod clock;

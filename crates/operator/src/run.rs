@@ -43,6 +43,10 @@ pub struct Settings {
     pub objects: Vec<ConfiguredObject>,
     /// How often all nodes are reconciled though nothing changed; never if none.
     pub resync: Option<Duration>,
+    /// The gate whose nodes are left to agents, where agents run.
+    pub agents: Option<String>,
+    /// The namespace of the agents; that of the workers if none.
+    pub agents_namespace: Option<String>,
 }
 
 impl Settings {
@@ -62,6 +66,8 @@ impl Settings {
             health: Arc::default(),
             objects: Vec::new(),
             resync: None,
+            agents: None,
+            agents_namespace: None,
         }
     }
 }
@@ -101,10 +107,10 @@ pub async fn run_with<M>(
         health.clone(),
     );
     let mut manager = Manager::new(clock, settings.seed, metrics.clone(), health.clone());
-    let caches = Caches::watch(&mut manager, &client, &settings.template.namespace);
+    let caches = Caches::watch(&mut manager, &client, &settings);
     let permit = WritePermit::Lease(elector.candidate());
     let shared = Arc::new(Shared::new(&client, &settings, caches, &manager, permit));
     let more = extend(&mut manager);
     let build = move || controllers::build(&shared).into_iter().chain(more()).collect();
-    manager.run(elector, build, stop).await;
+    manager.run(Some(elector), build, stop).await;
 }

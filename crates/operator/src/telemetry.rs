@@ -6,6 +6,7 @@
 #![expect(clippy::disallowed_methods, reason = "log lines carry the real time")]
 
 use std::fmt::{self, Write as _};
+use std::io::IsTerminal as _;
 
 use jiff::{Timestamp, Unit};
 use tracing::field::{Field, Visit};
@@ -39,7 +40,7 @@ pub fn init(format: Format, level: &str) -> Result<(), InvalidLogLevel> {
     let logger = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match format {
         Format::Json => logger.event_format(JsonLines::new(Timestamp::now)).init(),
-        Format::Console => logger.with_target(false).init(),
+        Format::Console => logger.with_target(false).with_ansi(std::io::stderr().is_terminal()).init(),
     }
     Ok(())
 }

@@ -90,12 +90,14 @@ fn hash(text: &str) -> u64 {
 }
 
 /// The network of a pod in the cluster.
-struct PodNetwork {
-    cluster: Cluster,
-    node: String,
-    zone: String,
-    user: String,
-    latency: Duration,
+#[derive(Clone)]
+pub struct PodNetwork {
+    pub cluster: Cluster,
+    pub node: String,
+    pub zone: String,
+    /// The user of the pod's token.
+    pub user: String,
+    pub latency: Duration,
 }
 
 impl PodNetwork {

@@ -25,7 +25,7 @@ struct Replica {
 
 fn controller(bench: &Bench, name: &str) -> Replica {
     let clock = bench.clock();
-    let metrics = Arc::new(Metrics::new(Served { compat_names: true, per_node: true }));
+    let metrics = Arc::new(Metrics::new(Served { compat_names: true, per_node: true, ..Served::default() }));
     let health: Arc<Health> = Arc::default();
     let settings = Settings {
         metrics: metrics.clone(),

@@ -98,6 +98,9 @@ impl ManagedNode<'_> {
             }
             None => {}
         }
+        if let Some(left) = self.observed.left_to_agent(self.gate) {
+            return self.wait(State::Unverified, left.why);
+        }
         let last = self.record.number;
         if !(if last == 0 { slots.first } else { slots.another }) {
             let waits = self.wait(State::Unverified, "the node waits for a free worker slot");

@@ -94,6 +94,9 @@ fn start(observed: &Observed<'_>, gate: &GateView, last: u32) -> Decision {
         }
         None => {}
     }
+    if let Some(left) = observed.left_to_agent(gate) {
+        return Decision::new(State::Unverified, format!("dry run: {}", left.why)).left_to_agent(&left);
+    }
     if !(if last == 0 { observed.slots.first } else { observed.slots.another }) {
         return Decision {
             wants_slot: Some(last),

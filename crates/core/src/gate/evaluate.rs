@@ -8,7 +8,8 @@ use jiff::Timestamp;
 
 use super::assignment::{record_for, verifiers};
 use super::{
-    DaemonPod, Decision, Effect, Fleet, GateView, Observed, Ownership, Slots, State, decide, ownership,
+    AgentPod, DaemonPod, Decision, Effect, Fleet, GateView, Observed, Ownership, Slots, State, decide,
+    ownership,
 };
 use crate::api::{Enforcement, SharedOutage};
 use crate::node::NodeView;
@@ -23,6 +24,8 @@ pub trait Surroundings {
     fn fleet(&self, gate: &GateView, node: &NodeView, gated: bool) -> Fleet;
     /// When the evidence was observed for which this gate last requested the replacement of the node.
     fn requested_at(&self, gate: &str, node: &NodeView) -> Option<Timestamp>;
+    /// The agent that verifies the node for this gate.
+    fn agent(&self, gate: &str, node: &NodeView) -> AgentPod;
 }
 
 /// What is known of one node.
@@ -37,6 +40,8 @@ pub struct NodeInputs<'a> {
     pub outages: Option<&'a [SharedOutage]>,
     /// When this process first observed the node Ready and tainted.
     pub ready_since: Duration,
+    /// When a worker last passed whose result only confirms the record, and is not recorded.
+    pub confirmed_at: Option<Duration>,
     pub now: Timestamp,
     /// The time by the clock of [`WorkerView::first_seen`].
     pub elapsed: Duration,
@@ -180,7 +185,7 @@ fn observe<'a>(
     owner: Ownership<'a>,
     around: &impl Surroundings,
 ) -> Observed<'a> {
-    let NodeInputs { node, workers, daemons, outages, ready_since, now, elapsed } = inputs;
+    let NodeInputs { node, workers, daemons, outages, ready_since, confirmed_at, now, elapsed } = inputs;
     let gate = owner.gate();
     let name = gate.map_or("", |gate| gate.name.as_str());
     let gated = matches!(owner, Ownership::Gated(_));
@@ -195,6 +200,8 @@ fn observe<'a>(
         shared_outages: outages.unwrap_or_default(),
         policy_known: outages.is_some(),
         remediation_requested_at: around.requested_at(name, node),
+        agent: around.agent(name, node),
+        confirmed_at,
         ready_since,
         now,
         elapsed,

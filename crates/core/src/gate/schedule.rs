@@ -82,6 +82,9 @@ impl ManagedNode<'_> {
     }
 
     fn start(&self, state: State, why: &str) -> Decision {
+        if let Some(left) = self.observed.left_to_agent(self.gate) {
+            return Decision::new(state, format!("{why}; {}", left.why)).left_to_agent(&left);
+        }
         let slots = self.observed.slots;
         if !(if self.record.number == 0 { slots.first } else { slots.another }) {
             return Decision {

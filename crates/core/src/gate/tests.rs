@@ -114,6 +114,8 @@ fn observed<'a>(node: &'a NodeView, ownership: Ownership<'a>, workers: &'a [Work
         shared_outages: &[],
         policy_known: true,
         remediation_requested_at: None,
+        agent: AgentPod::NotExpected,
+        confirmed_at: None,
         ready_since: Duration::ZERO,
         now: now(),
         elapsed: Duration::ZERO,
@@ -404,6 +406,7 @@ proptest! {
     }
 }
 
+mod agent;
 mod audit;
 mod events;
 mod outage;

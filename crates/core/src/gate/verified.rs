@@ -173,6 +173,12 @@ impl ManagedNode<'_> {
     fn until_periodic(&self) -> SignedDuration {
         let configured = i64::from(self.gate.spec.continuous.period_seconds);
         let period = SignedDuration::from_secs(configured.max(self.observed.fleet.open.into()));
-        jitter(period, self.record) - self.since_recorded()
+        jitter(period, self.record) - self.since_recorded().min(self.since_confirmed())
+    }
+
+    /// The time since a worker confirmed the record without being recorded.
+    fn since_confirmed(&self) -> SignedDuration {
+        let since = self.observed.confirmed_at.map(|at| self.observed.elapsed.saturating_sub(at));
+        since.map_or(SignedDuration::MAX, |since| since.try_into().unwrap_or(SignedDuration::MAX))
     }
 }

@@ -255,12 +255,8 @@ fn build(
     template.permits(gate)?;
     let checks = gate.checks.resolve();
     let assignment = Assignment {
-        identity: identity.clone(),
-        check_timeout_seconds: gate.deadlines.check_seconds.unsigned_abs(),
-        // The worker ends with a report before the kubelet kills it.
-        deadline_seconds: gate.deadlines.worker_seconds.unsigned_abs().saturating_sub(5).max(1),
         report_bytes: report_bytes(1 + gate.checks.exec.len() + worker.init_containers.len()),
-        checks: assigned(&checks),
+        ..self::assignment(gate, identity)
     };
     let priority = worker.priority_class_name.as_ref().unwrap_or(&template.priority_class);
     let secrets: Vec<Value> = template
@@ -445,6 +441,19 @@ fn container(
         "volumeMounts": mounts,
         "resources": worker.resources.as_ref().map_or(usual, |configured| json!(configured)),
     }))
+}
+
+/// What a worker of this gate has to do.
+#[must_use]
+pub fn assignment(gate: &NodeGateSpec, identity: &WorkerIdentity) -> Assignment {
+    Assignment {
+        identity: identity.clone(),
+        check_timeout_seconds: gate.deadlines.check_seconds.unsigned_abs(),
+        // The worker ends with a report before the kubelet kills it.
+        deadline_seconds: gate.deadlines.worker_seconds.unsigned_abs().saturating_sub(5).max(1),
+        report_bytes: None,
+        checks: assigned(&gate.checks.resolve()),
+    }
 }
 
 /// The container of an exec check, whose exit code is its result.

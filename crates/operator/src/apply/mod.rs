@@ -79,7 +79,6 @@ pub enum WritePermit {
     /// The holder of the Lease, as long as it was renewed in time.
     Lease(Arc<Mutex<Candidate>>),
     /// An agent, which writes only its own node.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the agent is the next to write"))]
     Always,
 }
 

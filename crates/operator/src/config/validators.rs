@@ -59,6 +59,7 @@ pub fn is_quantity(text: &str) -> bool {
 }
 
 /// The seconds of `1m30s`, rounded up.
+#[must_use]
 pub fn duration_seconds(text: &str) -> Option<i32> {
     let (mut rest, mut milliseconds) = (text, 0_u64);
     while !rest.is_empty() {

@@ -12,7 +12,7 @@ use nodekeeper_core::id::Id;
 use nodekeeper_core::labels::NodeTexts;
 use nodekeeper_core::node::{NodeView, PartialNode};
 use nodekeeper_core::remediate::{ClusterView, Policy, Remediation};
-use nodekeeper_core::worker::{self, CONTROLS, PartialPod, SELECTOR, WorkerView};
+use nodekeeper_core::worker::{self, AGENTS, AgentView, CONTROLS, PartialPod, SELECTOR, WorkerView};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use tracing::warn;
@@ -20,11 +20,12 @@ use tracing::warn;
 use super::daemon_pods::{DaemonPodSource, DaemonPods};
 use super::kinds;
 use crate::clock::Clock;
-use crate::runtime::cache::CacheState as _;
+use crate::run::Settings;
+use crate::runtime::cache::{CacheState as _, Signal};
 use crate::runtime::manager::Manager;
 use crate::runtime::source::Start;
 use crate::runtime::store::{Store, parse_version};
-use crate::runtime::watcher::Selector;
+use crate::runtime::watcher::{Selector, WatchEvent};
 use crate::runtime::{Cache, Cached};
 
 impl Cached for NodeView {
@@ -90,6 +91,16 @@ impl Cached for ControlView {
     }
 }
 
+impl Cached for AgentView {
+    fn key(&self) -> Arc<str> {
+        self.name.as_str().into()
+    }
+
+    fn resource_version(&self) -> u64 {
+        parse_version(&self.resource_version)
+    }
+}
+
 impl Cached for GateView {
     fn key(&self) -> Arc<str> {
         self.name.as_str().into()
@@ -128,6 +139,8 @@ pub struct Caches {
     pub controls: Cache<ControlView>,
     pub remediations: Cache<Remediation>,
     pub policies: Cache<Policy>,
+    /// The pods of agents; none are watched unless the nodes of a gate are left to agents.
+    pub agents: Cache<AgentView>,
     pub daemon_pods: DaemonPods,
     /// The labels that are kept of nodes, and what nodes have in common.
     texts: Arc<Mutex<NodeTexts>>,
@@ -137,7 +150,8 @@ pub struct Caches {
 
 impl Caches {
     /// Starts the watches of all kinds.
-    pub fn watch(manager: &mut Manager, client: &Client, namespace: &str) -> Self {
+    pub fn watch(manager: &mut Manager, client: &Client, settings: &Settings) -> Self {
+        let namespace = &settings.template.namespace;
         let pods = || Api::<PartialPod>::namespaced(client.clone(), namespace);
         let labelled = |labels: &str| Selector { labels: Some(labels.into()), ..Selector::default() };
         let optional = Selector { optional: true, ..Selector::default() };
@@ -177,11 +191,54 @@ impl Caches {
             Arc::new(move |node: &PartialNode| Some(NodeView::trimmed(node, &mut shared.lock()))),
             Some(Box::new(label_condition(gates.clone(), texts.clone()))),
         );
+        let agents = watch_agents(manager, client, settings);
         let daemon_pods = DaemonPods::new(manager.signal());
         let (clock, seed) = (manager.clock().clone(), manager.next_seed());
         manager.add_source(DaemonPodSource::new(client.clone(), daemon_pods.clone(), clock, seed));
         let unwatched = Mutex::default();
-        Self { nodes, workers, gates, controls, remediations, policies, daemon_pods, texts, unwatched }
+        Self {
+            nodes,
+            workers,
+            gates,
+            controls,
+            remediations,
+            policies,
+            agents,
+            daemon_pods,
+            texts,
+            unwatched,
+        }
+    }
+
+    /// The caches of an agent: its node is watched, gates and workers come from the agent itself, and the rest is empty.
+    pub fn of_node(manager: &mut Manager, client: &Client, node: &str) -> Self {
+        let texts: Arc<Mutex<NodeTexts>> = Arc::default();
+        let (shared, signal) = (texts.clone(), manager.signal());
+        let gates: Cache<GateView> = Cache::new(kinds::GATES, signal.clone());
+        let nodes = manager.watch_when(
+            kinds::NODES,
+            Api::<PartialNode>::all(client.clone()),
+            Selector { fields: Some(format!("metadata.name={node}")), ..Selector::default() },
+            Arc::new(move |node: &PartialNode| Some(NodeView::trimmed(node, &mut shared.lock()))),
+            Some(Box::new(label_condition(gates.clone(), texts.clone()))),
+        );
+        Self {
+            nodes,
+            gates,
+            workers: empty(kinds::WORKERS, &signal),
+            controls: empty(kinds::CONTROLS, &signal),
+            remediations: empty(kinds::REMEDIATIONS, &signal),
+            policies: empty(kinds::POLICIES, &signal),
+            agents: empty(kinds::AGENTS, &signal),
+            daemon_pods: DaemonPods::new(signal),
+            texts,
+            unwatched: Mutex::default(),
+        }
+    }
+
+    /// Whether a Ready agent runs on the node.
+    pub fn has_ready_agent(&self, node: &str) -> bool {
+        self.agents.lock().iter().any(|agent| agent.ready && agent.node_name == node)
     }
 
     /// What is kept of a node.
@@ -263,12 +320,33 @@ fn label_condition(gates: Cache<GateView>, texts: Arc<Mutex<NodeTexts>>) -> impl
     }
 }
 
-pub(super) fn untyped<K: Resource<DynamicType = ()>>(client: &Client) -> Api<DynamicObject> {
+/// Watches the pods of agents, if nodes are left to them.
+fn watch_agents(manager: &mut Manager, client: &Client, settings: &Settings) -> Cache<AgentView> {
+    if settings.agents.is_none() {
+        return empty(kinds::AGENTS, &manager.signal());
+    }
+    let namespace = settings.agents_namespace.as_ref().unwrap_or(&settings.template.namespace);
+    let pods = Api::<PartialPod>::namespaced(client.clone(), namespace);
+    let selector = Selector { labels: Some(AGENTS.into()), optional: true, ..Selector::default() };
+    manager.watch(kinds::AGENTS, pods, selector, Arc::new(|pod: &PartialPod| Some(AgentView::new(pod))))
+}
+
+/// A cache of a kind that is not watched and counts as known.
+fn empty<V: Cached>(kind: &'static str, signal: &Signal) -> Cache<V> {
+    let cache = Cache::new(kind, signal.clone());
+    for event in [WatchEvent::ListStarted, WatchEvent::ListEnded("0".into())] {
+        cache.handle_event(event, Duration::ZERO, false);
+    }
+    cache.set_current(true);
+    cache
+}
+
+pub(crate) fn untyped<K: Resource<DynamicType = ()>>(client: &Client) -> Api<DynamicObject> {
     Api::all_with(client.clone(), &ApiResource::erase::<K>(&()))
 }
 
 /// Parses an object; one that cannot be parsed is treated as if it were not there.
-pub(super) fn parse<K: Resource<DynamicType = ()> + DeserializeOwned>(object: &DynamicObject) -> Option<K> {
+pub(crate) fn parse<K: Resource<DynamicType = ()> + DeserializeOwned>(object: &DynamicObject) -> Option<K> {
     let parsed = serde_json::to_value(object).and_then(serde_json::from_value);
     let name = object.name_any();
     parsed
@@ -282,7 +360,6 @@ mod tests {
     use nodekeeper_core::report::Verdict;
 
     use super::*;
-    use crate::runtime::watcher::WatchEvent;
 
     #[test]
     fn a_node_that_fails_again_is_failing_since_its_first_failure() {

@@ -21,6 +21,7 @@ use nodekeeper_core::remediate::{Policy, Remediation, Right, Target};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 
+use crate::agent::AgentParts;
 use crate::apply::{WorkerPods, WritePermit, Writer};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
@@ -31,6 +32,7 @@ use crate::runtime::reconciler::Controller;
 use crate::runtime::{Cache, Cached, Change, Dispatcher, controller};
 
 pub use caches::Caches;
+pub(crate) use caches::{parse, untyped};
 
 /// The names of the kinds that are watched, and of figures that are derived from them.
 pub mod kinds {
@@ -40,6 +42,8 @@ pub mod kinds {
     pub const CONTROLS: &str = "controls";
     pub const REMEDIATIONS: &str = "remediations";
     pub const POLICIES: &str = "policy";
+    /// Pods of agents.
+    pub const AGENTS: &str = "agents";
     /// Pods of DaemonSets on a node; the key is the node's name.
     pub const DAEMON_PODS: &str = "daemon pods";
     /// The counts of a gate's nodes, or whether its workers can run; the key is the gate's name.
@@ -61,6 +65,8 @@ pub struct Shared {
     /// Why objects of the configuration could not be applied.
     apply_failures: Mutex<FailedWrites>,
     pub settings: Settings,
+    /// What an agent has instead of worker pods and watched gates; none in the controller.
+    pub agent: Option<AgentParts>,
 }
 
 /// What the controllers of one term share.
@@ -111,6 +117,7 @@ impl Shared {
             rights: rights::Rights::default(),
             apply_failures: Mutex::default(),
             settings: settings.clone(),
+            agent: None,
         }
     }
 
@@ -193,14 +200,23 @@ impl Shared {
     }
 }
 
-/// Makes the controllers of one term.
-pub fn build(shared: &Arc<Shared>) -> Vec<Arc<dyn Controller>> {
+fn begin_term(shared: &Shared) -> Arc<TermState> {
     shared.caches.forget_unwatched_workers();
     let fleet: Arc<Mutex<FleetIndex>> = Arc::default();
     shared.metrics.set_fleet(fleet.clone());
     let limiter = Mutex::new(WorkerLimiter::new(shared.settings.most_workers));
     let failed_writes = Mutex::default();
-    let term = Arc::new(TermState { fleet, limiter, failed_writes, policy_writes: Mutex::default() });
+    Arc::new(TermState { fleet, limiter, failed_writes, policy_writes: Mutex::default() })
+}
+
+/// Makes the controllers of an agent.
+pub fn build_agent(shared: &Arc<Shared>) -> Vec<Arc<dyn Controller>> {
+    vec![controller(gate::GateReconciler::new(shared.clone(), begin_term(shared)))]
+}
+
+/// Makes the controllers of one term.
+pub fn build(shared: &Arc<Shared>) -> Vec<Arc<dyn Controller>> {
+    let term = begin_term(shared);
     vec![
         controller(configuration::ConfigurationReconciler::new(shared.clone())),
         controller(gate::GateReconciler::new(shared.clone(), term.clone())),

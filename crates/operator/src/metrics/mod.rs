@@ -1,6 +1,7 @@
 //! The metrics of the controller: of Nodekeeper itself, of controller-runtime and client-go, and, on request, of
 //! kube-node-ready. `docs/metrics.md` is generated from the same definitions.
 
+mod agent;
 mod nodes;
 mod process;
 mod reference;
@@ -28,7 +29,7 @@ pub use nodes::compat_state;
 use registry::Registry;
 pub use runtime::ReconcileResult;
 use series::AnySeries as _;
-use table::{COLLECTED, Compat, CompatNodes, Gates, Runtime};
+use table::{Agents, COLLECTED, Compat, CompatNodes, Gates, Runtime};
 pub use text::Format;
 
 /// The name of the gate controller. The metrics of kube-node-ready, which has one controller, are those of this one.
@@ -56,6 +57,8 @@ pub struct Options {
     pub compat_names: bool,
     /// Serve metrics that have series for each node.
     pub per_node: bool,
+    /// Serve the metrics of an agent.
+    pub agent: bool,
 }
 
 /// The labels of `nodekeeper_build_info` and `kube_node_ready_build_info`.
@@ -95,6 +98,7 @@ pub struct Metrics {
     runtime: Runtime,
     compat: Compat,
     compat_nodes: CompatNodes,
+    agents: Agents,
 }
 
 impl Default for Metrics {
@@ -111,6 +115,7 @@ impl Metrics {
         let runtime = Runtime::new(&mut registry);
         let compat = Compat::new(&mut registry);
         let compat_nodes = CompatNodes::new(&mut registry);
+        let agents = Agents::new(&mut registry);
         let nodes = NodeCollector::new(&mut registry);
         registry.prometheus.register_collector(Box::new(process::Process));
         for entry in COLLECTED {
@@ -129,7 +134,7 @@ impl Metrics {
         for status in ["running", "succeeded", "failed"] {
             compat.worker_pods.init(&[status]);
         }
-        Self { registry, nodes, gates, runtime, compat, compat_nodes }
+        Self { registry, nodes, gates, runtime, compat, compat_nodes, agents }
     }
 
     /// Returns the response to a scrape.
@@ -143,7 +148,9 @@ impl Metrics {
     /// Returns the content of `docs/metrics.md`.
     #[must_use]
     pub fn reference() -> String {
-        reference::page(&Self::new(Options { compat_names: true, per_node: true }).registry.entries)
+        reference::page(
+            &Self::new(Options { compat_names: true, per_node: true, agent: true }).registry.entries,
+        )
     }
 
     pub fn set_build_info(&self, build: Build<'_>) {
@@ -365,6 +372,10 @@ impl Metrics {
             }
             compat.worker_time.observe(&[node, result], duration);
         });
+        self.observe_checks(checks);
+    }
+
+    fn observe_checks(&self, checks: &[CheckResult]) {
         for check in checks.iter().filter(|check| check.outcome != CheckOutcome::Skipped) {
             self.observe_check(check);
         }

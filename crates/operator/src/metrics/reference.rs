@@ -28,7 +28,7 @@ pub const ABSENT: &[(&str, &str)] = &[
     ),
 ];
 
-const SETS: [(Set, &str, &str); 5] = [
+const SETS: [(Set, &str, &str); 6] = [
     (
         Set::Nodekeeper,
         "Nodekeeper",
@@ -54,13 +54,18 @@ const SETS: [(Set, &str, &str); 5] = [
         "Names of kube-node-ready, per node",
         "Served by the leader with `--metrics-compat-names`, unless `--metrics-per-node=false`. The series of a node are removed with the node. A node has several dozen series. States and numbers of attempts are read from the cluster; counters and durations are only known to the process that observed them, so a new leader starts without them.",
     ),
+    (
+        Set::Agent,
+        "Agents",
+        "Served by `nodekeeper agent` on its node, beside those of the first two tables. The names `node_check_*` are those that kube-node-ready documents for its DaemonSet mode. All series are there from the start.",
+    ),
 ];
 
 pub fn page(entries: &[Entry]) -> String {
     let mut out = String::from(
         "<!-- Written by `make generate` from crates/operator/src/metrics: do not edit. -->\n\n# Metrics\n\n\
-         `nodekeeper controller` serves these metrics at `:8080/metrics` (`--metrics-bind-address`): as OpenMetrics to clients that accept it, \
-         otherwise as Prometheus text. Counters start at 0 with the process.\n\n\
+         `nodekeeper controller` serves these metrics at `:8080/metrics` (`--metrics-bind-address`), and `nodekeeper agent` those of its own \
+         (`--metrics-port`): as OpenMetrics to clients that accept it, otherwise as Prometheus text. Counters start at 0 with the process.\n\n\
          Stability. Stable: name, type and labels do not change. Beta: changes are listed in the changelog. Alpha: the metric may be removed.\n\n\
          A metric that is not per node has at most 400 series; further label values are counted under `other`.\n",
     );

@@ -22,6 +22,8 @@ pub enum Set {
     Compat,
     /// Served with `--metrics-compat-names` and `--metrics-per-node`.
     CompatPerNode,
+    /// Served by agents.
+    Agent,
 }
 
 /// What a user may rely on.
@@ -89,6 +91,7 @@ impl Registry {
             Set::PerNode => self.options.per_node,
             Set::Compat => self.options.compat_names,
             Set::CompatPerNode => self.options.compat_names && self.options.per_node,
+            Set::Agent => self.options.agent,
         }
     }
 

@@ -171,6 +171,22 @@ updated! {
             "Version, commit and date of this build; always 1";
     }
 
+    /// Metrics of an agent, most of them under the names of kube-node-ready's DaemonSet mode.
+    Agents: Agent {
+        status: Gauge(), Stable, "node_check_status", &["node"],
+            "1 if the last run of the checks passed, otherwise 0";
+        dns: Gauge(), Stable, "node_check_dns_duration_seconds", &["node"],
+            "Duration of the DNS check in the last run, in seconds; 0 before it";
+        api: Gauge(), Stable, "node_check_api_duration_seconds", &["node"],
+            "Duration of the API check in the last run, in seconds; 0 before it";
+        completion: Gauge(), Stable, "node_check_completion_timestamp", &["node"],
+            "End of the last run of the checks as Unix time in seconds; 0 before it";
+        failures: Counter(), Stable, "node_check_failures_total", &["node", "check"],
+            "Checks that failed";
+        gave_up: Gauge(), Beta, "nodekeeper_agent_gave_up", &[],
+            "1 while the node is tainted and its attempts are used up or its deadline has passed, otherwise 0; it is verified again at the interval";
+    }
+
     /// Metrics under the names of kube-node-ready with series for each node, whose name is the first label.
     CompatNodes: CompatPerNode {
         attempts: Counter(), Stable, "kube_node_ready_verification_attempts_total", &["node", "status"],

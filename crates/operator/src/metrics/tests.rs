@@ -1,13 +1,14 @@
 use std::collections::BTreeSet;
 use std::ops::Deref;
 
+use nodekeeper_core::checks::WorkerIdentity;
 use nodekeeper_core::fleet::NodeStatus;
 use nodekeeper_core::gate::State;
-use nodekeeper_core::report::reason;
+use nodekeeper_core::report::{Report, reason};
 
 use super::*;
 
-const ALL: Options = Options { compat_names: true, per_node: true };
+const ALL: Options = Options { compat_names: true, per_node: true, agent: true };
 
 /// Every served metric with its type. Dashboards depend on each.
 const NAMES: &[&str] = &[
@@ -54,6 +55,12 @@ const NAMES: &[&str] = &[
     "kube_node_ready_worker_pods gauge",
     "leader_election_master_status gauge",
     "leader_election_slowpath_total counter",
+    "node_check_api_duration_seconds gauge",
+    "node_check_completion_timestamp gauge",
+    "node_check_dns_duration_seconds gauge",
+    "node_check_failures_total counter",
+    "node_check_status gauge",
+    "nodekeeper_agent_gave_up gauge",
     "nodekeeper_autoscaler_compatible gauge",
     "nodekeeper_build_info gauge",
     "nodekeeper_check_duration_seconds histogram",
@@ -149,6 +156,9 @@ fn everything(metrics: &Leader, node: &str) {
     metrics.observe_taint_removal(node, true, second);
     metrics.observe_node_verified("default", second);
     metrics.observe_node_failed(node, "default", second);
+    let report = Report::judge(WorkerIdentity::default(), checks.to_vec(), 20);
+    metrics.observe_agent_run(node, &report, Timestamp::UNIX_EPOCH);
+    metrics.set_agent_gave_up(true);
     metrics.leader_ready(second);
     metrics.observe_queue_time(GATE, second);
     metrics.observe_reconcile(GATE, ReconcileResult::Error, second);
@@ -250,6 +260,52 @@ fn known_series_start_at_zero() {
 }
 
 #[test]
+fn an_agent_serves_the_documented_values_of_its_node_from_the_start() {
+    let metrics = Metrics::new(Options { agent: true, ..Options::default() });
+    metrics.register_agent("node-1");
+    assert_has(
+        &metrics,
+        &[
+            "node_check_status{node=\"node-1\"} 0.0",
+            "node_check_dns_duration_seconds{node=\"node-1\"} 0.0",
+            "node_check_completion_timestamp{node=\"node-1\"} 0.0",
+            "node_check_failures_total{node=\"node-1\",check=\"dns\"} 0",
+            "nodekeeper_agent_gave_up 0.0",
+        ],
+    );
+    let result = |name, outcome, ms| CheckResult { ms, ..CheckResult::new(name, "", outcome, "", "") };
+    let run = |dns| {
+        let api = result("api", CheckOutcome::Passed, 456);
+        let checks = vec![result("dns", dns, 123), result("dns", CheckOutcome::Passed, 20), api];
+        let report = Report::judge(WorkerIdentity::default(), checks, 456);
+        metrics.observe_agent_run("node-1", &report, Timestamp::from_second(1_234_567_890).unwrap());
+    };
+    run(CheckOutcome::Passed);
+    assert_has(
+        &metrics,
+        &[
+            "node_check_status{node=\"node-1\"} 1.0",
+            "node_check_dns_duration_seconds{node=\"node-1\"} 0.123",
+            "node_check_api_duration_seconds{node=\"node-1\"} 0.456",
+            "node_check_completion_timestamp{node=\"node-1\"} 1234567890.0",
+        ],
+    );
+    run(CheckOutcome::Failed);
+    assert_has(
+        &metrics,
+        &[
+            "node_check_status{node=\"node-1\"} 0.0",
+            "node_check_failures_total{node=\"node-1\",check=\"dns\"} 1",
+            "node_check_failures_total{node=\"node-1\",check=\"api\"} 0",
+        ],
+    );
+    assert!(
+        !text(&Metrics::new(Options::default())).contains("node_check_"),
+        "a controller has none of them"
+    );
+}
+
+#[test]
 fn compat_metrics_have_the_documented_values() {
     let metrics = leading(ALL);
     set_node(&metrics, "node-1", "config", State::Verified, Timestamp::UNIX_EPOCH, 1);
@@ -332,7 +388,7 @@ fn f20_deleted_nodes_leave_no_series_behind() {
 #[test]
 fn without_per_node_no_node_name_is_served() {
     for compat_names in [false, true] {
-        let metrics = leading(Options { compat_names, per_node: false });
+        let metrics = leading(Options { compat_names, per_node: false, agent: false });
         everything(&metrics, "node-0");
         let before = series(&metrics).len();
         for index in 1..=1000 {

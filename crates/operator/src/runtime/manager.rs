@@ -192,10 +192,11 @@ impl Manager {
         self.sources.push(Box::new(source));
     }
 
-    /// Runs until `stop` completes; then lets reconciles end, and releases the lease.
+    /// Runs until `stop` completes; then lets reconciles end, and releases the lease. Without an elector the controllers
+    /// run from the start.
     pub async fn run(
         self,
-        elector: LeaderElector,
+        elector: Option<LeaderElector>,
         build: impl Fn() -> Vec<Arc<dyn Controller>> + Send,
         stop: Stop,
     ) {
@@ -274,7 +275,7 @@ struct Leading<B> {
     signal: Signal,
     dispatcher: Dispatcher,
     kinds: Vec<WatchedKind>,
-    elector: LeaderElector,
+    elector: Option<LeaderElector>,
     build: B,
     stop: Stop,
 }
@@ -292,11 +293,11 @@ impl<B: Fn() -> Vec<Arc<dyn Controller>>> Leading<B> {
             tokio::select! {
                 biased;
                 () = self.stop.clone() => break,
-                () = self.elector.acquire() => {}
+                () = self.acquire() => {}
             }
             let stopped = tokio::select! {
                 biased;
-                () = self.elector.renew() => {
+                () = self.renew() => {
                     warn!("leadership lost");
                     false
                 }
@@ -307,19 +308,43 @@ impl<B: Fn() -> Vec<Arc<dyn Controller>>> Leading<B> {
             if stopped {
                 break;
             }
-            self.metrics.stop_leading(self.elector.name());
+            self.stop_leading();
             self.health.follows();
         }
         self.health.stopping();
-        self.elector.release().await;
-        self.metrics.stop_leading(self.elector.name());
+        if let Some(elector) = &self.elector {
+            elector.release().await;
+        }
+        self.stop_leading();
         info!("stopped");
+    }
+
+    async fn acquire(&self) {
+        match &self.elector {
+            Some(elector) => {
+                elector.acquire().await;
+                self.metrics.start_leading(elector.name());
+                self.health.leads();
+            }
+            None => self.health.runs_alone(),
+        }
+    }
+
+    async fn renew(&self) {
+        match &self.elector {
+            Some(elector) => elector.renew().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    fn stop_leading(&self) {
+        if let Some(elector) = &self.elector {
+            self.metrics.stop_leading(elector.name());
+        }
     }
 
     /// Runs the controllers of one term until the process is asked to stop.
     async fn lead(&self) {
-        self.metrics.start_leading(self.elector.name());
-        self.health.leads();
         self.kinds.iter().for_each(|kind| kind.state.set_current(false));
         let term = Arc::new(Leadership {
             clock: self.clock.clone(),

@@ -86,9 +86,18 @@ impl Bench {
 
     /// Waits for a condition. Returns the virtual time that it took.
     pub async fn until(&self, what: &str, condition: impl Fn(&Self) -> bool) -> Duration {
+        self.within(Duration::from_mins(2), what, condition).await
+    }
+
+    /// The same for what takes more than two minutes.
+    pub async fn until_long(&self, what: &str, condition: impl Fn(&Self) -> bool) -> Duration {
+        self.within(Duration::from_mins(15), what, condition).await
+    }
+
+    async fn within(&self, limit: Duration, what: &str, condition: impl Fn(&Self) -> bool) -> Duration {
         let start = Instant::now();
         while !condition(self) {
-            assert!(start.elapsed() < Duration::from_mins(2), "timed out: {what}");
+            assert!(start.elapsed() < limit, "timed out: {what}");
             sleep(Duration::from_millis(10)).await;
         }
         start.elapsed()

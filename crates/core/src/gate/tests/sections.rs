@@ -24,6 +24,10 @@ impl Surroundings for Calm {
     fn requested_at(&self, _: &str, _: &NodeView) -> Option<Timestamp> {
         None
     }
+
+    fn agent(&self, _: &str, _: &NodeView) -> AgentPod {
+        AgentPod::NotExpected
+    }
 }
 
 /// A gate of its own uid. Both gates set the same label, as by default.
@@ -73,6 +77,7 @@ impl World {
             daemons: None,
             outages: Some(&[]),
             ready_since: Duration::ZERO,
+            confirmed_at: None,
             now: now() + SignedDuration::from_secs(self.later),
             elapsed: Duration::from_secs(self.later.unsigned_abs()),
         };

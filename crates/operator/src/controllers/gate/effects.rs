@@ -130,16 +130,11 @@ impl GateReconciler {
         gate: Option<&GateView>,
         effect: &Effect,
     ) -> Result<(), WriteError> {
-        let Shared { caches, writer, pods, .. } = &*self.shared;
+        let Shared { caches, writer, .. } = &*self.shared;
         let gate = || gate.ok_or_else(|| WriteError::Conflict("the gate was deleted".into()));
         let patched = match effect {
             Effect::StartWorker(identity) => return self.start_worker(node, gate()?, identity).await,
-            Effect::RemoveWorker { name, uid } => {
-                pods.delete_worker(writer, name, uid).await?;
-                let is_same = |view: &mut WorkerView| view.deleting |= view.uid == *uid;
-                caches.workers.lock().update(name, is_same);
-                return Ok(());
-            }
+            Effect::RemoveWorker { name, uid } => return self.remove_worker(name, uid).await,
             Effect::RequestRemediation(cause) => {
                 let known = caches.remediations.lock().get(&node.uid.to_string()).cloned();
                 let written = writer.upsert_remediation(node, known.as_ref(), cause).await?;
@@ -204,6 +199,18 @@ impl GateReconciler {
         event
     }
 
+    async fn remove_worker(&self, name: &str, uid: &str) -> Result<(), WriteError> {
+        let Shared { caches, writer, pods, agent, .. } = &*self.shared;
+        if let Some(agent) = agent {
+            agent.workers.remove(name);
+            return Ok(());
+        }
+        pods.delete_worker(writer, name, uid).await?;
+        let is_same = |view: &mut WorkerView| view.deleting |= view.uid == *uid;
+        caches.workers.lock().update(name, is_same);
+        Ok(())
+    }
+
     async fn start_worker(
         &self,
         node: &NodeView,
@@ -212,6 +219,11 @@ impl GateReconciler {
     ) -> Result<(), WriteError> {
         let Shared { caches, writer, pods, clock, .. } = &*self.shared;
         let (number, pod) = (identity.number, worker::name(&identity.node_uid, identity.number));
+        if let Some(agent) = &self.shared.agent {
+            agent.workers.start(node, gate, identity);
+            self.term.limiter.lock().finish(&gate.name, number, Creation::Created, clock.elapsed());
+            return Ok(());
+        }
         info!(node = &*node.name, pod, gate = gate.name, worker = number, "Creating worker pod");
         let created = pods.create_worker(writer, node, gate, identity).await;
         let creation = match &created {

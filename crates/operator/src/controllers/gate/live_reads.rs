@@ -70,7 +70,14 @@ impl GateReconciler {
 
     /// Whether a gate is still what a decision was made for. Its watch may say nothing for minutes, and by a gate that was
     /// deleted, paused or changed meanwhile no node is opened.
-    pub(super) async fn is_gate_current(&self, gate: &GateView) -> Result<bool, ReconcileError> {
+    pub(super) async fn is_gate_current(
+        &self,
+        gate: &GateView,
+        effects: &[Effect],
+    ) -> Result<bool, ReconcileError> {
+        if let Some(agent) = &self.shared.agent {
+            return agent.gates.is_current(&self.shared, gate, effects).await;
+        }
         let now = self.shared.clock.elapsed();
         if self.gates_read.lock().get(&gate.uid).is_some_and(|at| now < *at + GATE_VALIDITY) {
             return Ok(true);
@@ -95,6 +102,10 @@ impl GateReconciler {
 
     /// Reads a worker into the cache: the watch may be behind.
     pub(super) async fn read_worker(&self, pod: &str) -> Result<(), ReconcileError> {
+        if self.shared.agent.is_some() {
+            // The workers of an agent are in its own process.
+            return Ok(());
+        }
         let Shared { caches, pods, writer, clock, .. } = &*self.shared;
         match pods.get(writer, pod).await {
             Ok(Some(read)) => {

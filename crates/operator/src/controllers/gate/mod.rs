@@ -14,7 +14,7 @@ use nodekeeper_core::id::Id;
 use nodekeeper_core::limits::{PendingNode, VanishedWorkers};
 use nodekeeper_core::node::NodeView;
 use nodekeeper_core::remediate::Policy;
-use nodekeeper_core::worker::{Progress, WorkerView};
+use nodekeeper_core::worker::{AgentView, Progress, WorkerView};
 use parking_lot::Mutex;
 use tracing::{debug, info};
 
@@ -57,6 +57,8 @@ pub struct GateReconciler {
     /// Nodes that the API server does not have any more, with their uid. Events of a watch that is behind are still about
     /// them.
     gone: Mutex<BTreeMap<Arc<str>, Id>>,
+    /// By node: since when it has had no Ready agent, where agents are expected.
+    agentless_since: Mutex<BTreeMap<Arc<str>, Duration>>,
 }
 
 impl GateReconciler {
@@ -72,6 +74,7 @@ impl GateReconciler {
             streaks: Mutex::default(),
             vanished: Mutex::default(),
             gone: Mutex::default(),
+            agentless_since: Mutex::default(),
         }
     }
 
@@ -87,6 +90,7 @@ impl GateReconciler {
         self.streaks.lock().remove(name);
         self.vanished.lock().remove(name);
         self.ready_since.lock().remove(name);
+        self.agentless_since.lock().remove(name);
         self.forget_failed_write(name);
         metrics.remove_node(name);
         caches.daemon_pods.want(name, false, clock.elapsed());
@@ -230,6 +234,15 @@ impl Reconciler for GateReconciler {
                     .into_iter()
                     .collect()
             }
+            kinds::AGENTS => {
+                let agents = change.states::<AgentView>();
+                let node = |agent: Option<&AgentView>| agent.map(|agent| Arc::from(agent.node_name.as_str()));
+                let mut nodes: Vec<Arc<str>> =
+                    [node(agents.0), node(agents.1)].into_iter().flatten().collect();
+                nodes.retain(|node| !node.is_empty());
+                nodes.dedup();
+                nodes
+            }
             kinds::GATES => {
                 let (before, after) = change.states::<GateView>();
                 let identity = |gate: &GateView| (gate.uid.clone(), gate.generation, gate.deleting);
@@ -293,6 +306,7 @@ impl GateReconciler {
             return Ok(Action::AwaitChange);
         }
         self.read_unwatched_workers(name).await?;
+        self.take_confirmations(name);
         let mut evaluation = self.evaluate(name);
         if let Some(pod) = evaluation.as_ref().and_then(|found| found.decision.gives_up_on.as_ref()) {
             self.read_worker(pod).await?;
@@ -316,7 +330,7 @@ impl GateReconciler {
             return Ok(Action::RequeueAfter(wait));
         }
         if let Some(gate) = &evaluation.gate {
-            let is_current = self.is_gate_current(gate).await;
+            let is_current = self.is_gate_current(gate, &decision.effects).await;
             if !matches!(is_current, Ok(true)) {
                 if let Some(number) = started_worker(&decision.effects) {
                     self.term.limiter.lock().cancel(&gate.name, number);

@@ -4,8 +4,8 @@ use jiff::Timestamp;
 use nodekeeper_core::api::{CauseSource, Enforcement, FailureAction};
 use nodekeeper_core::fleet::NodeStatus;
 use nodekeeper_core::gate::{
-    Counted, Decision, Effect, Evaluated, Fleet, GateView, NodeInputs, Ownership, Slots, State, Surroundings,
-    evaluate,
+    AgentPod, Counted, Decision, Effect, Evaluated, Fleet, GateView, NodeInputs, Ownership, Slots, State,
+    Surroundings, confirms, evaluate, ownership,
 };
 use nodekeeper_core::node::NodeView;
 use nodekeeper_core::record::Record;
@@ -14,6 +14,7 @@ use nodekeeper_core::worker::WorkerView;
 use std::sync::Arc;
 use tracing::info;
 
+use super::super::Shared;
 use super::{GateReconciler, started_worker};
 use crate::metrics::compat_state;
 
@@ -57,9 +58,37 @@ impl Surroundings for GateReconciler {
         let cause = causes.find(|cause| cause.source == CauseSource::Gate && cause.name == gate)?;
         Some(cause.observed_at.unwrap_or(remediation.created))
     }
+
+    fn agent(&self, gate: &str, node: &NodeView) -> AgentPod {
+        let Shared { caches, clock, settings, .. } = &*self.shared;
+        if settings.agents.as_deref() != Some(gate) {
+            return AgentPod::NotExpected;
+        }
+        let mut agentless = self.agentless_since.lock();
+        if caches.has_ready_agent(&node.name) {
+            agentless.remove(&node.name);
+            return AgentPod::Ready;
+        }
+        AgentPod::MissingSince(*agentless.entry(node.name.clone()).or_insert_with(|| clock.elapsed()))
+    }
 }
 
 impl GateReconciler {
+    /// In an agent, drops the worker whose result says only what the record of the node says already.
+    pub(super) fn take_confirmations(&self, name: &str) {
+        let Shared { caches, clock, .. } = &*self.shared;
+        let Some(agent) = &self.shared.agent else { return };
+        let Some(node) = caches.nodes.lock().get(name).cloned() else { return };
+        let gates = caches.gates.lock();
+        let all: Vec<&GateView> = gates.iter().collect();
+        let Some(gate) = ownership(all.iter().copied(), &node).gate() else { return };
+        for worker in caches.workers_of(&node.uid) {
+            if confirms(&node, gate, &all, &worker) {
+                agent.workers.confirm(&worker, gate, clock.elapsed());
+            }
+        }
+    }
+
     /// Decides about a node once, and reserves the slot of a worker that is to start.
     pub(super) fn evaluate(&self, name: &str) -> Option<Evaluation> {
         let caches = &self.shared.caches;
@@ -74,6 +103,7 @@ impl GateReconciler {
         let ready_since = self.ready_since.lock().get(name).copied().unwrap_or(elapsed);
         let inputs = NodeInputs {
             ready_since,
+            confirmed_at: self.shared.agent.as_ref().and_then(|agent| agent.workers.confirmed_at()),
             node: &node,
             workers: &workers,
             daemons: daemons.as_deref(),
@@ -82,6 +112,13 @@ impl GateReconciler {
             elapsed,
         };
         let Evaluated { ownership, record, mut decision, counted } = evaluate(inputs, gates.iter(), self);
+        if let Some(agent) = &self.shared.agent {
+            if !agent.gates.is_own(ownership.gate()) {
+                // The controller decides about nodes of other gates, and about those that have none.
+                decision.effects.retain(|effect| matches!(effect, Effect::RemoveWorker { .. }));
+            }
+            self.shared.metrics.set_agent_gave_up(matches!(decision.state, State::Failed | State::Stuck));
+        }
         let (gate, record) = (ownership.gate().cloned(), record.into_owned());
         let gated = matches!(ownership, Ownership::Gated(_));
         let gate_name = gate.as_ref().map_or("", |gate| gate.name.as_str());
