@@ -1,10 +1,14 @@
 //! The command line of `nodekeeper`.
 
+mod agent;
+
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use nodekeeper_operator::http::Bind;
+
+pub use agent::{Agent, AgentMode, CheckNode};
 
 /// The commit of this build.
 pub const COMMIT: &str = match option_env!("NODEKEEPER_COMMIT") {
@@ -44,6 +48,35 @@ pub enum Command {
     ///   nodekeeper controller --worker-image ... --config config.yaml --worker-config worker-config.yaml
     #[command(verbatim_doc_comment)]
     Controller(Box<Controller>),
+    /// Run the agent on a node, as the pod of a DaemonSet
+    ///
+    /// The agent runs the checks of a worker pod on its own node, in its own process. When they pass, it removes the taint of
+    /// the gate and sets the verified label; a node that fails stays tainted, is retried, and is verified again at an
+    /// interval after that. The agent watches only its own Node and needs no leader.
+    ///
+    /// Mode once: it idles after the node has passed. The DaemonSet of the chart then removes its pod, because the node has
+    /// the label. Mode continuous: it goes on, warns at a failure, taints the node again after the third in a row, and
+    /// removes the taint when the checks pass.
+    ///
+    /// Flags win over environment variables, which win over defaults.
+    ///
+    /// Examples:
+    ///   nodekeeper agent --node-name node-1 --mode continuous
+    ///   nodekeeper agent --node-name "$(hostname)" --dry-run --log-format console      needs no cluster
+    #[command(verbatim_doc_comment)]
+    Agent(Box<Agent>),
+    /// Run checks by hand on the machine or in the pod that this command runs in
+    ///
+    /// The images have no shell: this is what to run in the pod of an agent.
+    ///
+    /// Exit codes: 0 passed; 1 a check failed; 2 the command line is invalid; 3 inconclusive.
+    ///
+    /// Examples:
+    ///   nodekeeper check
+    ///   nodekeeper check --only dns kubernetes.default.svc.cluster.local.
+    ///   kubectl exec -n nodekeeper-system ds/nodekeeper-agent -- nodekeeper check --only dns,api
+    #[command(verbatim_doc_comment)]
+    Check(CheckNode),
     /// Check a configuration file without a cluster
     #[command(subcommand)]
     Config(Config),
@@ -153,6 +186,15 @@ pub struct Controller {
     /// Name of the Lease [default: kube-node-ready-leader]
     #[arg(long, value_name = "NAME")]
     pub lease_name: Option<String>,
+    /// NodeGate whose nodes are left to agents: `nodekeeper agent --gate` runs on them, as a DaemonSet
+    ///
+    /// The controller starts no worker on a node of this gate while the agent's pod there is Ready, and waits 60 seconds for
+    /// one that is not.
+    #[arg(long, value_name = "NAME")]
+    pub agents: Option<String>,
+    /// Namespace of the agents [default: that of the worker pods]
+    #[arg(long, value_name = "NAME", requires = "agents")]
+    pub agents_namespace: Option<String>,
     /// Largest number of worker pods that run at once, 1 to 10000
     #[arg(long, value_name = "N", default_value = "100", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub max_workers: u32,

@@ -13,6 +13,8 @@ use clap::Parser as _;
 fn main() -> ExitCode {
     let result = match Args::parse().command {
         Command::Controller(controller) => commands::controller::run(*controller),
+        Command::Agent(agent) => return commands::agent::run(*agent),
+        Command::Check(check) => return commands::check::run(&check),
         Command::Config(Config::Check(check)) => return commands::config::run(&check),
         Command::Crds { kind } => commands::crds::run(kind),
         Command::Reference { page } => commands::reference::run(page),

@@ -114,12 +114,11 @@ fn resolve(
         metrics: Arc::new(metrics(compat_names, flags.metrics_per_node.unwrap_or(compat_names))),
         objects,
         resync: file.resync,
+        agents: flags.agents,
+        agents_namespace: flags.agents_namespace,
         ..defaults
     };
-    let flag_format = flags.log_format.map(|format| match format {
-        LogFormat::Json => telemetry::Format::Json,
-        LogFormat::Console => telemetry::Format::Console,
-    });
+    let flag_format = flags.log_format.map(log_format);
     let file_format = file.log_format.map(|format| match format {
         config::LogFormat::Json => telemetry::Format::Json,
         config::LogFormat::Console => telemetry::Format::Console,
@@ -133,6 +132,13 @@ fn resolve(
         probes: address(flags.health_probe_bind_address, file.health.as_deref(), ":8081")?,
         warnings: file.warnings,
     })
+}
+
+pub fn log_format(format: LogFormat) -> telemetry::Format {
+    match format {
+        LogFormat::Json => telemetry::Format::Json,
+        LogFormat::Console => telemetry::Format::Console,
+    }
 }
 
 /// The flag wins over the file, the file over the default.
@@ -159,16 +165,20 @@ async fn control(resolved: Resolved) -> Result<()> {
     for (endpoint, listener) in [(Endpoint::Probes, probes), (Endpoint::Metrics, metrics)] {
         listener.map(|listener| tokio::spawn(serve(listener, endpoint, state.clone())));
     }
+    run_controller(client, resolved.settings, state.clock, stop_signal()?).await;
+    Ok(())
+}
+
+/// Completes at SIGTERM or Ctrl-C.
+pub fn stop_signal() -> Result<impl Future<Output = ()> + Send + 'static> {
     let mut terminate = signal(SignalKind::terminate())?;
-    let stop = async move {
+    Ok(async move {
         tokio::select! {
             biased;
             _ = terminate.recv() => {}
             _ = tokio::signal::ctrl_c() => {}
         }
-    };
-    run_controller(client, resolved.settings, state.clock, stop).await;
-    Ok(())
+    })
 }
 
 /// Finds the API server: `KUBECONFIG`, then the configuration file, then the service account of the pod.
@@ -186,13 +196,13 @@ async fn cluster_config(kubeconfig: Option<String>) -> Result<Config> {
     }
 }
 
-fn host_name() -> String {
+pub fn host_name() -> String {
     let read = std::fs::read_to_string("/proc/sys/kernel/hostname");
     read.map_or_else(|_| "nodekeeper".into(), |name| name.trim().to_owned())
 }
 
 fn metrics(compat_names: bool, per_node: bool) -> Metrics {
-    let metrics = Metrics::new(Options { compat_names, per_node });
+    let metrics = Metrics::new(Options { compat_names, per_node, agent: false });
     metrics.set_build_info(Build { version: env!("CARGO_PKG_VERSION"), revision: COMMIT, date: DATE });
     metrics
 }
