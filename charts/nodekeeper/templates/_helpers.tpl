@@ -9,6 +9,15 @@
 {{- end -}}
 {{- end -}}
 
+{{/* Whether there is a controller, and whether there are agents; empty if not. */}}
+{{- define "nodekeeper.hasController" -}}
+{{- ternary "" "true" (eq .Values.deploymentMode "daemonset") -}}
+{{- end -}}
+
+{{- define "nodekeeper.hasAgents" -}}
+{{- ternary "" "true" (eq .Values.deploymentMode "controller") -}}
+{{- end -}}
+
 {{/* Labels of everything. The name is fixed: by it and the component the controller finds its workers. */}}
 {{- define "nodekeeper.labels" -}}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
@@ -26,12 +35,23 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: controller
 {{- end -}}
 
+{{/* Tells the agents' pods from all others. Must never change: a DaemonSet's cannot. The controller finds them by name and component. */}}
+{{- define "nodekeeper.agent.selector" -}}
+app.kubernetes.io/name: nodekeeper
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: agent
+{{- end -}}
+
 {{- define "nodekeeper.controller.name" -}}
 {{ include "nodekeeper.fullname" . }}-controller
 {{- end -}}
 
 {{- define "nodekeeper.worker.name" -}}
 {{ include "nodekeeper.fullname" . }}-worker
+{{- end -}}
+
+{{- define "nodekeeper.agent.name" -}}
+{{ include "nodekeeper.fullname" . }}-agent
 {{- end -}}
 
 {{/* The ServiceAccount of the roles. Without a name it would be `default`, which all pods share. */}}
@@ -49,6 +69,14 @@ app.kubernetes.io/component: controller
 {{- .Values.worker.serviceAccount.name | default $ofFile | default (include "nodekeeper.worker.name" .) -}}
 {{- else -}}
 {{- required "worker.serviceAccount.name is needed if worker.serviceAccount.create is false" .Values.worker.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "nodekeeper.agent.serviceAccount" -}}
+{{- if .Values.agent.serviceAccount.create -}}
+{{- .Values.agent.serviceAccount.name | default (include "nodekeeper.agent.name" .) -}}
+{{- else -}}
+{{- required "agent.serviceAccount.name is needed if agent.serviceAccount.create is false" .Values.agent.serviceAccount.name -}}
 {{- end -}}
 {{- end -}}
 
@@ -88,6 +116,30 @@ app.kubernetes.io/component: controller
 {{- int (dig "health" "port" .Values.health.port .Values.config) -}}
 {{- end -}}
 
+{{/* How logs are written and what is logged, from {root, values}. The file says it before the values do. */}}
+{{- define "nodekeeper.log.format" -}}
+{{- dig "logging" "format" (dig "logFormat" "" .root.Values.config) .root.Values.config | default .values.logFormat -}}
+{{- end -}}
+
+{{- define "nodekeeper.log.level" -}}
+{{- dig "logging" "level" (dig "logLevel" "" .root.Values.config) .root.Values.config | default .values.logLevel -}}
+{{- end -}}
+
+{{/* Whether the verdict is written as a condition of the Node; empty if not. */}}
+{{- define "nodekeeper.nodeConditions" -}}
+{{- ternary "true" "" (or .Values.rbac.nodeConditions (eq (dig "nodeCondition" "None" .Values.gate.spec) "NetworkVerified")) -}}
+{{- end -}}
+
+{{/* What the checks `services` and `peers` read, as the rules of a role. A self subject review needs none. */}}
+{{- define "nodekeeper.checks.rules" -}}
+- apiGroups: [""]
+  resources: [services]
+  verbs: [get]
+- apiGroups: [discovery.k8s.io]
+  resources: [endpointslices]
+  verbs: [list]
+{{- end -}}
+
 {{/* The taints that hold nodes, as JSON: those of the gate that there will be. */}}
 {{- define "nodekeeper.taints" -}}
 {{- if .Values.config -}}
@@ -102,6 +154,27 @@ app.kubernetes.io/component: controller
 {{- else -}}
 {{- .Values.gate.taints | toJson -}}
 {{- end -}}
+{{- end -}}
+
+{{/* The label of verified nodes, as JSON. */}}
+{{- define "nodekeeper.verifiedLabel" -}}
+{{- $label := dict "key" "node-ready/verified" "value" "true" -}}
+{{- $given := dig "verifiedLabel" dict .Values.gate.spec -}}
+{{- if .Values.config -}}
+{{- $given = dig "nodeManagement" "verifiedLabel" dict .Values.config -}}
+{{- /* Keys of kube-node-ready's DaemonSet mode. */ -}}
+{{- range $from, $to := dict "verifiedLabel" "key" "verifiedLabelValue" "value" -}}
+{{- if hasKey $.Values.config $from -}}
+{{- $_ := set $label $to (get $.Values.config $from) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- merge dict $given $label | toJson -}}
+{{- end -}}
+
+{{/* The gate that the controller applies, or one of the same name that somebody makes. */}}
+{{- define "nodekeeper.gate.name" -}}
+{{- ternary "config" .Values.gate.name (not (empty .Values.config)) -}}
 {{- end -}}
 
 {{/* Whether the file of kube-node-ready has nodes that fail deleted. */}}

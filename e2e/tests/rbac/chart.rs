@@ -51,7 +51,7 @@ const ALWAYS: &[&str] = &[
 ];
 
 /// The objects rendered with these values; `None` if Helm is missing.
-fn rendered(values: &Value) -> Result<Option<Vec<Value>>> {
+pub fn rendered(values: &Value) -> Result<Option<Vec<Value>>> {
     or_skip(Helm::V4.template(values))?.map(|manifests| parse(&manifests)).transpose()
 }
 
@@ -63,7 +63,7 @@ fn applied(manifests: &[Value]) -> Result<Vec<Value>> {
     Ok(serde_json::from_value(list["items"].take())?)
 }
 
-fn words(value: &Value) -> String {
+pub fn words(value: &Value) -> String {
     let words = value.as_array().into_iter().flatten().filter_map(Value::as_str);
     words.collect::<Vec<_>>().join(",")
 }
@@ -75,7 +75,7 @@ fn line(rule: &Value) -> String {
 }
 
 /// Every rule with a binding, as `account where: what`.
-fn granted(objects: &[Value]) -> Result<BTreeSet<String>> {
+pub fn granted(objects: &[Value]) -> Result<BTreeSet<String>> {
     let mut all = BTreeSet::new();
     let of_kind = |kind: &'static str| objects.iter().filter(move |object| object["kind"] == kind);
     for (binding, role) in [("RoleBinding", "Role"), ("ClusterRoleBinding", "ClusterRole")] {
@@ -254,11 +254,11 @@ fn u02_another_gate_restarts_the_controller() -> Result<()> {
     Ok(())
 }
 
-fn the<'a>(objects: &'a [Value], kind: &str) -> Result<&'a Value> {
+pub fn the<'a>(objects: &'a [Value], kind: &str) -> Result<&'a Value> {
     objects.iter().find(|object| object["kind"] == kind).with_context(|| format!("there is no {kind}"))
 }
 
-fn container(objects: &[Value]) -> Result<&Value> {
+pub fn container(objects: &[Value]) -> Result<&Value> {
     Ok(&the(objects, "Deployment")?["spec"]["template"]["spec"]["containers"][0])
 }
 
@@ -450,11 +450,6 @@ fn s01_the_daemon_set_mode_can_replace_nodes() -> Result<()> {
 #[test]
 fn s07_values_of_the_old_chart_are_refused_with_a_fix() -> Result<()> {
     for (values, wanted) in [
-        (json!({"deploymentMode": "daemonset"}), "remove deploymentMode"),
-        (
-            json!({"deploymentMode": "daemonset", "controller": {"config": {"worker": {}}}}),
-            "remove deploymentMode",
-        ),
         (
             json!({"controller": {"config": {"worker": {}}}}),
             "controller.config: move what is below it to `config`",
@@ -463,6 +458,15 @@ fn s07_values_of_the_old_chart_are_refused_with_a_fix() -> Result<()> {
             json!({"worker": {"config": {"maxRetries": 1}}}),
             "worker.config: move what is below it to `workerConfig`",
         ),
+        (
+            json!({"deploymentMode": "daemonset", "daemonset": {"config": {"taintKey": "a/b"}}}),
+            "daemonset.config: move what is below it to `config`",
+        ),
+        (
+            json!({"daemonset": {"nodeAffinity": {}}}),
+            "daemonset.nodeAffinity: move what is below it to `agent.affinity.nodeAffinity`",
+        ),
+        (json!({"daemonset": {"zebra": 1}}), "daemonset.zebra: there is no such value"),
     ] {
         let Some(done) = or_skip(Helm::V4.with_chart(&["template"], &values, None))? else { return Ok(()) };
         let said = String::from_utf8_lossy(&done.stderr).into_owned();

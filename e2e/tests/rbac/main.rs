@@ -1,6 +1,7 @@
 //! The chart grants exactly the needed rights: no more, by the rendered rules and access reviews; no less, because a
 //! controller and a worker run with them without a refusal. Also tests what the chart's CRDs refuse.
 
+mod agent_chart;
 mod audit;
 mod chart;
 mod destructive_rights;
@@ -18,7 +19,7 @@ use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::authorization::v1::{ResourceRule, SelfSubjectRulesReview};
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{ConfigMap, Node, Secret, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret, ServiceAccount};
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client, Config};
@@ -74,17 +75,30 @@ async fn start_with(api_server_flags: Vec<String>) -> Result<Cluster> {
 }
 
 async fn token(cluster: &Cluster, account: &str) -> Result<String> {
+    token_for(cluster, account, None).await
+}
+
+/// A token of this account, as the kubelet requests it for a pod; or bound to none, like those of `kubectl create token`.
+async fn token_for(cluster: &Cluster, account: &str, pod: Option<&Pod>) -> Result<String> {
     let accounts: Api<ServiceAccount> = Api::namespaced(cluster.client()?, NAMESPACE);
-    let asked: TokenRequest =
-        serde_json::from_value(json!({"spec": {"audiences": [], "expirationSeconds": 3600}}))?;
+    let bound = pod.map(|pod| {
+        let metadata = &pod.metadata;
+        json!({"apiVersion": "v1", "kind": "Pod", "name": metadata.name, "uid": metadata.uid})
+    });
+    let spec = json!({"audiences": [], "expirationSeconds": 3600, "boundObjectRef": bound});
+    let asked: TokenRequest = serde_json::from_value(json!({"spec": spec}))?;
     let given = accounts.create_token_request(account, &PostParams::default(), &asked).await?;
     Ok(given.status.context("no token")?.token)
 }
 
 /// A configuration with only the rights of this account.
 async fn config_of(cluster: &Cluster, account: &str) -> Result<Config> {
+    config_with(cluster, &token(cluster, account).await?)
+}
+
+fn config_with(cluster: &Cluster, token: &str) -> Result<Config> {
     let mut config = cluster.config()?;
-    config.auth_info = serde_json::from_value(json!({"token": token(cluster, account).await?}))?;
+    config.auth_info = serde_json::from_value(json!({"token": token}))?;
     Ok(config)
 }
 
@@ -228,7 +242,10 @@ async fn rights(client: Client, namespace: &str) -> Result<BTreeSet<String>> {
 #[tokio::test(flavor = "multi_thread")]
 async fn accounts_have_exactly_the_charts_rights() -> Result<()> {
     let Some(cluster) = or_skip(start().await)? else { return Ok(()) };
-    let Some(()) = or_skip(helm::install(&cluster, &json!({"controller": {"replicas": 0}})).await)? else {
+    let Some(()) = or_skip(
+        helm::install(&cluster, &json!({"deploymentMode": "both", "controller": {"replicas": 0}})).await,
+    )?
+    else {
         return Ok(());
     };
     // An account without any binding has only the rights of every account.
@@ -237,12 +254,18 @@ async fn accounts_have_exactly_the_charts_rights() -> Result<()> {
         Ok(accounts.get_opt("default").await?.map(drop))
     })
     .await?;
+    let checks: &[&str] = &["/services [] get", "discovery.k8s.io/endpointslices [] list"];
+    let agent = [agent_chart::EVERYWHERE, &["nodekeeper.dev/nodegates [default] get"]].concat();
     for (account, namespace, wanted) in [
-        ("worker", "default", &["/services [] get", "discovery.k8s.io/endpointslices [] list"] as &[&str]),
-        ("worker", "kube-system", &["/services [] get", "discovery.k8s.io/endpointslices [] list"]),
+        ("worker", "default", checks),
+        ("worker", "kube-system", checks),
         ("worker", NAMESPACE, &[]),
         ("worker", "kube-public", &[]),
         ("controller", "kube-public", &[chart::EVERYWHERE, chart::APPLY].concat()),
+        ("agent", "kube-public", &agent),
+        ("agent", NAMESPACE, &agent),
+        ("agent", "kube-system", &[&agent, checks].concat()),
+        ("agent", "default", &[&agent, checks, &["events.k8s.io/events [] create"]].concat()),
     ] {
         let unprivileged = Client::try_from(config_of(&cluster, "default").await?)?;
         let account = Client::try_from(config_of(&cluster, &format!("nodekeeper-{account}")).await?)?;
