@@ -123,6 +123,10 @@ fn each_mode_renders_its_components_and_no_other() -> Result<()> {
         "RoleBinding nodekeeper-agent",
         "RoleBinding nodekeeper-agent-events",
         "ServiceAccount nodekeeper-agent",
+        "ValidatingAdmissionPolicy nodekeeper-agent",
+        "ValidatingAdmissionPolicy nodekeeper-agent-events",
+        "ValidatingAdmissionPolicyBinding nodekeeper-agent",
+        "ValidatingAdmissionPolicyBinding nodekeeper-agent-events",
     ];
     let agent: BTreeSet<String> = agent.map(str::to_owned).into();
     let is_definition = |name: &String| name.starts_with("CustomResourceDefinition ");
@@ -433,6 +437,36 @@ fn other_settings_restart_the_agents() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn the_policy_is_about_the_account_and_the_gate_of_the_values() -> Result<()> {
+    let gate = json!({"taints": [{"key": "a/b"}, {"key": "c/d", "effect": "NoExecute"}],
+        "spec": {"verifiedLabel": {"key": "e/f", "value": "yes"}}});
+    let account = json!({"serviceAccount": {"create": false, "name": "mine"}});
+    let Some(objects) = rendered(&in_mode("both", json!({"gate": gate, "agent": account})))? else {
+        return Ok(());
+    };
+    for kind in ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"] {
+        assert_eq!(objects.iter().filter(|object| object["kind"] == kind).count(), 2, "{kind}");
+    }
+    for policy in objects.iter().filter(|object| object["kind"] == "ValidatingAdmissionPolicy") {
+        assert_eq!(policy["spec"]["failurePolicy"], "Fail");
+        let user = format!("request.userInfo.username == \"system:serviceaccount:{NAMESPACE}:mine\"");
+        assert_eq!(policy["spec"]["matchConditions"], json!([{"name": "is-agent", "expression": user}]));
+        for rule in policy["spec"]["validations"].as_array().context("no validations")? {
+            // An agent takes 403 for a refusal, and 422 for a conflict, after which it reads the Node and tries again.
+            assert_eq!(rule["reason"], "Forbidden", "{rule}");
+            assert!(rule["message"].is_string(), "{rule}");
+        }
+    }
+    let policy = the(&objects, "ValidatingAdmissionPolicy")?.to_string();
+    for part in
+        [r#"[\"a/b:NoSchedule\",\"c/d:NoExecute\"]"#, r#"variables.newLabels[?\"e/f\"].orValue(\"yes\")"#]
+    {
+        assert!(policy.contains(part), "no {part} in {policy}");
+    }
+    Ok(())
+}
+
 /// With `once` the DaemonSet controller removes the pod of a node that has the label.
 #[test]
 fn once_excludes_nodes_that_have_the_verified_label() -> Result<()> {
@@ -500,6 +534,10 @@ fn u07_agents_are_granted_exactly_these_rules() -> Result<()> {
         return Ok(());
     };
     assert_eq!(granted(&objects)?, BTreeSet::new());
+    assert!(
+        the(&objects, "ValidatingAdmissionPolicy").is_ok(),
+        "another role does not change what an agent may do"
+    );
 
     // A controller reads the agents' pods where workers are, unless they are elsewhere.
     let pods = format!("nodekeeper-controller {NAMESPACE}: /pods [] get,list,watch");

@@ -1,6 +1,7 @@
 //! The chart grants exactly the needed rights: no more, by the rendered rules and access reviews; no less, because a
 //! controller and a worker run with them without a refusal. Also tests what the chart's CRDs refuse.
 
+mod agent;
 mod agent_chart;
 mod audit;
 mod chart;
