@@ -144,7 +144,10 @@ fn each_mode_renders_its_components_and_no_other() -> Result<()> {
 fn helm_3_and_helm_4_render_the_same() -> Result<()> {
     for mode in MODES {
         let enabled = json!({"enabled": true});
-        let values = in_mode(mode, json!({"agent": {"podMonitor": enabled, "networkPolicy": enabled}}));
+        let values = in_mode(
+            mode,
+            json!({"agent": {"podMonitor": enabled, "networkPolicy": enabled}, "metrics": {"prometheusRule": enabled}}),
+        );
         let mut texts = Vec::new();
         for helm in [Helm::V3, Helm::V4] {
             let Some(text) = or_skip(helm.template(&values))? else { return Ok(()) };
@@ -568,13 +571,13 @@ fn selects(selector: &Value, template: &Value) -> bool {
 
 #[test]
 fn monitors_and_policies_select_the_agents() -> Result<()> {
+    let enabled = json!({"enabled": true});
     let peers =
         json!([{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]);
     let more = json!([{"ports": [{"port": 8443, "protocol": "TCP"}]}]);
     let network = json!({"enabled": true, "metricsFrom": peers, "egress": more});
     let monitor = json!({"enabled": true, "labels": {"release": "prometheus"}});
-    let values =
-        json!({"agent": {"podMonitor": monitor, "networkPolicy": network}, "metrics": {"port": 9090}});
+    let values = json!({"agent": {"podMonitor": monitor, "networkPolicy": network}, "metrics": {"prometheusRule": enabled, "port": 9090}});
     let Some(objects) = rendered(&in_mode("daemonset", values))? else { return Ok(()) };
     let template = pods(&objects)?;
     let ports = template["spec"]["containers"][0]["ports"].as_array().context("no ports")?;
@@ -597,5 +600,34 @@ fn monitors_and_policies_select_the_agents() -> Result<()> {
         .filter_map(|port| port["port"].as_i64())
         .collect();
     assert_eq!(egress, [53, 53, 443, 6443, 8443]);
+    Ok(())
+}
+
+#[test]
+fn alerts_are_those_of_the_mode_and_say_what_to_do() -> Result<()> {
+    for (mode, wanted) in [
+        ("controller", &["NodekeeperNodeRetainted"][..]),
+        ("daemonset", &["NodekeeperAgentGaveUp", "NodekeeperNodeRetainted"]),
+        ("both", &["NodekeeperAgentGaveUp", "NodekeeperNodeRetainted"]),
+    ] {
+        let values = json!({"metrics": {"prometheusRule": {"enabled": true}}});
+        let Some(objects) = rendered(&in_mode(mode, values))? else { return Ok(()) };
+        let rules =
+            the(&objects, "PrometheusRule")?["spec"]["groups"][0]["rules"].as_array().context("no rules")?;
+        let alerts: Vec<&str> = rules.iter().filter_map(|rule| rule["alert"].as_str()).collect();
+        assert_eq!(alerts, wanted, "{mode}");
+        for rule in rules {
+            let description = rule["annotations"]["description"].as_str().context("no description")?;
+            assert!(
+                description.contains("What to do: ") && description.contains("{{ $labels.pod }}"),
+                "{rule}"
+            );
+            assert!(
+                rule["annotations"]["summary"].is_string() && rule["labels"]["severity"] == "warning",
+                "{rule}"
+            );
+            assert!(rule["expr"].as_str().is_some_and(|expr| expr.contains("nodekeeper_")), "{rule}");
+        }
+    }
     Ok(())
 }
