@@ -9,7 +9,7 @@ use nodekeeper_e2e::or_skip;
 use serde_json::{Value, json};
 
 use crate::NAMESPACE;
-use crate::chart::{granted, rendered, the, words};
+use crate::chart::{container, granted, rendered, the, words};
 use crate::helm::{Helm, parse};
 
 /// The environment of an agent, as `nodekeeper agent` documents it. Its pod sets `NODE_NAME` and `POD_NAMESPACE`.
@@ -553,11 +553,18 @@ fn u07_agents_are_granted_exactly_these_rules() -> Result<()> {
 }
 
 #[test]
-fn the_controller_knows_of_agents_where_there_are_some() -> Result<()> {
-    for (mode, wanted) in [("controller", false), ("both", true)] {
-        let Some(objects) = rendered(&in_mode(mode, json!({})))? else { return Ok(()) };
-        let arguments = words(crate::chart::container(&objects)?.get("args").context("no arguments")?);
-        assert_eq!(arguments.split(',').any(|flag| flag == "--agents"), wanted, "{mode}: {arguments}");
+fn the_controller_knows_whose_nodes_to_leave_to_agents() -> Result<()> {
+    let elsewhere = json!({"config": {"worker": {"namespace": "kube-system"}}});
+    for (mode, values, gate) in [
+        ("controller", json!({}), None),
+        ("both", json!({"gate": {"name": "edge"}}), Some("edge")),
+        ("both", elsewhere, Some("config")),
+    ] {
+        let Some(objects) = rendered(&in_mode(mode, values))? else { return Ok(()) };
+        let arguments = words(container(&objects)?.get("args").context("no arguments")?);
+        let flags: Vec<&str> = arguments.split(',').filter(|flag| flag.starts_with("--agents")).collect();
+        let wanted = gate.map(|gate| [format!("--agents={gate}"), format!("--agents-namespace={NAMESPACE}")]);
+        assert_eq!(flags, wanted.into_iter().flatten().collect::<Vec<_>>(), "{mode}: {arguments}");
     }
     Ok(())
 }
