@@ -44,9 +44,14 @@ pub fn ready_condition(is: bool) -> Value {
 
 /// The worker binary, which cargo builds next to the tests.
 pub fn worker() -> Result<PathBuf> {
+    binary("nodekeeper-worker")
+}
+
+/// A binary of the workspace, which cargo builds next to the tests.
+pub fn binary(name: &str) -> Result<PathBuf> {
     let test = std::env::current_exe()?;
     let folder = test.ancestors().nth(2).context("tests are in target/debug/deps")?;
-    let worker = folder.join("nodekeeper-worker");
-    ensure!(worker.exists(), "{} is not there: run `cargo build --workspace` first", worker.display());
-    Ok(worker)
+    let binary = folder.join(name);
+    ensure!(binary.exists(), "{} is not there: run `cargo build --workspace` first", binary.display());
+    Ok(binary)
 }

@@ -61,7 +61,8 @@ impl Product {
     pub fn images(&self) -> [Image; 2] {
         let user = 65532;
         [
-            Image::new(CONTROLLER_IMAGE, &self.controller, "/nodekeeper")
+            // On the PATH, so that `kubectl exec … -- nodekeeper check` works.
+            Image::new(CONTROLLER_IMAGE, &self.controller, "/usr/local/bin/nodekeeper")
                 .as_user(user)
                 .with_variable(CONTROLLER_VARIABLE),
             Image::new(WORKER_IMAGE, &self.worker, "/nodekeeper-worker").as_user(user),

@@ -522,13 +522,10 @@ fn assert_grants(values: &Value, more: &[&str]) -> Result<()> {
 
 #[test]
 fn u07_agents_are_granted_exactly_these_rules() -> Result<()> {
-    let gate = "nodekeeper.dev/nodegates [default] get";
+    let gate = "nodekeeper.dev/nodegates [] list";
     assert_grants(&json!({"deploymentMode": "daemonset"}), &[])?;
     assert_grants(&json!({"deploymentMode": "both"}), &[gate])?;
-    assert_grants(
-        &in_mode("both", json!({"config": {"worker": {}}})),
-        &["nodekeeper.dev/nodegates [config] get"],
-    )?;
+    assert_grants(&in_mode("both", json!({"config": {"worker": {}}})), &[gate])?;
     let conditions = json!({"rbac": {"nodeConditions": true}});
     assert_grants(&in_mode("daemonset", conditions), &[CONDITIONS])?;
     let conditions = json!({"gate": {"spec": {"nodeCondition": "NetworkVerified"}}});

@@ -256,7 +256,7 @@ async fn accounts_have_exactly_the_charts_rights() -> Result<()> {
     })
     .await?;
     let checks: &[&str] = &["/services [] get", "discovery.k8s.io/endpointslices [] list"];
-    let agent = [agent_chart::EVERYWHERE, &["nodekeeper.dev/nodegates [default] get"]].concat();
+    let agent = [agent_chart::EVERYWHERE, &["nodekeeper.dev/nodegates [] list"]].concat();
     for (account, namespace, wanted) in [
         ("worker", "default", checks),
         ("worker", "kube-system", checks),

@@ -2,32 +2,35 @@
 //! loopback DNS server.
 
 use std::net::SocketAddr;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use futures::StreamExt as _;
 use k8s_openapi::api::authentication::v1::TokenRequest;
-use k8s_openapi::api::core::v1::{Namespace, Pod, Service, ServiceAccount};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service, ServiceAccount};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
 use kube::{Api, Client, CustomResourceExt as _, ResourceExt as _};
 use nodekeeper_core::api::{NodeGate, NodeGateSpec};
 use nodekeeper_e2e::Cluster;
 use nodekeeper_e2e::control_plane::Options;
-use nodekeeper_e2e::fake_kubelet::{create, join, worker};
+use nodekeeper_e2e::fake_kubelet::{binary, create, join, worker};
 use nodekeeper_operator::clock::Clock;
 use nodekeeper_operator::{Settings, run};
 use nodekeeper_sim::actors::kubelet::Terminated;
 use nodekeeper_sim::loopback;
 use nodekeeper_sim::process::{Processes, Setup};
 use serde_json::{Value, json};
+use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::simulated::template;
-use crate::world::{Dns, NAMESPACE, TAINT, World};
+use crate::world::{Dns, LABEL, NAMESPACE, TAINT, World};
 
 pub struct FakeKubeletWorld {
     cluster: Cluster,
@@ -46,7 +49,7 @@ impl FakeKubeletWorld {
         let client = cluster.client()?;
         create_services(&client, dns).await?;
         let folder = tempfile::tempdir()?;
-        let token = token(&client).await?;
+        let token = token(&client, "nodekeeper-worker").await?;
         let processes = Processes::new(Setup {
             binary: worker()?,
             folder: folder.path().to_owned(),
@@ -65,6 +68,102 @@ impl FakeKubeletWorld {
             tasks.spawn(kubelet(client.clone(), name, processes.clone()));
         }
         Ok(Self { cluster, client, processes, tasks, _folder: folder })
+    }
+}
+
+impl FakeKubeletWorld {
+    /// Starts an agent as a process in the network of a node, with these flags.
+    pub async fn start_agent(&self, node: &str, flags: &[&str]) -> Result<AgentProcess> {
+        let network = self.processes.endpoints(node).await?;
+        let folder = tempfile::tempdir()?;
+        let kubeconfig = folder.path().join("kubeconfig");
+        let authority = self.cluster.folder().join("ca.crt");
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "agent",
+            "clusters": [{"name": "c", "cluster": {"server": format!("https://{}", network.api), "certificate-authority": authority}}],
+            "users": [{"name": "u", "user": {"token": self.agent_token().await?}}],
+            "contexts": [{"name": "agent", "context": {"cluster": "c", "user": "u"}}],
+        });
+        std::fs::write(&kubeconfig, config.to_string())?;
+        let log = std::fs::File::create(self.cluster.folder().join(format!("agent-{node}.log")))?;
+        let child = Command::new(binary("nodekeeper")?)
+            .args(["agent", "--node-name", node, "--enable-metrics=false", "--health-port=0"])
+            .arg("--kubeconfig")
+            .arg(&kubeconfig)
+            .args(["--dns-server", &network.dns.to_string(), "--pods-at", &network.pods.to_string()])
+            .args(flags)
+            .env_clear()
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .kill_on_drop(true)
+            .spawn()?;
+        Ok(AgentProcess { child, _folder: folder })
+    }
+
+    /// A token with the rights that the chart grants to agents.
+    async fn agent_token(&self) -> Result<String> {
+        let roles: Api<ClusterRole> = Api::all(self.client.clone());
+        let name = "nodekeeper-agent";
+        if roles.get_opt(name).await?.is_none() {
+            let rules = json!([
+                {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch", "patch"]},
+                {"apiGroups": [""], "resources": ["services"], "verbs": ["get"]},
+                {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list"]},
+                {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]},
+                {"apiGroups": ["nodekeeper.dev"], "resources": ["nodegates"], "verbs": ["list"]},
+            ]);
+            let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), NAMESPACE);
+            create(&accounts, json!({"metadata": {"name": name}})).await?;
+            let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name});
+            let subjects = json!([{"kind": "ServiceAccount", "name": name, "namespace": NAMESPACE}]);
+            let bindings: Api<ClusterRoleBinding> = Api::all(self.client.clone());
+            create(&roles, json!({"metadata": {"name": name}, "rules": rules})).await?;
+            let binding = json!({"metadata": {"name": name}, "roleRef": role, "subjects": subjects});
+            create(&bindings, binding).await?;
+        }
+        token(&self.client, name).await
+    }
+
+    /// A user removes the verified label.
+    pub async fn remove_label(&self, node: &str) -> Result<()> {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let patch = Patch::Merge(json!({"metadata": {"labels": {LABEL: null}}}));
+        nodes.patch(node, &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+
+    /// The ends of the logs of all agents.
+    pub fn agent_logs(&self) -> String {
+        let log = |node: &String| {
+            let read = std::fs::read_to_string(self.cluster.folder().join(format!("agent-{node}.log")));
+            let text = read.unwrap_or_default();
+            let lines: Vec<&str> = text.lines().rev().take(15).collect();
+            format!("{node}:\n{}\n", lines.into_iter().rev().collect::<Vec<_>>().join("\n"))
+        };
+        names().iter().map(log).collect()
+    }
+
+    /// Lets connections of a node to the API server fail, or work again. Open ones are closed.
+    pub async fn set_api(&self, node: &str, api: loopback::Api) -> Result<()> {
+        self.processes.endpoints(node).await?.set_api(api);
+        Ok(())
+    }
+}
+
+/// An agent, which is killed when it is dropped.
+pub struct AgentProcess {
+    child: Child,
+    _folder: tempfile::TempDir,
+}
+
+impl AgentProcess {
+    /// Sends SIGTERM and returns the exit code.
+    pub async fn stop(mut self) -> Result<Option<i32>> {
+        let pid = self.child.id().context("it has ended already")?;
+        let status = Command::new("kill").args(["-TERM", &pid.to_string()]).status().await?;
+        ensure!(status.success(), "kill: {status}");
+        Ok(timeout(Duration::from_secs(30), self.child.wait()).await.context("it does not end")??.code())
     }
 }
 
@@ -125,11 +224,11 @@ fn slice(service: &str, ready: bool) -> Value {
     })
 }
 
-async fn token(client: &Client) -> Result<String> {
+async fn token(client: &Client, account: &str) -> Result<String> {
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), NAMESPACE);
     let asked: TokenRequest =
         serde_json::from_value(json!({"spec": {"audiences": [], "expirationSeconds": 3600}}))?;
-    let given = accounts.create_token_request("nodekeeper-worker", &PostParams::default(), &asked).await?;
+    let given = accounts.create_token_request(account, &PostParams::default(), &asked).await?;
     Ok(given.status.context("no token")?.token)
 }
 

@@ -4,8 +4,10 @@
 //! - a real control plane, with fake kubelets that run the real worker as a process;
 //! - three real nodes, with the controller as a pod from the chart, and DNS broken by nftables.
 //!
-//! On real nodes also: the README of kube-node-ready followed with kubectl, and enforced remediation.
+//! On real nodes also: the README of kube-node-ready followed with kubectl, enforced remediation, and agents, which run on the
+//! real control plane too.
 
+mod agents;
 mod fake_kubelet;
 mod faults;
 mod readme;
@@ -83,6 +85,31 @@ async fn remediation_on_real_nodes() -> Result<()> {
     let _turn = TURN.lock().await;
     let Some(mut world) = or_skip(Real::start(Dns::Runs).await)? else { return Ok(()) };
     replace(&mut world).await.map_err(|error| anyhow!("{}\n{error:#}", world.state()))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn agents_on_a_real_control_plane() -> Result<()> {
+    let _turn = TURN.lock().await;
+    let Some(mut world) = or_skip(FakeKubeletWorld::start(Dns::Runs).await)? else { return Ok(()) };
+    let done = agents::agents_without_a_controller(&mut world).await;
+    done.map_err(|error| anyhow!("{}\n{error:#}", world.agent_logs()))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_beside_a_controller_on_a_real_control_plane() -> Result<()> {
+    let _turn = TURN.lock().await;
+    let Some(mut world) = or_skip(FakeKubeletWorld::start(Dns::Runs).await)? else { return Ok(()) };
+    let done = agents::an_agent_beside_a_controller(&mut world).await;
+    done.map_err(|error| anyhow!("{}\n{error:#}", world.agent_logs()))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn agents_on_real_nodes() -> Result<()> {
+    let _turn = TURN.lock().await;
+    let Some(mut world) = or_skip(Real::start(Dns::Runs).await)? else { return Ok(()) };
+    agents::daemon_set_on_real_nodes(&mut world)
+        .await
+        .map_err(|error| anyhow!("{}\n{error:#}", world.state()))
 }
 
 /// First nodes that must not be replaced, then one that is.

@@ -53,34 +53,39 @@ impl Real {
 
     /// Installs the chart with this gate, and with a policy from these values.
     pub async fn install(&mut self, gate: &NodeGateSpec, remediation: Value) -> Result<()> {
-        let helm = spawn_blocking(|| assets::helm(&Settings::from_env()?)).await??;
-        let ((controller, tag), (worker, worker_tag)) = (split(CONTROLLER_IMAGE), split(WORKER_IMAGE));
         let mut spec = serde_json::to_value(gate)?;
         // The chart has taints outside the spec, because the controller tolerates them too.
         spec.as_object_mut().context("a spec is an object")?.remove("taints");
-        let values = json!({
-            "image": {"repository": controller, "tag": tag, "pullPolicy": "Never"},
-            "worker": {"image": {"repository": worker, "tag": worker_tag}},
-            "gate": {"spec": spec},
-            "remediation": remediation,
-        });
+        let values = json!({"gate": {"spec": spec}, "remediation": remediation});
+        self.install_values(&values, &["nodegate/default", "remediationpolicy/default"]).await
+    }
+
+    /// Installs the chart with these values, and waits for these objects.
+    pub async fn install_values(&mut self, values: &Value, objects: &[&str]) -> Result<()> {
+        self.helm("install", values, objects).await
+    }
+
+    /// Changes the values of the chart.
+    pub async fn upgrade_values(&mut self, values: &Value, objects: &[&str]) -> Result<()> {
+        self.helm("upgrade", values, objects).await
+    }
+
+    async fn helm(&mut self, action: &'static str, values: &Value, objects: &[&str]) -> Result<()> {
+        let helm = spawn_blocking(|| assets::helm(&Settings::from_env()?)).await??;
+        let ((controller, tag), (worker, worker_tag)) = (split(CONTROLLER_IMAGE), split(WORKER_IMAGE));
+        let mut values = values.clone();
+        values["image"] = json!({"repository": controller, "tag": tag, "pullPolicy": "Never"});
+        values["worker"] = json!({"image": {"repository": worker, "tag": worker_tag}});
         let file = self.cluster.folder().join("values.json");
         std::fs::write(&file, values.to_string())?;
         let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/nodekeeper");
         let kubeconfig = self.cluster.kubeconfig_path();
         let done = spawn_blocking(move || {
             Command::new(helm)
-                .args(["install", "nodekeeper"])
+                .args([action, "nodekeeper"])
                 .arg(chart)
-                .args([
-                    "--namespace",
-                    NAMESPACE,
-                    "--create-namespace",
-                    "--wait",
-                    "--timeout",
-                    "2m",
-                    "--values",
-                ])
+                .args(["--namespace", NAMESPACE, "--create-namespace", "--wait", "--timeout", "2m"])
+                .arg("--values")
                 .arg(file)
                 .arg("--kubeconfig")
                 .arg(kubeconfig)
@@ -89,9 +94,10 @@ impl Real {
         let done = done.await??;
         let said = String::from_utf8_lossy(&done.stderr).into_owned();
         ensure!(done.status.success(), "helm: {said}; {}", self.hint());
-        // The controller creates them once it leads.
-        let objects = ["nodegate/default", "remediationpolicy/default"];
-        self.cluster.run_kubectl(&[&["wait", "--for=create", "--timeout=2m"], &objects[..]].concat())?;
+        if !objects.is_empty() {
+            // The controller creates them once it leads.
+            self.cluster.run_kubectl(&[&["wait", "--for=create", "--timeout=2m"], objects].concat())?;
+        }
         Ok(())
     }
 }

@@ -81,20 +81,20 @@ pub async fn a_fully_gated_cluster_starts(mut world: impl World) -> Result<()> {
     no_workers_left(&world).await
 }
 
-fn is_gated(node: &Node) -> bool {
+pub fn is_gated(node: &Node) -> bool {
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
     taints.into_iter().flatten().any(|taint| taint.key == TAINT)
 }
 
-fn record(node: &Node) -> Option<Record> {
+pub fn record(node: &Node) -> Option<Record> {
     Record::read(node.annotations().get(ANNOTATION).map(String::as_str), &node.uid()?)
 }
 
-async fn get(world: &impl World, name: &str) -> Result<Node> {
+pub async fn get(world: &impl World, name: &str) -> Result<Node> {
     Ok(Api::<Node>::all(world.client()).get(name).await?)
 }
 
-async fn until(world: &impl World, name: &str, what: &str, so: impl Fn(&Node) -> bool) -> Result<Node> {
+pub async fn until(world: &impl World, name: &str, what: &str, so: impl Fn(&Node) -> bool) -> Result<Node> {
     let end = Instant::now() + world.patience();
     loop {
         let node = get(world, name).await?;
@@ -114,7 +114,7 @@ async fn until(world: &impl World, name: &str, what: &str, so: impl Fn(&Node) ->
     }
 }
 
-async fn event_on(world: &impl World, node: &str, reason: &str, word: &str) -> Result<()> {
+pub async fn event_on(world: &impl World, node: &str, reason: &str, word: &str) -> Result<()> {
     let events: Api<Event> = Api::namespaced(world.client(), "default");
     let end = Instant::now() + world.patience();
     let fields = format!("regarding.kind=Node,regarding.name={node},reason={reason}");
@@ -130,7 +130,7 @@ async fn event_on(world: &impl World, node: &str, reason: &str, word: &str) -> R
 }
 
 /// All nodes are verified, so no worker is left.
-async fn no_workers_left(world: &impl World) -> Result<()> {
+pub async fn no_workers_left(world: &impl World) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(world.client(), NAMESPACE);
     let end = Instant::now() + world.patience();
     loop {
