@@ -99,10 +99,12 @@ pub fn worker(text: &str) -> Result<Document, Problem> {
 fn is_daemon_set(mode: Option<&Entry>) -> Result<bool, Problem> {
     match mode.map(|mode| &mode.node.value) {
         Some(Value::Text(mode)) if mode == "daemonset" => Ok(true),
-        Some(Value::Text(mode)) if mode == "controller" => Ok(false),
+        Some(Value::Text(mode)) if mode == "controller" || mode == "both" => Ok(false),
         None | Some(Value::Null) => Ok(false),
-        Some(Value::Text(other)) => Err(wrong_mode(mode, &format!("is {}: write controller", quoted(other)))),
-        Some(_) => Err(wrong_mode(mode, "is no text: write controller")),
+        Some(Value::Text(other)) => {
+            Err(wrong_mode(mode, &format!("is {}: write controller, daemonset or both", quoted(other))))
+        }
+        Some(_) => Err(wrong_mode(mode, "is no text: write controller, daemonset or both")),
     }
 }
 
@@ -114,7 +116,8 @@ fn wrong_mode(mode: Option<&Entry>, message: &str) -> Problem {
 fn with_mode(mut source: Source, daemon_set: bool) -> Source {
     if daemon_set {
         source.warnings.push(
-            "`deploymentMode`: there is no DaemonSet here: a controller runs a worker pod on each new node, with these settings"
+            "`deploymentMode`: these are checked as settings of a controller; with `deploymentMode: daemonset` of our chart, agents \
+             take what an agent has of them"
                 .into(),
         );
     }

@@ -509,11 +509,19 @@ fn s07_the_deployment_mode_is_not_ignored() {
             "1: `deploymentMode`: is 'daemonset', and there is neither `daemonset.config` nor `config`: set it to controller",
         ],
     );
-    assert_wrong(&mode("both", controller), &["1: `deploymentMode`: is 'both': write controller"]);
+    assert_eq!(parsed(&mode("both", controller)).gate.retry.max_retries, 3);
+    assert_wrong(
+        &mode("x", controller),
+        &["1: `deploymentMode`: is 'x': write controller, daemonset or both"],
+    );
     assert_wrong(&mode("controller", "worker: {}\n"), &["1: `deploymentMode`: is a value of a chart"]);
     let own = parsed(&mode("daemonset", &format!("{controller}daemonset: {{config: {{maxRetries: 4}}}}\n")));
     assert_eq!(own.gate.retry.max_retries, 4, "in this mode nothing reads `controller.config`");
-    assert!(own.warnings[0].contains("`deploymentMode`: there is no DaemonSet here"), "{:?}", own.warnings);
+    assert!(
+        own.warnings[0].contains("`deploymentMode`: these are checked as settings of a controller"),
+        "{:?}",
+        own.warnings
+    );
     assert_eq!(parsed(&mode("daemonset", COMMON[2])).gate.retry.max_retries, 10);
 }
 
