@@ -177,7 +177,7 @@ pub fn name(node_uid: &str, number: u32) -> String {
     format!("{}{number}", name_prefix(node_uid))
 }
 
-/// The name of a worker pod on a control node; the number is the minute in which the comparison began.
+/// The name of a worker pod on a control node; the number is the minute in which the comparison began, or a later one.
 #[must_use]
 pub fn control_name(node_uid: &str, number: u32) -> String {
     format!("nodekeeper-control-{node_uid}-{number:x}")

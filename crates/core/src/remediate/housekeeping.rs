@@ -1,5 +1,6 @@
 //! What a reconcile of the RemediationPolicy does: history, cordons, control workers and the policy's status.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::control::{MAX_RUNNING_CONTROLS, eligible_nodes, expired_controls};
@@ -147,18 +148,24 @@ fn control_workers(cluster: &ClusterView<'_>) -> Vec<PolicyEffect> {
     if size == 0 || policy.spec.enforcement == ActEnforcement::DryRun {
         return Vec::new();
     }
-    let number = cluster.run_number();
+    // The name of a control worker is made from node and number, so one node cannot serve two gates under one number.
+    let id_of = |control: &&WorkerView| (control.identity.node_uid.clone(), control.identity.number);
+    let mut taken: BTreeSet<(String, u32)> = cluster.controls.iter().map(id_of).collect();
     let mut running = cluster.controls.iter().filter(|control| takes_slot(control, cluster.elapsed)).count();
     let mut effects = Vec::new();
     for (gate, in_zone) in cluster.compared_places(&[BlockReason::Comparing]) {
         let Some(gate) = cluster.gate(&gate) else { continue };
-        let there = eligible_nodes(cluster.nodes.iter().copied(), gate, &in_zone, number);
+        let number = cluster.next_run_number(gate, &in_zone);
+        let mut there = eligible_nodes(cluster.nodes.iter().copied(), gate, &in_zone, number);
+        there.retain(|node| !taken.contains(&(node.uid.to_string(), number)));
         let is_due = cluster.compared(gate, &in_zone).is_due();
         if !is_due || running + size > MAX_RUNNING_CONTROLS || there.len() < size {
             continue;
         }
         running += size;
-        effects.extend(there.into_iter().take(size).map(|node| PolicyEffect::CreateControlWorker {
+        there.truncate(size);
+        taken.extend(there.iter().map(|node| (node.uid.to_string(), number)));
+        effects.extend(there.into_iter().map(|node| PolicyEffect::CreateControlWorker {
             node: Box::new(node.clone()),
             gate: Box::new(gate.clone()),
             identity: WorkerIdentity {

@@ -67,6 +67,20 @@ impl<'a> ClusterView<'a> {
         u32::try_from(self.now.as_second() / 60).unwrap_or_default()
     }
 
+    /// The number of the next control run of a gate in a zone. It is higher than those of all earlier runs: the clock of
+    /// another leader may have been ahead, or the gate may have changed within the minute.
+    #[must_use]
+    pub fn next_run_number(&self, gate: &GateView, in_zone: &str) -> u32 {
+        let is_earlier =
+            |control: &&&WorkerView| control.identity.gate_uid == gate.uid && self.is_in(in_zone, control);
+        let numbers = self.controls.iter().filter(is_earlier).map(|control| control.identity.number);
+        numbers.max().map_or(0, |newest| newest.saturating_add(1)).max(self.run_number())
+    }
+
+    fn is_in(&self, in_zone: &str, control: &WorkerView) -> bool {
+        self.node(&control.node_name).is_some_and(|node| zone(node) == in_zone)
+    }
+
     /// How verified nodes of a zone fare with the checks of a gate.
     #[must_use]
     pub fn compared(&self, gate: &GateView, in_zone: &str) -> ControlGroupResult {

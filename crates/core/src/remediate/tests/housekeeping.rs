@@ -47,16 +47,23 @@ impl Cluster {
         }
     }
 
-    /// The nodes for which control workers are created.
-    fn created(&self) -> Vec<String> {
+    /// The nodes for which control workers are created, and what these verify.
+    fn created_workers(&self) -> Vec<(String, WorkerIdentity)> {
         let effects =
             decide_policy(&self.view(), &self.view().group_stats(), Vec::new(), &PolicyFindings::default())
                 .effects;
-        let node = |effect: &PolicyEffect| match effect {
-            PolicyEffect::CreateControlWorker { node, .. } => Some(node.name.to_string()),
+        let created = |effect: PolicyEffect| match effect {
+            PolicyEffect::CreateControlWorker { node, identity, .. } => {
+                Some((node.name.to_string(), identity))
+            }
             _ => None,
         };
-        effects.iter().filter_map(node).collect()
+        effects.into_iter().filter_map(created).collect()
+    }
+
+    /// The nodes for which control workers are created.
+    fn created(&self) -> Vec<String> {
+        self.created_workers().into_iter().map(|(node, _)| node).collect()
     }
 }
 
@@ -70,6 +77,54 @@ fn control_workers_run_on_verified_nodes_while_one_waits() {
     cluster.controls.clear();
     cluster.remediations.clear();
     assert_eq!(cluster.created(), [""; 0], "no remediation waits");
+}
+
+#[test]
+fn a_control_run_counts_though_the_last_leaders_clock_was_ahead() {
+    let mut cluster = Cluster::comparing();
+    let ahead = cluster.view().run_number() + 1;
+    let ended = |node, seen| WorkerView { progress: dns(Outcome::Failed), ..control(node, ahead, 1, seen) };
+    cluster.controls = vec![ended("n2", 900), ended("n3", 900)];
+    let created = cluster.created_workers();
+    assert_eq!(created.len(), 2, "the last run is older than a minute");
+    for (node, identity) in created {
+        let pod = control(&node, identity.number, 1, 1_000);
+        cluster.controls.push(WorkerView { identity, progress: dns(Outcome::Passed), ..pod });
+    }
+    assert_eq!(cluster.created(), [""; 0], "the new run is the last one");
+    let names: Vec<&str> = cluster.controls[2..].iter().map(|control| &*control.name).collect();
+    let view = cluster.view();
+    let effects = decide_policy(&view, &view.group_stats(), Vec::new(), &PolicyFindings::default()).effects;
+    let is_deleted = |name: &&&str| {
+        effects.iter().any(
+            |effect| matches!(effect, PolicyEffect::DeleteControlWorker(control) if control.name == **name),
+        )
+    };
+    assert_eq!(names.iter().find(is_deleted), None, "it is not superseded");
+}
+
+#[test]
+fn g08_control_workers_of_two_gates_run_on_different_nodes() {
+    let mut cluster = Cluster::comparing();
+    let other = GateView { name: "other".into(), uid: "gate-2".into(), ..gate() };
+    cluster.nodes.push(verified("n5"));
+    for node in &mut cluster.nodes {
+        let record = node.record.as_deref().expect("it has one");
+        let mut section = Record { uid: crate::id::Id::default(), ..record.clone() };
+        section.scope.gate_uid = "gate-2".into();
+        node.record = Some(Record { others: vec![section], ..record.clone() }.into());
+    }
+    cluster.gates.push(other);
+    let mut second = cause(CauseSource::Gate, at(0));
+    second.name = "other".into();
+    cluster.remediations[0].spec.causes.push(second);
+    let mut created = cluster.created();
+    created.sort();
+    assert_eq!(created, ["n2", "n3", "n4", "n5"]);
+    cluster.nodes.pop();
+    let mut created = cluster.created_workers();
+    created.retain(|(_, identity)| identity.gate_uid == "gate-2");
+    assert_eq!(created, [], "the other gate waits for the next number");
 }
 
 #[test]
