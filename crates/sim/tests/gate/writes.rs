@@ -85,6 +85,9 @@ const MAX_STATUS_WRITES: usize = 35;
 const MORE_FOR_A_CHANGED_GATE: usize = 6;
 /// So many requests about one object a minute may be refused or lost, besides those that are accepted.
 const MAX_REFUSED: usize = 24;
+/// So many more Events about one object than may be accepted. All of them may be refused, and each tells of another act; only
+/// those that no other write remembers are repeated, ever more rarely.
+const MAX_REPEATED_EVENTS: usize = 8;
 /// The lease is renewed every two seconds by one replica, and another one may try to take it.
 const MAX_LEASE_WRITES: usize = 80;
 
@@ -153,7 +156,7 @@ impl Invariant for BoundedWrites {
             return Ok(());
         }
         let object = match (change.collection.as_str(), &change.after) {
-            ("events", Some(event)) => format!("events about {}", text(event, "involvedObject.uid")),
+            ("events", Some(event)) => format!("{ABOUT}{}", text(event, "involvedObject.uid")),
             (collection, _) => format!("{collection}/{}", change.key),
         };
         let has_status = ["nodekeeper.dev/nodegates", "nodekeeper.dev/remediationpolicies"];
@@ -173,7 +176,9 @@ impl Invariant for BoundedWrites {
         let accepted = if is_lease { MAX_LEASE_WRITES } else { self.most(has_status, write.at) };
         let refused = if is_refused { count_in(&mut self.refused, &object, write.at) } else { 0 };
         let sent = count_in(&mut self.sent, &object, write.at);
-        if refused > MAX_REFUSED {
+        let is_event = object.starts_with(ABOUT);
+        let most = if is_event { accepted + MAX_REPEATED_EVENTS } else { MAX_REFUSED };
+        if refused > most {
             return Err(format!("{refused} requests about {object} were refused or lost in a minute"));
         }
         if sent > accepted + MAX_REFUSED {
@@ -182,6 +187,8 @@ impl Invariant for BoundedWrites {
         Ok(())
     }
 }
+
+const ABOUT: &str = "events about ";
 
 /// What a write is about: the path of its object, for Events the object that they are about.
 fn object_of(write: SentWrite<'_>) -> String {
@@ -193,7 +200,7 @@ fn object_of(write: SentWrite<'_>) -> String {
     }
     let body: Value = serde_json::from_slice(write.request.body()).unwrap_or_default();
     if path.ends_with("/events") {
-        return format!("events about {}", text(&body, "regarding.uid"));
+        return format!("{ABOUT}{}", text(&body, "regarding.uid"));
     }
     if path.starts_with(REVIEWS) {
         let [verb, resource, part] = ["verb", "resource", "subresource"]
