@@ -23,21 +23,40 @@ const REVIEWS: &str = "/selfsubjectaccessreviews";
 /// Which requests are refused: the method, a part of the path, a part of the body, and the status code.
 pub type Rule = (&'static str, &'static str, &'static str, u16);
 
+#[derive(Default)]
+struct State {
+    rule: Option<Rule>,
+    /// When the rule was applied.
+    times: Vec<Timestamp>,
+    /// All requests get the same message. Otherwise it has a number.
+    same_message: bool,
+}
+
 /// A rule, until it is lifted, and when it was applied.
 #[derive(Clone)]
-pub struct Refusals(Arc<Mutex<(Option<Rule>, Vec<Timestamp>)>>);
+pub struct Refusals(Arc<Mutex<State>>);
 
 impl Refusals {
     pub fn new(rule: Rule) -> Self {
-        Self(Arc::new(Mutex::new((Some(rule), Vec::new()))))
+        Self(Arc::new(Mutex::new(State { rule: Some(rule), ..State::default() })))
+    }
+
+    pub fn with_the_same_message(rule: Rule) -> Self {
+        let refusals = Self::new(rule);
+        refusals.0.lock().same_message = true;
+        refusals
+    }
+
+    pub fn apply(&self, rule: Rule) {
+        self.0.lock().rule = Some(rule);
     }
 
     pub fn lift(&self) {
-        self.0.lock().0 = None;
+        self.0.lock().rule = None;
     }
 
     pub fn times(&self) -> Vec<Timestamp> {
-        self.0.lock().1.clone()
+        self.0.lock().times.clone()
     }
 
     pub fn client(&self, test: &TestCluster) -> kube::Client {
@@ -53,15 +72,15 @@ impl Refusals {
                         && format!("{}?", parts.uri.path()).contains(path)
                         && String::from_utf8_lossy(&body).contains(content)
                 };
-                let rule = refusals.0.lock().0.filter(applies);
+                let rule = refusals.0.lock().rule.filter(applies);
                 let Some((.., code)) = rule else {
                     return transport.oneshot(Request::from_parts(parts, Body::from(body))).await;
                 };
                 sleep(Duration::from_millis(1)).await;
                 let number = {
-                    let mut refusals = refusals.0.lock();
-                    refusals.1.push(clock.now());
-                    refusals.1.len()
+                    let mut state = refusals.0.lock();
+                    state.times.push(clock.now());
+                    if state.same_message { 1 } else { state.times.len() }
                 };
                 let answer = if parts.uri.path().contains(REVIEWS) {
                     json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
@@ -226,7 +245,7 @@ async fn a_forbidden_watch_uncordons_no_node_in_replacement() {
             test.node("good-a-0").is_some_and(|node| is_true(&node, "spec.unschedulable"))
         };
         test.until("the node is cordoned", 5, is_cordoned).await;
-        refusals.0.lock().0 = Some(rule);
+        refusals.apply(rule);
         for _ in 0..100 {
             sleep(Duration::from_secs(5)).await;
             assert!(is_cordoned(&test), "{collection}: the node was uncordoned");
@@ -249,6 +268,35 @@ async fn r18_a_refused_policy_status_does_not_stop_control_runs() {
     test.karpenter(group("pool", 1, 1));
     test.until("control workers start", 10, |test| test.controls().len() >= 2).await;
     assert!(!refusals.times().is_empty());
+}
+
+/// The status says already that it was refused, and is refused again in the same words. Then there is nothing to write, which does
+/// not mean that it would be accepted.
+#[tokio::test(start_paused = true)]
+async fn r04_a_policy_status_that_is_refused_again_is_backed_off() {
+    let mut test = TestCluster::new(1, &permissive_policy());
+    let rule = ("PATCH", "/remediationpolicies/default/status", "", 422);
+    let refusals = Refusals::with_the_same_message(rule);
+    let (again, written) = (refusals.clone(), Arc::new(Mutex::new(false)));
+    let landed = written.clone();
+    test.cluster.observe(Box::new(move |change| {
+        let ready = change.after.as_ref().and_then(|after| condition(after, "Ready"));
+        if change.collection.ends_with("/remediationpolicies")
+            && ready.is_some_and(|ready| text(ready, "reason") == "WriteRefused")
+        {
+            again.apply(rule);
+            *landed.lock() = true;
+        }
+    }));
+    test.start_with(refusals.client(&test));
+    test.add_healthy_nodes(3, "a").await;
+    test.until("it is refused", 5, |_| refusals.times().len() >= 3).await;
+    refusals.lift();
+    test.until("the status says so", 5, |_| *written.lock()).await;
+    let before = refusals.times().len();
+    sleep(Duration::from_mins(5)).await;
+    let burst = max_in_window(&refusals.times()[before..], SignedDuration::from_mins(1));
+    assert!((1..=6).contains(&burst), "{burst} in a minute");
 }
 
 /// Control workers that have ended cannot be deleted, or none can be created.

@@ -1,11 +1,13 @@
 //! People change their minds while a node waits for its replacement, or is being replaced.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::SignedDuration;
 use nodekeeper_sim::faults::Rates;
 use nodekeeper_sim::object::{is_true, items, set, text};
 use nodekeeper_sim::value::{Value, json};
+use parking_lot::Mutex;
 use tokio::time::sleep;
 
 use super::test_cluster::{TestCluster, permissive_policy};
@@ -100,4 +102,36 @@ async fn r06_a_pause_counts_though_no_watch_tells_of_it() {
     test.until("the node is uncordoned", 3, |test| !is_cordoned(test)).await;
     assert_eq!(test.reason("good-a-0"), "Paused");
     assert!(test.api.get("pods", "default", "web").is_some(), "it was evicted");
+}
+
+/// The controller's watch of the remediations is open and silent. Its status has to be written, and each change of the node
+/// is a reason to try.
+#[tokio::test(start_paused = true)]
+async fn a_deleted_request_is_forgotten_though_no_watch_tells_of_it() {
+    let mut policy = permissive_policy();
+    policy["budget"]["maxPerHour"] = json!(0);
+    let mut test = TestCluster::new(1, &policy);
+    let faults = test.start_controller_with_faults(Rates::NONE);
+    test.add_healthy_nodes(3, "a").await;
+    test.request_remediation("good-a-0");
+    test.until("the remediation waits", 5, |test| test.reason("good-a-0") == "BudgetSpent").await;
+    faults.stall_watches("noderemediations");
+    let request = test.request("good-a-0").expect("it is there");
+    test.api.delete(&request, None).expect("it is there");
+    let codes: Arc<Mutex<Vec<Option<u16>>>> = Arc::default();
+    let log = codes.clone();
+    test.cluster.observe_writes(Box::new(move |write| {
+        if write.request.uri().path().contains("/noderemediations") {
+            log.lock().push(write.code);
+        }
+    }));
+    let until = (test.now() + SignedDuration::from_mins(30)).to_string();
+    test.change_policy(|policy| set(policy, "spec.pause", json!({"reason": "a change", "until": until})));
+    for number in 0..60 {
+        sleep(Duration::from_secs(1)).await;
+        let node = test.node("good-a-0").expect("it stays");
+        let change = |node: &mut Value| set(node, "metadata.annotations.number", json!(number.to_string()));
+        test.api.change(&node, None, change).expect("it is valid");
+    }
+    assert_eq!(*codes.lock(), [Some(404)], "the first answer says that it is gone");
 }
