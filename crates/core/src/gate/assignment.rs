@@ -11,7 +11,8 @@ use crate::api::{Enforcement, GateTaint, NodeGate, NodeGateSpec, NodeGateStatus}
 use crate::configured::LAST_APPLIED;
 use crate::id::Id;
 use crate::node::NodeView;
-use crate::record::Record;
+use crate::record::{InconclusiveReason, Record};
+use crate::report::Verdict;
 use crate::topology::TOPOLOGY_LABELS;
 
 /// A trimmed view of a NodeGate.
@@ -45,6 +46,27 @@ impl GateView {
             spec: gate.spec.clone(),
             status: gate.status.clone().unwrap_or_default(),
         }
+    }
+
+    /// How many attempts a node has before it counts as failed.
+    #[must_use]
+    pub fn attempts_allowed(&self) -> u32 {
+        self.spec.retry.max_retries.unsigned_abs().saturating_add(1)
+    }
+
+    /// Whether a record says that all attempts are used up and the last one failed.
+    #[must_use]
+    pub fn has_failed(&self, record: &Record) -> bool {
+        record.attempts >= self.attempts_allowed() && record.verdict == Some(Verdict::Failed)
+    }
+
+    /// Whether a record says that the deadline has passed and the last worker was inconclusive.
+    #[must_use]
+    pub fn is_stuck(&self, record: &Record) -> bool {
+        record.attempts < self.attempts_allowed()
+            && record.verdict == Some(Verdict::Inconclusive)
+            && record.cause != Some(InconclusiveReason::SharedDependency)
+            && record.elapsed_seconds >= self.spec.deadlines.gate_seconds.unsigned_abs()
     }
 
     /// The least of the gates for the same node serves it: by enforcement, then by priority, by age and by name. Trying a

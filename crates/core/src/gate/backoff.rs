@@ -7,7 +7,7 @@ use super::scope;
 use super::verified::RecheckReason;
 use crate::api::{Backoff, Retry};
 use crate::jitter::jitter;
-use crate::record::{InconclusiveReason, Record};
+use crate::record::Record;
 use crate::report::Verdict;
 
 /// Seconds; the longest backoff between attempts.
@@ -51,7 +51,7 @@ impl ManagedNode<'_> {
     }
 
     pub(super) fn attempts_allowed(&self) -> u32 {
-        self.gate.spec.retry.max_retries.unsigned_abs().saturating_add(1)
+        self.gate.attempts_allowed()
     }
 
     /// Whether the next worker continues the record's counts.
@@ -63,11 +63,7 @@ impl ManagedNode<'_> {
 
     /// Whether the gate's deadline has passed and the last worker was inconclusive.
     pub(super) fn is_stuck(&self, record: &Record) -> bool {
-        self.gated
-            && record.attempts < self.attempts_allowed()
-            && record.verdict == Some(Verdict::Inconclusive)
-            && record.cause != Some(InconclusiveReason::SharedDependency)
-            && record.elapsed_seconds >= self.gate.spec.deadlines.gate_seconds.unsigned_abs()
+        self.gated && self.gate.is_stuck(record)
     }
 
     /// Whether the next worker comes after `recheckPeriodSeconds` instead of the backoff between attempts.

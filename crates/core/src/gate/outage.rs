@@ -59,9 +59,7 @@ impl ManagedNode<'_> {
         if !self.observed.policy_known || !self.gated || !self.continues_scope() || !is_new {
             return None;
         }
-        let has_failed =
-            record.attempts >= self.attempts_allowed() && record.verdict == Some(Verdict::Failed);
-        let verdict = if has_failed && spec.on_failure == FailureAction::Replace {
+        let verdict = if self.gate.has_failed(record) && spec.on_failure == FailureAction::Replace {
             CauseVerdict::Failed
         } else if self.is_stuck(record)
             && spec.on_stuck == FailureAction::Replace

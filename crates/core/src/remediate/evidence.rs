@@ -130,7 +130,7 @@ fn recorded_verdict(seen: &EvidenceInput<'_>, cause: &RemediationCause) -> Resul
     if record.scope.boot_id != target.identity.boot_id {
         return Err(Blocked::new(BlockReason::NodeRebooted, "the node has rebooted since its last verdict"));
     }
-    check_gate(seen, cause, record)?;
+    let gate = check_gate(seen, cause, record)?;
     let at = record.at.ok_or_else(|| expired("the node's record has no time"))?;
     // Another verdict may be the first of a new verification, or about other checks. A worker that ran when the
     // remediation was approved may have confirmed the verdict since; its gate does not request again on a cordoned node.
@@ -139,22 +139,32 @@ fn recorded_verdict(seen: &EvidenceInput<'_>, cause: &RemediationCause) -> Resul
         expired("the node got another verdict since: its gate has to request the remediation again")
     })?;
     match (cause.verdict, record.verdict) {
-        (CauseVerdict::Failed, Some(Verdict::Failed)) => Ok(observed),
-        (CauseVerdict::Stuck, Some(Verdict::Inconclusive))
-            if seen.approved_at.is_some() || seen.others.get(&cause.name).is_some_and(|one| one.reported) =>
-        {
-            Ok(observed)
+        (CauseVerdict::Failed, Some(Verdict::Failed)) if gate.has_failed(record) => Ok(observed),
+        (CauseVerdict::Stuck, Some(Verdict::Inconclusive)) if gate.is_stuck(record) => {
+            let is_reported = || seen.others.get(&cause.name).is_some_and(|one| one.reported);
+            (seen.approved_at.is_some() || is_reported()).then_some(observed).ok_or_else(|| {
+                expired(
+                    "no worker with the same image reported from another node recently: the image or the cluster may be the cause",
+                )
+            })
         }
-        (CauseVerdict::Stuck, Some(Verdict::Inconclusive)) => Err(expired(
-            "no worker with the same image reported from another node recently: the image or the cluster may be the cause",
-        )),
+        // The gate was changed, somebody requested another verification, or a shared outage has ended.
+        (CauseVerdict::Failed, Some(Verdict::Failed))
+        | (CauseVerdict::Stuck, Some(Verdict::Inconclusive)) => Err(expired(format!(
+            "gate {} verifies the node anew, and has not given up on it since",
+            cause.name
+        ))),
         _ => Err(expired("the node's last verdict is not the one of the cause")),
     }
 }
 
 /// Whether the gate of the cause still holds the node and wants it replaced. A user who frees the node, or pauses, changes
 /// or deletes the gate, withdraws the request.
-fn check_gate(seen: &EvidenceInput<'_>, cause: &RemediationCause, record: &Record) -> Result<(), Blocked> {
+fn check_gate<'a>(
+    seen: &EvidenceInput<'a>,
+    cause: &RemediationCause,
+    record: &Record,
+) -> Result<&'a GateView, Blocked> {
     let name = &cause.name;
     let gate = seen.gates.iter().find(|gate| gate.name == *name && !gate.deleting);
     let Some(gate) = gate.filter(|gate| record.scope.gate_uid == gate.uid) else {
@@ -173,7 +183,7 @@ fn check_gate(seen: &EvidenceInput<'_>, cause: &RemediationCause, record: &Recor
     } else if !gate.gates(&seen.target.view) {
         format!("the node no longer has a taint of gate {name}, or the gate does not select it any more")
     } else {
-        return Ok(());
+        return Ok(gate);
     };
     Err(expired(problem))
 }

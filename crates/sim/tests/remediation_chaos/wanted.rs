@@ -65,6 +65,16 @@ fn is_reserved_for(reservation: &Value, request: &Value, boot: &str) -> bool {
         && text(reservation, "bootID") == boot
 }
 
+/// Whether the attempts of a node are used up, or its deadline has passed.
+fn has_given_up(gate: &Value, judged: &Record, is_stuck: bool) -> bool {
+    let (count, path) = if is_stuck {
+        (judged.elapsed_seconds, "spec.deadlines.gateSeconds")
+    } else {
+        (judged.attempts.saturating_sub(1), "spec.retry.maxRetries")
+    };
+    number(gate, path).is_some_and(|least| i64::from(count) >= least)
+}
+
 impl Wanted {
     /// A reservation for this request comes first, then the request says that it is approved.
     fn check_approval(&self, change: &Change) -> Result<(), String> {
@@ -147,16 +157,15 @@ impl Wanted {
             |node: &&Value| GATES_AND_TAINTS.iter().any(|(name, key)| *name == gate && has_taint(node, key));
         let sections = |record: Record| record.sections().cloned().collect::<Vec<_>>();
         let held = seen.nodes.existing(seen.change).filter(has_its_taint);
-        let judged: Vec<(String, i64)> = held
-            .filter_map(record)
-            .flat_map(sections)
-            .filter(|one| one.verdict == Some(verdict))
-            .map(|one| (one.scope.gate_uid.to_string(), one.scope.gate_generation))
-            .collect();
+        let judged: Vec<Record> =
+            held.filter_map(record).flat_map(sections).filter(|one| one.verdict == Some(verdict)).collect();
         let Some(states) = self.gates.get(gate) else { return false };
         states.existing(seen.change).any(|gate| {
             let generation = number(gate, "metadata.generation").unwrap_or_default();
-            judged.iter().any(|judged| (judged.0.as_str(), judged.1) == (uid(gate), generation))
+            let is_it = |judged: &&Record| {
+                judged.scope.gate_uid == *uid(gate) && judged.scope.gate_generation == generation
+            };
+            judged.iter().filter(is_it).any(|judged| has_given_up(gate, judged, is_stuck))
                 && text(gate, field) == "Replace"
                 && matches!(text(gate, "spec.enforcement"), "" | "Enforce")
                 && !is_deleting(gate)

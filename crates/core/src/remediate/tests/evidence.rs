@@ -1,7 +1,10 @@
 //! Evidence.
 
+use std::collections::BTreeMap;
+
 use super::*;
 use crate::api::Enforcement;
+use crate::remediate::evidence::{EvidenceInput, check_evidence};
 
 #[test]
 fn evidence_expires_after_its_ttl() {
@@ -99,13 +102,46 @@ fn another_verdict_needs_another_request() {
     assert!(blocked.message.contains("request the remediation again"), "{}", blocked.message);
 }
 
+/// The gate was changed after the approval. A worker that still ran was recorded under the changed gate.
+#[test]
+fn an_approved_cause_ends_when_its_gate_verifies_the_node_anew() {
+    let after_a_change = |mut world: World, change: fn(&mut Record)| {
+        world.gate().generation = 2;
+        let record = world.target().record.as_mut().expect("there is one");
+        (record.scope.gate_generation, record.at) = (2, Some(at(1)));
+        change(record);
+        let (gate, target) = (world.gate().clone(), world.target().clone());
+        check_evidence(&EvidenceInput {
+            request: &world.request,
+            target: &target,
+            policy: Some(&policy()),
+            gates: &[&gate],
+            others: &BTreeMap::new(),
+            approved_at: Some(at(0)),
+            now: at(1),
+        })
+        .err()
+        .map(|blocked| blocked.message)
+    };
+    let anew = Some("gate default verifies the node anew, and has not given up on it since".to_owned());
+    assert_eq!(after_a_change(World::new(), |_| ()), None, "it has failed under the changed gate too");
+    assert_eq!(after_a_change(World::new(), |record| record.attempts = 1), anew);
+    assert_eq!(after_a_change(stuck(true), |_| ()), None);
+    assert_eq!(after_a_change(stuck(true), |record| record.elapsed_seconds = 15), anew);
+}
+
 /// A node about which no worker of its gate reported.
 fn stuck(ran_elsewhere: bool) -> World {
     let mut world = World::new();
     world.request.spec.causes[0].verdict = CauseVerdict::Stuck;
     world.request.spec.causes[0].checks = vec![];
-    let inconclusive =
-        Record { verdict: Some(Verdict::Inconclusive), failed: vec![], ..failed_record("n1", at(0)) };
+    let inconclusive = Record {
+        attempts: 0,
+        elapsed_seconds: 600,
+        verdict: Some(Verdict::Inconclusive),
+        failed: vec![],
+        ..failed_record("n1", at(0))
+    };
     world.target().record = Some(inconclusive);
     world.ran_elsewhere = ran_elsewhere;
     world.compared = ControlGroupResult::default();
