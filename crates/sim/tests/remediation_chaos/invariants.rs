@@ -57,7 +57,10 @@ struct WithinTheBudget {
 impl WithinTheBudget {
     fn check_approval(&mut self, change: &Change) -> Result<(), String> {
         let Some(policy) = &change.after else {
-            // A reservation that was neither acted on nor recorded elsewhere is lost with the policy.
+            // A reservation that was neither acted on nor recorded elsewhere is lost with the policy. A request records its
+            // last approval.
+            let last: BTreeMap<String, Timestamp> =
+                self.approved.iter().map(|(at, name)| (name.clone(), *at)).collect();
             let is_known = |name: &String| {
                 self.touched.contains(name)
                     || self
@@ -66,7 +69,7 @@ impl WithinTheBudget {
                         .get(name)
                         .is_some_and(|one| at(one, "status.approvedAt").is_some())
             };
-            self.approved.retain(|(_, name)| is_known(name));
+            self.approved.retain(|(at, name)| is_known(name) && last.get(name) == Some(at));
             return Ok(());
         };
         for one in released(change, &self.history) {
