@@ -162,7 +162,7 @@ impl Shared {
                 is_same
             }
             Ok(None) => {
-                self.caches.policies.lock().remove(Policy::NAME);
+                self.caches.policies.lock().remove_until(Policy::NAME, &policy.resource_version);
                 false
             }
             Err(_) => false,
@@ -180,7 +180,10 @@ impl Shared {
                 is_same
             }
             Ok(None) => {
-                self.caches.remediations.lock().remove(&remediation.name);
+                self.caches
+                    .remediations
+                    .lock()
+                    .remove_until(&remediation.name, &remediation.resource_version);
                 false
             }
             Err(_) => false,

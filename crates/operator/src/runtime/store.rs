@@ -284,6 +284,14 @@ impl<V: Cached> Store<V> {
         self.objects.remove(key);
     }
 
+    /// Removes an object that was not found on the API server. One of its name that the watch has shown since is kept.
+    pub fn remove_until(&mut self, key: &str, resource_version: &str) {
+        let position = parse_version(resource_version);
+        if self.objects.get(key).is_some_and(|known| known.resource_version() <= position) {
+            self.objects.remove(key);
+        }
+    }
+
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&V> {
         self.objects.get(key)
@@ -396,6 +404,17 @@ mod tests {
         applied(&mut store, object(9, "a"));
         store.force_insert(object(8, "a"), NOW);
         assert_eq!(known(&store), Some(("a", 9)), "the watch was faster than the answer");
+    }
+
+    #[test]
+    fn an_object_that_was_not_found_is_removed_but_not_its_successor() {
+        let mut store = Store::default();
+        list(&mut store, vec![object(5, "a")], "6");
+        applied(&mut store, object(8, "b"));
+        store.remove_until("n", "5");
+        assert_eq!(known(&store), Some(("b", 8)), "it was created after the read");
+        store.remove_until("n", "8");
+        assert_eq!(known(&store), None);
     }
 
     #[test]
