@@ -24,6 +24,7 @@ pub enum Eviction {
 }
 
 /// The pod of a worker.
+#[derive(Debug)]
 pub enum CreatedWorker {
     New(PartialPod),
     /// A pod of this name was there already.
@@ -97,15 +98,16 @@ impl WorkerPods {
         node: &NodeView,
         gate: &GateView,
         identity: &WorkerIdentity,
-    ) -> Result<PartialPod, WriteError> {
+    ) -> Result<CreatedWorker, WriteError> {
         let pod = worker::control_pod(&self.template, node, &gate.spec, identity)
             .map_err(|error| WriteError::Refused(error.to_string()))?;
         match self.create(writer, &pod).await {
             // It is there already, and the watch does not show it.
             Err(WriteError::Conflict(_)) => {
-                self.adopt_existing_pod(writer, pod.metadata.name.as_deref().unwrap_or_default()).await
+                let name = pod.metadata.name.as_deref().unwrap_or_default();
+                self.adopt_existing_pod(writer, name).await.map(CreatedWorker::Adopted)
             }
-            created => created,
+            created => created.map(CreatedWorker::New),
         }
     }
 

@@ -1,11 +1,21 @@
 //! A node is compared with verified nodes of its zone before it is remediated.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use http::{Method, Request};
+use http_body_util::BodyExt as _;
 use jiff::{SignedDuration, Timestamp};
+use kube::client::Body;
+use nodekeeper_sim::faults::{Faults, Rates};
 use nodekeeper_sim::network::Outage;
+use nodekeeper_sim::object::{set, take};
+use nodekeeper_sim::transport::{BoxError, Transport};
+use nodekeeper_sim::value::json;
 use tokio::time::sleep;
+use tower::{ServiceExt as _, service_fn};
 
 use super::test_cluster::{TestCluster, group, max_in_window, permissive_policy};
 
@@ -80,4 +90,47 @@ async fn a_zone_has_one_control_run_a_minute() {
     let left = test.api.all("pods");
     assert!(left.is_empty(), "{} pods are left over", left.len());
     assert!(test.deletions().is_empty());
+}
+
+/// A client whose first creations of control workers land, and the answers to them are lost.
+fn with_lost_answers(test: &TestCluster, faults: &Faults) -> kube::Client {
+    let transport = Transport::new(&test.cluster, "replica-0").with_faults(faults.clone());
+    let lost = Arc::new(AtomicUsize::new(0));
+    let service = service_fn(move |request: Request<Body>| {
+        let (transport, lost) = (transport.clone(), lost.clone());
+        async move {
+            let (parts, body) = request.into_parts();
+            let body = body.collect().await?.to_bytes();
+            let is_control = String::from_utf8_lossy(&body).contains("nodekeeper-control-");
+            let is_lost = parts.method == Method::POST
+                && parts.uri.path().ends_with("/pods")
+                && is_control
+                && lost.fetch_add(1, Ordering::Relaxed) < 2;
+            let answer = transport.oneshot(Request::from_parts(parts, Body::from(body))).await?;
+            if is_lost { Err(BoxError::from("the answer is lost")) } else { Ok(answer) }
+        }
+    });
+    kube::Client::new(service, "default")
+}
+
+/// The watch of pods is open and silent, so only another attempt to create the workers shows that they are there. They may be
+/// from before the failure of the node, as far as the controller knows.
+#[tokio::test(start_paused = true)]
+async fn a_control_run_whose_beginning_is_unknown_approves_nothing() {
+    let mut test = TestCluster::new(1, &permissive_policy());
+    let faults = Faults::new(1, Rates::NONE, Arc::default());
+    test.start_with(with_lost_answers(&test, &faults));
+    test.add_healthy_nodes(3, "a").await;
+    let until = (test.now() + SignedDuration::from_mins(60)).to_string();
+    test.change_policy(|policy| set(policy, "spec.pause", json!({"reason": "a change", "until": until})));
+    test.fail_dns("bad");
+    test.join("bad", "a");
+    test.until("the remediation waits", 10, |test| test.reason("bad") == "Paused").await;
+    faults.stall_watches("pods");
+    test.change_policy(|policy| drop(take(policy, "spec.pause")));
+    test.until("control workers are created", 2, |test| test.controls().len() >= 2).await;
+    sleep(Duration::from_secs(5)).await;
+    faults.resume_watches("pods");
+    test.until("the node is replaced", 20, |test| test.deletions().len() == 1).await;
+    assert_eq!(test.controls().len(), 4, "of which the last two count: {:?}", test.controls());
 }

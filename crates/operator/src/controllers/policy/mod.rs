@@ -19,7 +19,7 @@ use tracing::{info, warn};
 use super::caches::ControlView;
 use super::remediation::acts_changed;
 use super::{Shared, TermState, kinds};
-use crate::apply::WriteError;
+use crate::apply::{CreatedWorker, WriteError};
 use crate::runtime::call::CallError;
 use crate::runtime::{Action, Change, ReconcileError, Reconciler};
 
@@ -198,12 +198,19 @@ impl PolicyReconciler {
                 info!(node = &*node.name, gate = gate.name, "creating control worker pod");
                 let began = clock.elapsed();
                 let created = pods.create_control_worker(writer, node, gate, identity).await?;
-                if let Some(view) = WorkerView::control(&created) {
+                // When one began that was there already is not known. Its results may be older than the failure of the node.
+                let (pod, began) = match &created {
+                    CreatedWorker::New(pod) => (pod, Some(began)),
+                    CreatedWorker::Adopted(pod) => (pod, None),
+                };
+                if let Some(view) = WorkerView::control(pod) {
                     let name = view.name.clone();
-                    // One that was there already may be older than what the watch has reached.
-                    caches.controls.lock().force_insert(ControlView(view), began);
-                    // The watch does not know when the run began.
-                    caches.controls.lock().update(&name, |known| known.0.first_seen = began);
+                    let mut controls = caches.controls.lock();
+                    // It may be older than what the watch has reached.
+                    controls.force_insert(ControlView(view), clock.elapsed());
+                    if let Some(began) = began {
+                        controls.update(&name, |known| known.0.first_seen = began);
+                    }
                 }
                 Ok(())
             }
