@@ -71,6 +71,24 @@ async fn g01_a_refused_opening_is_reported_and_not_counted() {
     }
 }
 
+/// The node fails again and again, and no worker can be deleted.
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_cannot_be_deleted_is_reported_once() {
+    let mut test = TestCluster::new(1, &permissive_policy());
+    let refusals = Refusals::with_the_same_message(("DELETE", "/pods/nodekeeper-", "", 403));
+    test.start_with(refusals.client(&test));
+    test.fail_dns("n0");
+    test.join("n0", "a");
+    sleep(Duration::from_mins(10)).await;
+    assert!(refusals.times().len() >= 8, "with each worker it is tried again");
+    assert!(gate_condition(&test, "WritesRefused", "True").is_some());
+    let reported = events(&test, "NodeWriteRefused");
+    assert_eq!(reported.len(), 1, "{reported:?}");
+    refusals.lift();
+    let accepted = |test: &TestCluster| gate_condition(test, "WritesRefused", "False").is_some();
+    test.until("the condition is false again", 5, accepted).await;
+}
+
 /// Another controller deletes each worker, which its kubelet then ends. None of them can be recorded, so that nothing but the
 /// count of this process holds back the next one.
 #[tokio::test(start_paused = true)]

@@ -112,9 +112,10 @@ impl GateReconciler {
     /// The writes about a node landed, or it needs none. While a worker verifies it, what its verdict has to write is not
     /// known: a write that failed is not forgotten then, or its condition would change with each worker.
     pub(super) fn forget_landed_write(&self, evaluation: &Evaluation) {
-        let Evaluation { node, record, workers, decision, .. } = evaluation;
+        let Evaluation { node, gate, record, workers, decision, .. } = evaluation;
         let is_unrecorded = |worker: &WorkerView| worker.identity.number > record.number;
-        if started_worker(&decision.effects).is_none() && !workers.iter().any(is_unrecorded) {
+        let is_left = gate.as_ref().is_some_and(|gate| has_superseded_worker(workers, gate));
+        if started_worker(&decision.effects).is_none() && !workers.iter().any(is_unrecorded) && !is_left {
             self.forget_failed_write(&node.name);
         }
     }
@@ -279,4 +280,12 @@ impl GateReconciler {
         }
         emitted.events.insert((event.reason, key));
     }
+}
+
+/// Whether a worker of a gate is there that a newer one has followed: the API server did not accept its deletion. The last
+/// one stays until the next one starts.
+fn has_superseded_worker(workers: &[WorkerView], gate: &GateView) -> bool {
+    let own = || workers.iter().filter(|worker| worker.identity.gate_uid == gate.uid);
+    let last = own().map(|worker| worker.identity.number).max();
+    own().any(|worker| !worker.deleting && Some(worker.identity.number) < last)
 }
