@@ -30,6 +30,8 @@ const MAX_SILENCE: Duration = Duration::from_secs(150);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The bookmark that ends a streamed list carries this annotation.
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
+/// After so many streamed lists in a row that broke off, the next list is read in pages: each is an answer of its own.
+const MAX_BROKEN_LISTS: u32 = 2;
 /// The page size where the server does not stream lists.
 const PAGE_SIZE: u32 = 100;
 /// So long a change may wait for those that follow it.
@@ -97,6 +99,7 @@ where
         random: fastrand::Rng::with_seed(seed),
         state: WatchState::Empty,
         streams_lists: true,
+        broken_lists: 0,
         backoff: Duration::ZERO,
         since: Duration::ZERO,
         reported_not_served: false,
@@ -139,6 +142,8 @@ struct Watcher<K, V> {
     random: fastrand::Rng,
     state: WatchState<K, V>,
     streams_lists: bool,
+    /// Streamed lists in a row that broke off; the one that is being received counts until it is complete.
+    broken_lists: u32,
     backoff: Duration,
     /// When the last request was answered.
     since: Duration,
@@ -177,9 +182,10 @@ where
 
     async fn step(&mut self) -> Result<Option<WatchEvent<V>>, WatchError> {
         match &mut self.state {
-            WatchState::Empty if self.streams_lists => {
+            WatchState::Empty if self.streams_lists && self.broken_lists < MAX_BROKEN_LISTS => {
                 let params = WatchParams { timeout: Some(WATCH_SECONDS), ..WatchParams::streaming_lists() };
                 let lines = self.open_watch(params, "").await?;
+                self.broken_lists += 1;
                 self.state = WatchState::InitialEvents(lines);
                 Ok(Some(WatchEvent::ListStarted))
             }
@@ -189,19 +195,7 @@ where
                 Ok(Some(WatchEvent::ListStarted))
             }
             WatchState::InitialEvents(..) => self.receive_initial().await,
-            WatchState::Pages(page) => {
-                if let Some(view) = page.rest.next() {
-                    return Ok(Some(WatchEvent::Listed(view)));
-                }
-                if let Some(token) = page.next.take() {
-                    let page = self.page(token).await?;
-                    self.state = WatchState::Pages(page);
-                    return Ok(None);
-                }
-                let version = std::mem::take(&mut page.version);
-                self.state = WatchState::Listed(version.clone());
-                Ok(Some(WatchEvent::ListEnded(version)))
-            }
+            WatchState::Pages(..) => self.next_of_page().await,
             WatchState::Listed(version) => {
                 let version = version.clone();
                 let params = WatchParams::default().timeout(WATCH_SECONDS);
@@ -236,6 +230,23 @@ where
         }
     }
 
+    /// Takes one object of a page, or reads the next page.
+    async fn next_of_page(&mut self) -> Result<Option<WatchEvent<V>>, WatchError> {
+        let WatchState::Pages(page) = &mut self.state else { return Ok(None) };
+        if let Some(view) = page.rest.next() {
+            return Ok(Some(WatchEvent::Listed(view)));
+        }
+        if let Some(token) = page.next.take() {
+            let page = self.page(token).await?;
+            self.state = WatchState::Pages(page);
+            return Ok(None);
+        }
+        let version = std::mem::take(&mut page.version);
+        self.broken_lists = 0;
+        self.state = WatchState::Listed(version.clone());
+        Ok(Some(WatchEvent::ListEnded(version)))
+    }
+
     /// Receives one line of a streamed list.
     async fn receive_initial(&mut self) -> Result<Option<WatchEvent<V>>, WatchError> {
         let WatchState::InitialEvents(mut lines) = std::mem::replace(&mut self.state, WatchState::Empty)
@@ -249,6 +260,7 @@ where
             }
             RawEvent::Bookmark(mark) if mark.metadata.annotations.contains_key(INITIAL_EVENTS_END) => {
                 let version = mark.metadata.resource_version;
+                self.broken_lists = 0;
                 self.state = WatchState::Watching(lines, version.clone());
                 return Ok(Some(WatchEvent::ListEnded(version)));
             }

@@ -186,6 +186,27 @@ async fn without_streamed_lists_pages_are_read() {
     assert_eq!(events[..5], expected, "{:?}", asked.lock());
 }
 
+/// A proxy that cuts long answers lets no streamed list come to its end.
+#[tokio::test(start_paused = true)]
+async fn after_streamed_lists_that_broke_off_pages_are_read() {
+    let (client, asked) = server(|n, uri| {
+        let page = json!({"apiVersion": "v1", "kind": "NodeList", "metadata": {"resourceVersion": "5"}, "items": [node("a", "1")]});
+        match n {
+            _ if uri.contains("sendInitialEvents") => (200, line("ADDED", &node("a", "1"))),
+            2 => (200, page.to_string()),
+            3 => refused(410),
+            _ => (200, String::new()),
+        }
+    });
+    let events = events(client, Duration::from_secs(5)).await;
+    let parts =
+        ["list", "listed a", "list", "listed a", "list", "listed a", "complete 5", "list", "listed a"];
+    assert_eq!(events[..9], parts);
+    let asked = asked.lock();
+    assert!(!asked[2].1.contains("watch=true"), "{:?}", asked[2]);
+    assert!(asked[4].1.contains("sendInitialEvents"), "a list is streamed again after one that was complete");
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_object_that_cannot_be_projected_counts_as_deleted() {
     let (client, _) = server(|n, _| match n {
