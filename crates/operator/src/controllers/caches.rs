@@ -273,11 +273,17 @@ impl Caches {
         self.workers.lock().remove(name);
     }
 
-    /// Another replica led since these were read.
+    /// Another replica led since these were read. The watch may have shown some of them later, so that only a new list brings
+    /// them back.
     pub fn forget_unwatched_workers(&self) {
-        for name in std::mem::take(&mut *self.unwatched.lock()) {
+        let unwatched = std::mem::take(&mut *self.unwatched.lock());
+        if unwatched.is_empty() {
+            return;
+        }
+        for name in unwatched {
             self.workers.lock().remove(&name);
         }
+        self.workers.request_relist();
     }
 
     /// Gives the cached objects to a decision about remediations.

@@ -1,6 +1,7 @@
 //! A node is compared with verified nodes of its zone before it is remediated.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -92,20 +93,24 @@ async fn a_zone_has_one_control_run_a_minute() {
     assert!(test.deletions().is_empty());
 }
 
-/// A client whose first creations of control workers land, and the answers to them are lost.
-fn with_lost_answers(test: &TestCluster, faults: &Faults) -> kube::Client {
+/// A client for which the answers to some creations of these pods are lost, by their order. They land.
+pub fn with_lost_answers(
+    test: &TestCluster,
+    faults: &Faults,
+    pods: &'static str,
+    which: Range<usize>,
+) -> kube::Client {
     let transport = Transport::new(&test.cluster, "replica-0").with_faults(faults.clone());
-    let lost = Arc::new(AtomicUsize::new(0));
+    let sent = Arc::new(AtomicUsize::new(0));
     let service = service_fn(move |request: Request<Body>| {
-        let (transport, lost) = (transport.clone(), lost.clone());
+        let (transport, sent, which) = (transport.clone(), sent.clone(), which.clone());
         async move {
             let (parts, body) = request.into_parts();
             let body = body.collect().await?.to_bytes();
-            let is_control = String::from_utf8_lossy(&body).contains("nodekeeper-control-");
             let is_lost = parts.method == Method::POST
                 && parts.uri.path().ends_with("/pods")
-                && is_control
-                && lost.fetch_add(1, Ordering::Relaxed) < 2;
+                && String::from_utf8_lossy(&body).contains(pods)
+                && which.contains(&sent.fetch_add(1, Ordering::Relaxed));
             let answer = transport.oneshot(Request::from_parts(parts, Body::from(body))).await?;
             if is_lost { Err(BoxError::from("the answer is lost")) } else { Ok(answer) }
         }
@@ -119,7 +124,7 @@ fn with_lost_answers(test: &TestCluster, faults: &Faults) -> kube::Client {
 async fn a_control_run_whose_beginning_is_unknown_approves_nothing() {
     let mut test = TestCluster::new(1, &permissive_policy());
     let faults = Faults::new(1, Rates::NONE, Arc::default());
-    test.start_with(with_lost_answers(&test, &faults));
+    test.start_with(with_lost_answers(&test, &faults, "nodekeeper-control-", 0..2));
     test.add_healthy_nodes(3, "a").await;
     let until = (test.now() + SignedDuration::from_mins(60)).to_string();
     test.change_policy(|policy| set(policy, "spec.pause", json!({"reason": "a change", "until": until})));

@@ -11,16 +11,18 @@ use hyper::body::Frame;
 use jiff::SignedDuration;
 use kube::client::Body;
 use nodekeeper_core::configured::{Adoption, ConfiguredObject, ObjectKey, ObjectKind};
-use nodekeeper_sim::object::{condition, is_deleting, set, text};
+use nodekeeper_sim::faults::{Faults, Rates};
+use nodekeeper_sim::object::{condition, is_deleting, name, set, text};
 use nodekeeper_sim::transport::{BoxError, Transport};
 use nodekeeper_sim::value::{Value, json};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 use tower::{ServiceExt as _, service_fn};
 
+use super::controls::with_lost_answers;
 use super::refusals::{Refusals, Rule};
 use super::test_cluster::{TestCluster, max_in_window, permissive_policy};
-use crate::gate::taint;
+use crate::gate::{NAMESPACE, taint};
 
 /// A condition of the gate, if it has this status.
 fn gate_condition(test: &TestCluster, type_: &str, status: &str) -> Option<(String, String)> {
@@ -221,6 +223,49 @@ async fn g04_a_worker_is_not_given_up_by_a_silent_watch() {
     test.until("the node is verified", 5, |test| test.is_verified("n0")).await;
     assert_eq!(events(&test, "NodeVerificationInconclusive"), Vec::<String>::new());
     assert_eq!(events(&test, "NodeVerified").len(), 1);
+}
+
+/// The controller finds the second worker when it creates it again, and its watch shows it later. Then the lease is lost and
+/// taken again.
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_the_watch_showed_late_is_known_to_the_next_term() {
+    let mut test = TestCluster::new(1, &permissive_policy());
+    let faults = Faults::new(1, Rates::NONE, Arc::default());
+    let client = with_lost_answers(&test, &faults, "nodekeeper-", 1..2);
+    test.start_with(client);
+    test.fail_dns("n0");
+    test.join("n0", "a");
+    let failures = |test: &TestCluster| events(test, "NodeCheckFailed").len();
+    test.until("the first worker fails", 2, |test| failures(test) == 1).await;
+    faults.stall_watches("pods");
+    let is_second = |pod: &Arc<Value>| name(pod).ends_with("-2");
+    test.until("the second worker is there", 1, |test| test.api.all("pods").iter().any(is_second)).await;
+    sleep(Duration::from_secs(2)).await;
+    faults.resume_watches("pods");
+    test.until("the second worker fails", 2, |test| failures(test) == 2).await;
+    let lease = test.api.all("coordination.k8s.io/leases");
+    let lease = lease.iter().find(|lease| name(lease) == "kube-node-ready-leader").expect("one leads");
+    let now = format!("{:.6}", test.now());
+    let take = |lease: &mut Value| {
+        set(lease, "spec.holderIdentity", json!("other_1"));
+        set(lease, "spec.renewTime", json!(now));
+    };
+    test.api.change(lease, None, take).expect("it is valid");
+    // The watch of workers is busy, so that nothing is listed again for the next term.
+    let labels = json!({"app.kubernetes.io/name": "nodekeeper", "app.kubernetes.io/component": "worker"});
+    let pod = json!({"metadata": {"name": "busy", "labels": labels},
+        "spec": {"containers": [{"name": "main", "image": "example.com/web:1"}]}});
+    test.api.create("v1", "Pod", NAMESPACE, pod).expect("it is valid");
+    let busy = |test: &TestCluster| test.api.get("pods", NAMESPACE, "busy").expect("it is there");
+    for number in 0..300 {
+        let change = |pod: &mut Value| set(pod, "metadata.annotations.number", json!(number.to_string()));
+        test.api.change(&busy(&test), None, change).expect("it is valid");
+        sleep(Duration::from_millis(100)).await;
+    }
+    test.heal_dns("n0");
+    test.until("the node is verified", 5, |test| test.is_verified("n0")).await;
+    test.api.delete(&busy(&test), None).expect("it is there");
+    test.until("no worker is left over", 1, |test| test.api.all("pods").is_empty()).await;
 }
 
 #[tokio::test(start_paused = true)]
