@@ -187,7 +187,7 @@ mod tests {
             let identity = WorkerIdentity { number: 1, ..WorkerIdentity::default() };
             let writer = writer_with(answer);
             let created = pods.create_worker(&writer, &NodeView::default(), &gate, &identity).await;
-            created.err().expect("there is no pod")
+            created.expect_err("there is no pod")
         };
         // Two requests changed the quota at once: the name of the pod is free, and the same request may succeed.
         let conflict = |method: &Method| match *method {
