@@ -179,8 +179,9 @@ pub struct DaemonSetRef {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Continuous {
-    /// The interval in seconds at which a verified node is verified again, from 300 to 2592000 (30 days). It is
-    /// stretched in large clusters, so that at most one such worker starts per second. Defaults to 21600 (6 hours).
+    /// The interval in seconds at which a verified node is verified again, from 300 to 2592000 (30 days). Nodes are spread
+    /// evenly over it, so the first time comes after half to one and a half of it. It is stretched in large clusters, so that
+    /// at most one such worker starts per second. Defaults to 21600 (6 hours).
     #[serde(default = "Continuous::period_seconds")]
     #[schemars(range(min = 300, max = 2_592_000))]
     pub period_seconds: i32,

@@ -7,7 +7,7 @@ use jiff::SignedDuration;
 use super::enforce::{ManagedNode, action};
 use super::{Decision, Effect, EventSpec, State, remove_workers, scope};
 use crate::api::{Mode, OnReboot};
-use crate::jitter::jitter;
+use crate::jitter::{in_period, jitter};
 use crate::reasons;
 use crate::record::{InconclusiveReason, Record, WorkerResult};
 use crate::report::{Report, Verdict};
@@ -173,12 +173,16 @@ impl ManagedNode<'_> {
     fn until_periodic(&self) -> SignedDuration {
         let configured = i64::from(self.gate.spec.continuous.period_seconds);
         let period = SignedDuration::from_secs(configured.max(self.observed.fleet.open.into()));
-        jitter(period, self.record) - self.since_recorded().min(self.since_confirmed())
+        let since_recorded = self.since_recorded();
+        match self.since_confirmed().filter(|since| *since < since_recorded) {
+            Some(since_confirmed) => jitter(period, self.record) - since_confirmed,
+            None => in_period(period, self.record) - since_recorded,
+        }
     }
 
     /// The time since a worker confirmed the record without being recorded.
-    fn since_confirmed(&self) -> SignedDuration {
-        let since = self.observed.confirmed_at.map(|at| self.observed.elapsed.saturating_sub(at));
-        since.map_or(SignedDuration::MAX, |since| since.try_into().unwrap_or(SignedDuration::MAX))
+    fn since_confirmed(&self) -> Option<SignedDuration> {
+        let since = self.observed.elapsed.saturating_sub(self.observed.confirmed_at?);
+        Some(since.try_into().unwrap_or(SignedDuration::MAX))
     }
 }

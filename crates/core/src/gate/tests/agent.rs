@@ -127,7 +127,7 @@ fn a_confirmed_record_is_confirmed_again_after_the_interval() {
         let confirmed_at = confirmed_at.map(Duration::from_secs);
         decide(&Observed { confirmed_at, now, elapsed, ..observed(&node, ownership([&gate], &node), &[]) })
     };
-    assert_eq!(starts(&at(59, None)), None);
+    assert_eq!(starts(&at(29, None)), None);
     assert_eq!(starts(&at(1000, None)), Some(2));
     let waits = at(1000, Some(970));
     assert_eq!(starts(&waits), None);

@@ -218,11 +218,12 @@ fn a_continuous_gate_retaints_after_consecutive_failures() {
     let (mut node, mut gate) = verified();
     gate.spec.mode = Mode::Continuous;
     let wait = decided_with(&node, &gate, &[], Fleet::default(), 0).recheck_in.expect("a period");
-    assert!(wait >= Duration::from_hours(6) && wait < Duration::from_mins(433), "{wait:?}");
+    assert!(wait >= Duration::from_hours(3) && wait < Duration::from_hours(9), "{wait:?}");
     let large = Fleet { open: 50_000, ..Fleet::default() };
     let stretched = decided_with(&node, &gate, &[], large, 0).recheck_in.expect("a period");
-    assert!(stretched >= Duration::from_secs(50_000), "at most one a second: {stretched:?}");
-    assert_eq!(starts(&decided_with(&node, &gate, &[], Fleet::default(), 7 * 3600)), Some(2));
+    let range = Duration::from_secs(25_000)..Duration::from_mins(1250);
+    assert!(range.contains(&stretched), "one a second: {stretched:?}");
+    assert_eq!(starts(&decided_with(&node, &gate, &[], Fleet::default(), 9 * 3600)), Some(2));
     for failure in 2..4 {
         let decision = decided_with(&node, &gate, &[reported(failure, Outcome::Failed)], Fleet::default(), 0);
         assert_eq!(retainted(&decision), None, "{failure}");
