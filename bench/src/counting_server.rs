@@ -51,6 +51,8 @@ pub struct RecordedRequest {
     pub client: String,
     /// Verb and resource, as in [`Counts`].
     pub what: String,
+    /// After the `?` of its address.
+    pub query: String,
     pub body: Bytes,
     /// How many bytes of response bodies the client had been sent before.
     pub received: u64,
@@ -204,6 +206,7 @@ impl ServerState {
             at: Instant::now(),
             client,
             what: what(request),
+            query: request.uri().query().unwrap_or_default().to_owned(),
             body: request.body().clone(),
             received,
         };

@@ -16,7 +16,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::fake_kubelet::{self, WORKERS};
-use crate::process::{Controller, NAMESPACE};
+use crate::process::{NAMESPACE, Process};
 use crate::watch::watch;
 
 /// The timeout of all expectations.
@@ -90,7 +90,7 @@ impl RealCluster {
     }
 
     /// Starts a controller, and returns when it holds the lease and is idle.
-    pub async fn lead(&self, binary: &std::path::Path, name: &str) -> Result<Controller> {
+    pub async fn lead(&self, binary: &std::path::Path, name: &str) -> Result<Process> {
         let controller = self.start_controller(binary, name)?;
         let leads = async || Ok(self.holder().await?.starts_with(name));
         let led = self.until(&format!("{name} holds the lease"), leads).await;
@@ -99,8 +99,8 @@ impl RealCluster {
         Ok(controller)
     }
 
-    pub fn start_controller(&self, binary: &std::path::Path, name: &str) -> Result<Controller> {
-        Controller::start(binary, &self.cluster.kubeconfig_path(), self.cluster.folder(), name)
+    pub fn start_controller(&self, binary: &std::path::Path, name: &str) -> Result<Process> {
+        Process::controller(binary, &self.cluster.kubeconfig_path(), self.cluster.folder(), name)
     }
 
     /// The holder of the lease; empty if there is none.

@@ -31,6 +31,7 @@ const BENCHES: &[(&str, &str, Run)] = &[
         benches::thousand::run(p).boxed_local()
     }),
     ("real-nodes", "Ready to untainted on three real nodes", |p| benches::real_nodes::run(p).boxed_local()),
+    ("agent", "memory, requests and CPU of an agent", |p| benches::agent::run(p).boxed_local()),
     ("failover", "from one controller to the next", |p| benches::failover::run(p).boxed_local()),
 ];
 

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::{Setup, fleet_server};
 use crate::counting_server::{CountingServer, Counts, RecordedRequest, count};
 use crate::fake_kubelet::{has_gate_taint, pass};
-use crate::process::Controller;
+use crate::process::Process;
 use crate::real_cluster::{PATIENCE, RealCluster};
 use crate::table::{Table, percentile, short};
 use crate::watch::watch;
@@ -38,7 +38,7 @@ impl End {
         [vec![Self::Graceful; GRACEFUL], vec![Self::Crash; CRASHES]].concat()
     }
 
-    async fn apply(self, leader: Controller) -> Result<()> {
+    async fn apply(self, leader: Process) -> Result<()> {
         match self {
             Self::Graceful => leader.stop().await,
             Self::Crash => {
@@ -102,7 +102,7 @@ async fn on_real_cluster(binary: &Path, table: &mut Table) -> Result<()> {
 }
 
 /// Ends the leader while a node waits, and returns when its successor has removed the taint.
-async fn until_untainted(real: &RealCluster, n: usize, leader: Controller, end: End) -> Result<f64> {
+async fn until_untainted(real: &RealCluster, n: usize, leader: Process, end: End) -> Result<f64> {
     let name = format!("failover-{n}");
     real.join(std::slice::from_ref(&name)).await?;
     let pod = real.worker_of(&name).await?;
@@ -119,7 +119,7 @@ async fn until_untainted(real: &RealCluster, n: usize, leader: Controller, end: 
 async fn at_scale(binary: &Path, table: &mut Table) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let server = fleet_server(NODES, folder.path(), Setup::Gate).await?;
-    let start = |name: &str| Controller::start(binary, &server.kubeconfig(name)?, folder.path(), name);
+    let start = |name: &str| Process::controller(binary, &server.kubeconfig(name)?, folder.path(), name);
     let mut leader = start("controller-0")?;
     first_reconcile(&server, 0, "controller-0", Instant::now()).await.with_context(|| leader.log_tail())?;
     leader.settle(PATIENCE).await?;
@@ -143,7 +143,7 @@ async fn at_scale(binary: &Path, table: &mut Table) -> Result<()> {
 async fn fail_over(
     server: &CountingServer,
     n: usize,
-    leader: Controller,
+    leader: Process,
     next: &str,
     end: End,
 ) -> Result<Failover> {

@@ -34,12 +34,12 @@ pub async fn run(product: Product) -> Result<Table> {
     Ok(table)
 }
 
-fn difference(now: &Counts, before: &Counts) -> Counts {
+pub(super) fn difference(now: &Counts, before: &Counts) -> Counts {
     let more = now.iter().map(|(what, n)| (what.clone(), n - before.get(what).unwrap_or(&0)));
     more.filter(|(_, n)| *n > 0).collect()
 }
 
-fn list(counts: &Counts) -> String {
+pub(super) fn list(counts: &Counts) -> String {
     let parts: Vec<String> = counts.iter().map(|(what, n)| format!("{n} {what}")).collect();
     parts.join(", ")
 }

@@ -1,5 +1,6 @@
 //! The benchmarks, one per file. A benchmark fails if it cannot measure; a figure over its budget is no failure.
 
+pub mod agent;
 mod baseline;
 pub mod failover;
 pub mod idle;
@@ -23,7 +24,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::counting_server::CountingServer;
 use crate::fleet::Fleet;
-use crate::process::{Controller, NAMESPACE};
+use crate::process::{NAMESPACE, Process};
 
 /// The timeout of all expectations.
 const PATIENCE: Duration = Duration::from_mins(3);
@@ -78,11 +79,11 @@ async fn with_fleet(
     nodes: usize,
     folder: &Path,
     setup: Setup,
-) -> Result<(Controller, CountingServer)> {
+) -> Result<(Process, CountingServer)> {
     let server = fleet_server(nodes, folder, setup).await?;
     let flags: &[&str] = if setup == Setup::Everything { &["--metrics-compat-names"] } else { &[] };
     let kubeconfig = server.kubeconfig("controller")?;
-    let controller = Controller::start_with(&product.controller, &kubeconfig, folder, "controller", flags)?;
+    let controller = Process::controller_with(&product.controller, &kubeconfig, folder, "controller", flags)?;
     let end = Instant::now() + PATIENCE;
     while server.lists() == 0 {
         controller.memory()?;

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 use super::{Setup, embedded};
 use crate::counting_server::CountingServer;
 use crate::fake_kubelet::TAINT;
-use crate::process::Controller;
+use crate::process::Process;
 use crate::table::Table;
 
 const NODES: u32 = 50;
@@ -27,7 +27,7 @@ pub async fn run(product: Product) -> Result<Table> {
     let _actors = actors::start(&cluster, Timing::default());
     let kubelets = Kubelets::start(&cluster, 1, Arc::new(Workers));
     let server = CountingServer::start(&cluster, None, folder.path()).await?;
-    let controller = Controller::start(
+    let controller = Process::controller(
         &product.controller,
         &server.kubeconfig("controller")?,
         folder.path(),

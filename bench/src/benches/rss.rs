@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use super::{PATIENCE, Setup, with_fleet};
 use crate::counting_server::CountingServer;
 use crate::fleet::Change;
-use crate::process::{Controller, Memory};
+use crate::process::{Memory, Process};
 use crate::table::{Table, short};
 
 const SIZES: [usize; 4] = [0, 1_000, 10_000, 50_000];
@@ -83,14 +83,14 @@ async fn measure(product: &Product, nodes: usize, setup: Setup) -> Result<Measur
     Ok(Measured { nodes, fresh, aged, relisted: controller.memory()? })
 }
 
-async fn relist(controller: &Controller, server: &CountingServer) -> Result<()> {
+async fn relist(controller: &Process, server: &CountingServer) -> Result<()> {
     let lists = server.lists();
     server.fleet().context("no fleet")?.show(Change::Expired);
     until(controller, "another list", || server.lists() > lists).await?;
     controller.settle(PATIENCE).await
 }
 
-async fn until(controller: &Controller, what: &str, so: impl Fn() -> bool) -> Result<()> {
+async fn until(controller: &Process, what: &str, so: impl Fn() -> bool) -> Result<()> {
     let end = Instant::now() + PATIENCE;
     while !so() {
         ensure!(Instant::now() < end, "there was never {what}: {}", controller.log_tail());
