@@ -158,10 +158,15 @@ impl WorkerLimiter {
             Creation::Failed(why) => {
                 let (count, since) = self.failures.entry(gate.to_owned()).or_insert((0, now));
                 *count = count.saturating_add(1);
-                if *count < MIN_FAILURES || now.saturating_sub(*since) < FAILING_FOR {
+                if *count >= MIN_FAILURES && now.saturating_sub(*since) >= FAILING_FOR {
+                    why
+                } else if let Some(refusal) = self.refusal(gate, now) {
+                    // The one that tried again for all has not succeeded, so the backoff goes on.
+                    refusal
+                } else {
+                    self.backoffs.remove(gate);
                     return false;
                 }
-                why
             }
         };
         let before = self.backoffs.get(gate);
@@ -303,6 +308,26 @@ mod tests {
         assert!(limiter.finish("g", 1, Creation::Created, at(60)) && limiter.refusal("g", at(60)).is_none());
         limiter.reserve("g", 1, false, at(61));
         assert!(!limiter.finish("g", 1, failed(), at(61)), "the count begins again");
+    }
+
+    #[test]
+    fn g07_a_refusal_goes_on_while_creations_fail() {
+        let mut limiter = WorkerLimiter::new(10);
+        let failed = || Creation::Failed("two requests changed the quota at once".into());
+        limiter.reserve("g", 1, false, at(0));
+        assert!(limiter.finish("g", 1, refused("quota"), at(0)));
+        let is_free = |limiter: &WorkerLimiter, seconds| limiter.free("g", [].iter(), at(seconds)).first;
+        assert!(!is_free(&limiter, 0) && is_free(&limiter, 1));
+        limiter.reserve("g", 1, false, at(1));
+        assert!(!limiter.finish("g", 1, failed(), at(1)), "the refusal is reported already");
+        assert!(!is_free(&limiter, 1), "the next one waits");
+        assert!(!is_free(&limiter, 2) && is_free(&limiter, 3));
+        let later = 3 + STALE.as_secs();
+        limiter.reserve("g", 1, false, at(later));
+        assert!(
+            !limiter.finish("g", 1, failed(), at(later)) && is_free(&limiter, later),
+            "that one was long ago"
+        );
     }
 
     #[test]
