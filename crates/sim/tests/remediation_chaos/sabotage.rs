@@ -31,7 +31,7 @@ pub enum Sabotage {
     Late,
     /// Approves remediations of nodes that a person freed, and cordons them.
     ActsOnFreedNodes,
-    /// Cordons nodes whose remediation is not approved.
+    /// Reserves disruptions, and cordons nodes whose remediation is not approved.
     ActsWithoutApproval,
     /// Says that a remediation is approved for which there is no reservation.
     ApprovesWithoutReservation,
@@ -208,10 +208,8 @@ async fn act_on_a_freed_node(client: &Client, user: &Local) -> kube::Result<()> 
 }
 
 async fn act_without_approval(client: &Client) -> kube::Result<()> {
-    match requests(client).await?.iter().find(|request| is_blocked(request)) {
-        Some(request) => cordon(client, request).await,
-        None => Ok(()),
-    }
+    let Some((request, _)) = reserve(client, is_blocked).await? else { return Ok(()) };
+    cordon(client, &request).await
 }
 
 async fn approve_without_reservation(client: &Client) -> kube::Result<()> {
