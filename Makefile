@@ -36,8 +36,8 @@ help: ## this list
 	@echo "Nodekeeper. Needs Rust 1.95 or newer; 'make test' also Go 1.26 or newer and python3 with venv. Times are for 2 cores."
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-test: rust ## all test tiers; 40 min on a cold machine, 16 min after that
-	@echo "test: builds once, then runs every test tier (usually 40 min on a cold machine, 16 min after that)"
+test: rust ## all test tiers; 45 min on a cold machine, 20 min after that
+	@echo "test: builds once, then runs every test tier (usually 45 min on a cold machine, 20 min after that)"
 	@cargo run -q -p xtask -- test
 
 lint: rust ## format, clippy, repository rules, cargo-deny if it is installed; 3 min cold, 10 s after that

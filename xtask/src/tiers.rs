@@ -222,7 +222,7 @@ pub const TIERS: &[Tier] = &[
     Tier {
         name: "walk",
         what: "whole scenarios on the embedded cluster, a real control plane and real nodes",
-        usually: "5 min",
+        usually: "9 min",
         needs: &["kubernetes", "images"],
         lane: Lane::Tests,
         steps: &[Step::Tests("e2e", Which::Named(&["walk"]))],
