@@ -3,11 +3,14 @@
 mod gate;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt as _};
 use gate::bench::Bench;
 use gate::{LABEL, NAMESPACE, TAINT, template};
+use http::{Request, Response};
+use kube::client::Body;
 use nodekeeper_checks::{Answers, run_again};
 use nodekeeper_core::api::{Mode, NodeGateSpec};
 use nodekeeper_core::checks::Assignment;
@@ -26,6 +29,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
+use tower::service_fn;
 
 const INTERVAL: Duration = Duration::from_mins(1);
 
@@ -58,6 +62,11 @@ impl Drop for Agent {
 
 impl Agent {
     fn start(bench: &Bench, node: &str, mode: Mode, gate: GateSource) -> Self {
+        let client = bench.cluster.client(&format!("replica-agent-{node}"));
+        Self::with_client(bench, node, mode, gate, client)
+    }
+
+    fn with_client(bench: &Bench, node: &str, mode: Mode, gate: GateSource, client: kube::Client) -> Self {
         let (metrics, health) =
             (Arc::new(Metrics::new(Options { agent: true, ..Options::default() })), Arc::<Health>::default());
         let settings = AgentSettings {
@@ -79,7 +88,6 @@ impl Agent {
         let checks = Checks { net, answers: Arc::new(Answers::new(Duration::from_mins(10))) };
         let stop = Arc::new(Notify::new());
         let told = stop.clone();
-        let client = bench.cluster.client(&format!("replica-agent-{node}"));
         let running =
             run(client, settings, Arc::new(checks), bench.clock(), async move { told.notified().await });
         Self { running: tokio::spawn(running), stop, metrics, health }
@@ -288,6 +296,34 @@ async fn a_stop_during_the_checks_ends_the_agent_at_once() {
     agent.stop.notify_one();
     timeout(Duration::from_secs(1), &mut agent.running).await.expect("in time").expect("without a panic");
     assert!(is_tainted(&bench, "n1"));
+    assert!(agent.health.ready(bench.clock().elapsed()).is_err());
+}
+
+/// There are as many agents as nodes.
+#[tokio::test(start_paused = true)]
+async fn an_agent_does_not_load_an_api_server_that_refuses_it() {
+    let bench = Bench::new();
+    let requests = Arc::new(AtomicU32::new(0));
+    let count = requests.clone();
+    let server = service_fn(move |_: Request<Body>| {
+        count.fetch_add(1, Relaxed);
+        async {
+            let status = serde_json::json!({"kind": "Status", "code": 503, "message": "overloaded"});
+            Ok::<_, std::io::Error>(
+                Response::builder().status(503).body(Body::from(status.to_string().into_bytes())).unwrap(),
+            )
+        }
+    });
+    let agent = Agent::with_client(
+        &bench,
+        "n1",
+        Mode::Continuous,
+        GateSource::Flags(Box::default()),
+        kube::Client::new(server, "default"),
+    );
+    sleep(Duration::from_mins(10)).await;
+    let requests = requests.load(Relaxed);
+    assert!((10..100).contains(&requests), "{requests} requests in ten minutes");
     assert!(agent.health.ready(bench.clock().elapsed()).is_err());
 }
 

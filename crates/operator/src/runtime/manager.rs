@@ -33,6 +33,8 @@ const HEARTBEAT_PERIOD: Duration = Duration::from_secs(5);
 /// bookmark only about once a minute.
 const CATCH_UP: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_millis(500);
+/// The longest time between two tries of a process without a lease.
+const MAX_RETRY: Duration = Duration::from_secs(30);
 
 /// Completes when the process is asked to stop.
 pub type Stop = Shared<BoxFuture<'static, ()>>;
@@ -389,13 +391,18 @@ impl<B: Fn() -> Vec<Arc<dyn Controller>>> Leading<B> {
         let (state, clock) = (&kind.state, &self.clock);
         // Read before the request is sent: the answer of an unrestored server cannot be older.
         let known = state.position();
+        let mut wait = RETRY;
         let latest = loop {
             match (kind.latest)().await {
                 Ok(version) => break Some(version),
                 Err(error) if kind.optional && matches!(error.code(), Some(403 | 404)) => break None,
                 Err(error) => {
                     warn!(kind = state.kind(), %error, "newest resourceVersion not read; retrying");
-                    sleep(RETRY).await;
+                    sleep(wait).await;
+                    // There is one leader, and as many agents as nodes: they must not load a server that refuses all of them.
+                    if self.elector.is_none() {
+                        wait = (wait * 2).min(MAX_RETRY);
+                    }
                 }
             }
         };
