@@ -24,7 +24,7 @@ pub const REFRESH_PERIOD: Duration = Duration::from_mins(10);
 const VALIDITY: Duration = Duration::from_secs(10);
 /// The name and the uid of the gate of the flags, in Events and in the record.
 const FLAGS: &str = "agent";
-/// A NodeGate has few objects beside it; a page more than any cluster needs.
+/// More gates than any cluster has, so that one page holds all of them.
 const MAX_GATES: u32 = 500;
 
 /// The gates of an agent.

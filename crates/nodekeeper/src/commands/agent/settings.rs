@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::args::{Agent, AgentMode};
 
 /// The keys of the file, each with its flag and its environment variable.
-const FLAGS: [(&str, &str, &str); 11] = [
+const FLAGS: [(&str, &str, &str); 10] = [
     ("taintKey", "--taint-key", "TAINT_KEY"),
     ("taintValue", "--taint-value", "TAINT_VALUE"),
     ("taintEffect", "--taint-effect", "TAINT_EFFECT"),
@@ -22,10 +22,9 @@ const FLAGS: [(&str, &str, &str); 11] = [
     ("checkTimeout", "--check-timeout", "CHECK_TIMEOUT"),
     ("initialTimeout", "--initial-timeout", "INITIAL_TIMEOUT"),
     ("retryBackoff", "--retry-backoff", "RETRY_BACKOFF"),
-    ("logLevel", "--log-level", "LOG_LEVEL"),
     ("maxRetries", "--max-retries", "MAX_RETRIES"),
 ];
-/// In seconds.
+/// What `--check-interval` may be, in seconds.
 const INTERVALS: std::ops::RangeInclusive<i32> = 10..=86_400;
 /// From here on the log of client-go has what ours has at the level debug.
 const VERBOSE: u8 = 4;
